@@ -1,0 +1,1 @@
+"""semel: Kafka connectors on Spark whose results and offsets can never disagree."""

@@ -1,0 +1,53 @@
+"""Every error a user can meet. The message holds the facts and what to do; no stack trace is needed.
+
+Exit codes are part of the command line's interface (``semel --help`` lists them).
+"""
+
+from __future__ import annotations
+
+
+class SemelError(Exception):
+    """Base of all errors that semel raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(SemelError):
+    """A configuration that cannot be run, or whose declared guarantee cannot be kept."""
+
+    exit_code = 2
+
+
+class ServiceError(SemelError):
+    """Kafka, the target store or Java cannot be reached or refuses us."""
+
+    exit_code = 3
+
+
+class LedgerConflict(SemelError):
+    """The stored position is neither the start nor the end of the range: a gap, an overlap or
+    another writer. The transaction has been rolled back."""
+
+    exit_code = 4
+
+
+class Fenced(LedgerConflict):
+    """Another run of the same connector has taken over."""
+
+
+class BadRecord(SemelError):
+    """A record that cannot be converted or does not fit, with ``errors.tolerance=none``."""
+
+    exit_code = 5
+
+
+class OffsetOutOfRange(SemelError):
+    """The ledger points at records that Kafka no longer has."""
+
+    exit_code = 6
+
+
+class TransientError(SemelError):
+    """A failure of the store that may pass: a lost connection, a deadlock, a full disk."""
+
+    exit_code = 3
