@@ -1,0 +1,398 @@
+"""Connector configuration: Kafka Connect's names and defaults, typed and checked.
+
+A section of configuration is a frozen dataclass whose fields are declared with :func:`key`.
+:func:`read` turns the user's strings into an instance and reports every mistake at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import javaproperties
+
+from semel.delivery import Delivery, Mechanism
+from semel.errors import ConfigError
+
+T = TypeVar("T")
+_REQUIRED: Any = object()
+
+
+def key(
+    name: str,
+    default: Any = _REQUIRED,
+    doc: str = "",
+    *,
+    aliases: tuple[str, ...] = (),
+    choices: tuple[str, ...] = (),
+    at_least: int | None = None,
+    secret: bool = False,
+) -> Any:
+    """Declare a configuration key as a dataclass field.
+
+    ``aliases`` are the names other connectors give to the same setting; ``choices`` are accepted
+    in any case; ``secret`` values are never shown.
+    """
+    metadata = {
+        "name": name,
+        "doc": doc,
+        "aliases": aliases,
+        "choices": choices,
+        "at_least": at_least,
+        "secret": secret,
+    }
+    if default is _REQUIRED:
+        return dataclasses.field(metadata=metadata, kw_only=True)
+    if isinstance(default, (list, dict)):
+        return dataclasses.field(
+            default_factory=lambda: type(default)(default), metadata=metadata, kw_only=True
+        )
+    return dataclasses.field(default=default, metadata=metadata, kw_only=True)
+
+
+@dataclass(frozen=True)
+class ConnectorConfig:
+    """The keys every sink connector has, whatever its sink."""
+
+    name: str = key("name", doc="Unique name; the consumer group is connect-<name>.")
+    connector_class: str = key("connector.class", doc="The connector, by class or short name.")
+    tasks_max: int = key("tasks.max", 1, "Most tasks to run at once.", at_least=1)
+    topics: tuple[str, ...] = key("topics", (), "Topics to read, separated by commas.")
+    topics_regex: str = key("topics.regex", "", "Regular expression of the topics to read.")
+    bootstrap_servers: str = key(
+        "bootstrap.servers",
+        doc="Kafka brokers, host:port separated by commas.",
+        aliases=("kafka.bootstrap.servers", "consumer.override.bootstrap.servers"),
+    )
+    key_converter: str = key(
+        "key.converter", "org.apache.kafka.connect.storage.StringConverter", "Decodes keys."
+    )
+    value_converter: str = key(
+        "value.converter", "org.apache.kafka.connect.json.JsonConverter", "Decodes values."
+    )
+    delivery: Delivery | None = key(
+        "delivery",
+        None,
+        "The guarantee: at-most-once, at-least-once or exactly-once. Default: the strongest one "
+        "that sink and configuration can keep.",
+    )
+    delivery_mechanism: Mechanism | None = key(
+        "delivery.mechanism", None, "How exactly-once is kept: auto, transactional or idempotent."
+    )
+    engine: str = key(
+        "engine",
+        "auto",
+        "auto, direct, or micro-batch (Structured Streaming, for DataFrame transforms).",
+        choices=("auto", "direct", "micro-batch"),
+    )
+    offset_reset: str = key(
+        "auto.offset.reset",
+        "earliest",
+        "Where a topic that the ledger has never seen starts.",
+        choices=("earliest", "latest"),
+        aliases=("consumer.override.auto.offset.reset",),
+    )
+    offset_out_of_range: str = key(
+        "offset.out.of.range",
+        "stop",
+        "When retention removed the stored position: stop, or earliest (go on and record the hole).",
+        choices=("stop", "earliest"),
+    )
+    max_poll_records: int = key(
+        "max.poll.records",
+        50_000,
+        "Most records of one commit.",
+        aliases=("consumer.override.max.poll.records",),
+        at_least=1,
+    )
+    max_poll_bytes: int = key(
+        "max.poll.bytes", 64 * 1024 * 1024, "Most bytes a task reads ahead.", at_least=1024
+    )
+    linger_ms: int = key(
+        "poll.linger.ms", 0, "How long a poll waits for more records once it has one.", at_least=0
+    )
+    max_retries: int = key(
+        "max.retries", 10, "Retries of a commit after a transient failure of the store.", at_least=0
+    )
+    retry_backoff_ms: int = key("retry.backoff.ms", 3000, "Pause between two retries.", at_least=0)
+    errors_tolerance: str = key(
+        "errors.tolerance",
+        "none",
+        "none: stop at a bad record; all: go on.",
+        choices=("none", "all"),
+    )
+    errors_log: bool = key("errors.log.enable", False, "Log each bad record.")
+    errors_log_messages: bool = key(
+        "errors.log.include.messages", False, "Log the record's content too."
+    )
+    dead_letter_topic: str = key(
+        "errors.deadletterqueue.topic.name", "", "Topic that receives bad records, raw."
+    )
+    dead_letter_headers: bool = key(
+        "errors.deadletterqueue.context.headers.enable",
+        True,
+        "Add Connect's __connect.errors.* headers to dead letters.",
+    )
+    dead_letter_replication: int = key(
+        "errors.deadletterqueue.topic.replication.factor",
+        3,
+        "Replication of the dead letter topic when it is created.",
+        at_least=1,
+    )
+    dead_letter_table: str = key(
+        "errors.deadletterqueue.table",
+        "",
+        "Table that receives bad records in the same transaction, exactly once.",
+    )
+    provenance: bool = key(
+        "provenance",
+        False,
+        "Store topic, partition, offset and timestamp with each row: the audit is then exact.",
+    )
+    provenance_topic: str = key("provenance.topic.column", "__connect_topic", "Column name.")
+    provenance_partition: str = key(
+        "provenance.partition.column", "__connect_partition", "Column name."
+    )
+    provenance_offset: str = key("provenance.offset.column", "__connect_offset", "Column name.")
+    provenance_timestamp: str = key(
+        "provenance.timestamp.column", "__connect_timestamp", "Column name."
+    )
+    max_offsets_per_trigger: int = key(
+        "maxOffsetsPerTrigger", 1_000_000, "Micro-batch: most records of one batch.", at_least=1
+    )
+    fail_on_data_loss: bool = key(
+        "failOnDataLoss", True, "Micro-batch: stop when records are gone before they were read."
+    )
+    processing_time: str = key(
+        "processingTime", "0 seconds", "Micro-batch: interval between two batches."
+    )
+
+    def __post_init__(self) -> None:
+        problems = []
+        if bool(self.topics) == bool(self.topics_regex):
+            problems.append(
+                "set one of topics (a list) and topics.regex (a pattern)"
+                + (", not both" if self.topics else "; neither is set")
+            )
+        if self.topics_regex:
+            try:
+                re.compile(self.topics_regex)
+            except re.error as error:
+                problems.append(f"topics.regex={self.topics_regex!r} is not a pattern: {error}")
+        if self.dead_letter_topic and self.dead_letter_table:
+            problems.append(
+                "errors.deadletterqueue.topic.name and errors.deadletterqueue.table exclude each "
+                "other: set the one that dead letters go to"
+            )
+        if problems:
+            raise ConfigError(f"connector {self.name}: " + "; ".join(problems))
+
+    @property
+    def group_id(self) -> str:
+        """The consumer group, named as Kafka Connect names it."""
+        return f"connect-{self.name}"
+
+    @property
+    def provenance_columns(self) -> dict[str, str]:
+        """Metadata column -> column of the target table; empty without provenance."""
+        if not self.provenance:
+            return {}
+        return {
+            "__connect_topic": self.provenance_topic,
+            "__connect_partition": self.provenance_partition,
+            "__connect_offset": self.provenance_offset,
+            "__connect_timestamp": self.provenance_timestamp,
+        }
+
+
+PREFIXES = (
+    "key.converter.",
+    "value.converter.",
+    "consumer.override.",
+    "producer.override.",
+    "admin.override.",
+    "spark.",
+)
+"""Keys under these belong to a converter, a Kafka client or Spark and pass through."""
+
+IGNORED = {
+    "config.action.reload": "semel reads a configuration once, at start",
+    "errors.retry.timeout": "conversion is deterministic; the store is retried by max.retries",
+    "errors.retry.delay.max.ms": "conversion is deterministic; see retry.backoff.ms",
+    "header.converter": "headers are carried as they are",
+}
+"""Kafka Connect's keys that have no effect here, with the reason."""
+
+REFUSED = {
+    "transforms": "single message transforms are not available: pass transform= to semel.run()",
+    "predicates": "predicates are not available: pass transform= to semel.run()",
+}
+"""Kafka Connect's keys that would change results; ignoring them would be wrong."""
+
+
+def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
+    """Read a connector file, or normalise a mapping, to flat strings.
+
+    Accepts Kafka Connect's ``{"name": ..., "config": {...}}``, flat JSON, and ``.properties``.
+
+    Raises:
+        ConfigError: the file cannot be read or is not of these shapes.
+    """
+    if isinstance(source, Mapping):
+        return _flatten(source, "the configuration")
+    path = Path(source)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    if path.suffix == ".properties":
+        try:
+            return {k: v.strip() for k, v in javaproperties.loads(text).items()}
+        except javaproperties.InvalidUEscapeError as error:
+            raise ConfigError(f"{path} is not a .properties file: {error}") from error
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
+            "Kafka Connect's properties format needs the suffix .properties."
+        ) from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} must hold a JSON object, not {type(document).__name__}")
+    return _flatten(document, str(path))
+
+
+def _flatten(document: Mapping[str, Any], where: str) -> dict[str, str]:
+    flat = dict(document)
+    if isinstance(flat.get("config"), Mapping):
+        inner = dict(flat["config"])
+        if "name" in flat:
+            inner.setdefault("name", flat["name"])
+        flat = inner
+    nested = [k for k, v in flat.items() if isinstance(v, Mapping)]
+    if nested:
+        raise ConfigError(f"{where}: {nested[0]} holds an object; a value must be a string")
+    return {k: _text(v) for k, v in flat.items() if v is not None}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def read(section: type[T], raw: Mapping[str, str]) -> T:
+    """Build ``section`` from the user's strings.
+
+    Raises:
+        ConfigError: lists every missing key and every value of the wrong type.
+    """
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    hints = typing.get_type_hints(section)
+    for field in dataclasses.fields(section):  # type: ignore[arg-type]
+        meta = field.metadata
+        name = meta["name"]
+        given = [n for n in (name, *meta["aliases"]) if n in raw]
+        distinct = {raw[n] for n in given}
+        required = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        if len(distinct) > 1:
+            problems.append(f"{' and '.join(given)} are the same setting with different values")
+        elif given and (raw[given[0]].strip() or not required):
+            try:
+                values[field.name] = _parse(hints[field.name], raw[given[0]], meta)
+            except ValueError as error:
+                shown = "" if meta["secret"] else f"={raw[given[0]]!r}"
+                problems.append(f"{given[0]}{shown} {error}")
+        elif required:
+            problems.append(f"{name} is required. {meta['doc']}")
+    if problems:
+        title = f"connector {raw['name']}: " if raw.get("name") else ""
+        raise ConfigError(title + "\n".join(problems))
+    return section(**values)
+
+
+def _parse(hint: Any, text: str, meta: Mapping[str, Any]) -> Any:
+    optional = isinstance(hint, types.UnionType)
+    if optional:
+        hint = next(h for h in typing.get_args(hint) if h is not type(None))
+    text = text.strip()
+    if meta["choices"]:
+        if text.lower() not in meta["choices"]:
+            raise ValueError(f"must be one of {', '.join(meta['choices'])}")
+        return text.lower()
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        if optional and text.lower() in ("", "auto"):
+            return None
+        try:
+            return hint(text.lower())
+        except ValueError:
+            raise ValueError(f"must be one of {', '.join(m.value for m in hint)}") from None
+    if hint is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError("must be true or false")
+        return text.lower() == "true"
+    if hint is int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError("must be a whole number") from None
+        if meta["at_least"] is not None and number < meta["at_least"]:
+            raise ValueError(f"must be at least {meta['at_least']}")
+        return number
+    if typing.get_origin(hint) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text
+
+
+def names(section: type) -> Iterator[str]:
+    """Every key and alias that ``section`` declares."""
+    for field in dataclasses.fields(section):
+        yield field.metadata["name"]
+        yield from field.metadata["aliases"]
+
+
+def check_keys(
+    raw: Mapping[str, str], sections: Iterable[type], ignored: Mapping[str, str]
+) -> list[str]:
+    """Warnings for keys that no section knows (with the nearest known one) or that are ignored.
+
+    Raises:
+        ConfigError: a key that would change the results and is not supported.
+    """
+    known = {n for section in sections for n in names(section)}
+    ignored = {**IGNORED, **ignored}
+    warnings = []
+    for name in raw:
+        root = name.split(".", maxsplit=1)[0]
+        if root in REFUSED and raw.get(root, "").strip():
+            raise ConfigError(f"connector {raw.get('name')}: {root}={raw[root]}: {REFUSED[root]}")
+        if name in known or root in REFUSED or name.startswith(PREFIXES):
+            continue
+        if name in ignored:
+            warnings.append(f"{name} has no effect: {ignored[name]}")
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        warnings.append(f"unknown configuration key {name}{hint}")
+    return warnings
+
+
+def under(raw: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The keys below ``prefix``, without it."""
+    return {k[len(prefix) :]: v for k, v in raw.items() if k.startswith(prefix)}

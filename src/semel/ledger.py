@@ -1,0 +1,157 @@
+"""Positions, offset ranges and the one rule that every commit obeys.
+
+For each offset range, inside the transaction that holds the results::
+
+    stored == from    -> set stored = until     applied
+    stored == until   -> change nothing         replay: these results are already there
+    anything else     -> LedgerConflict         a gap, an overlap or another writer
+
+A batch is all applied or all replayed; a mixture is a conflict. This is Cody Koeninger's "store
+offsets with results in one transaction, and check that they are increasing without gaps"
+(kafka-exactly-once), with the replay told apart from the conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from semel.errors import LedgerConflict
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one Kafka topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets ``[from_offset, until_offset)`` of one topic-partition; never empty.
+
+    ``until_offset`` is the position after the range: the next offset to read. Offsets inside may
+    be missing in Kafka (compaction, transaction markers).
+    """
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.from_offset < self.until_offset:
+            raise ValueError(f"not a range of offsets: {self}")
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.from_offset}, {self.until_offset})"
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """One range and what became of the records in it: the unit a ledger stores.
+
+    ``read == written + filtered + failed``: rows handed to the sink (tombstones included), records
+    that a transform left out, and records that went to the dead letters. ``lost`` counts offsets
+    that retention removed before they could be read; it is recorded as a hole.
+    """
+
+    range: OffsetRange
+    read: int = 0
+    written: int = 0
+    filtered: int = 0
+    failed: int = 0
+    lost: int = 0
+
+    def __post_init__(self) -> None:
+        if self.read != self.written + self.filtered + self.failed:
+            raise ValueError(f"records unaccounted for: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """What a ledger holds for one topic-partition: the position and running counts."""
+
+    topic: str
+    partition: int
+    position: int
+    start_position: int
+    records_read: int = 0
+    rows_written: int = 0
+    records_filtered: int = 0
+    records_failed: int = 0
+    records_lost: int = 0
+    updated_at: str = ""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Offsets ``[from_offset, until_offset)`` that were never read, and why."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    reason: str
+
+
+class Outcome(Enum):
+    """How a commit ended."""
+
+    APPLIED = "applied"
+    REPLAYED = "replayed"
+
+
+def judge(
+    connector: str, stored: Mapping[TopicPartition, int], ranges: Iterable[OffsetRange]
+) -> Outcome:
+    """Apply the ledger rule to a batch of ranges.
+
+    ``stored`` holds the current positions; a topic-partition without one is a conflict, because
+    first positions are inserted before anything is read.
+
+    Raises:
+        LedgerConflict: a gap, an overlap, a mixture, or a missing position.
+    """
+    verdicts: set[Outcome] = set()
+    for wanted in ranges:
+        position = stored.get(wanted.topic_partition)
+        if position == wanted.from_offset:
+            verdicts.add(Outcome.APPLIED)
+        elif position == wanted.until_offset:
+            verdicts.add(Outcome.REPLAYED)
+        else:
+            raise LedgerConflict(
+                f"connector {connector}: the ledger stands at {position} for "
+                f"{wanted.topic_partition}, but this commit holds offsets "
+                f"[{wanted.from_offset}, {wanted.until_offset}). Nothing was written. Was a "
+                f"partition repeated after a failure, or does another run of {connector} write too?"
+            )
+    if len(verdicts) > 1:
+        raise LedgerConflict(
+            f"connector {connector}: some ranges of this batch are stored already and some are "
+            "not. Nothing was written. Does another run of this connector write too?"
+        )
+    if not verdicts:
+        raise ValueError("a commit needs at least one range")
+    return verdicts.pop()
+
+
+def advanced(
+    stored: Mapping[TopicPartition, int], ranges: Iterable[OffsetRange]
+) -> dict[TopicPartition, int]:
+    """The positions after ``ranges`` have been applied to ``stored``."""
+    return {**stored, **{r.topic_partition: r.until_offset for r in ranges}}

@@ -1,0 +1,100 @@
+"""How records travel between Kafka, converters, transforms and sinks: as Arrow, one topic a batch.
+
+A *raw batch* has the columns of Spark's Kafka source that semel uses: ``key`` and ``value``
+(binary), ``partition`` (int32), ``offset`` (int64), and ``timestamp`` (timestamp[ms, UTC]) and
+``headers`` where they are wanted.
+
+A *converted batch* has the value's fields as columns, followed by metadata columns whose names
+start with ``__connect_``, the names that JDBC sinks give to Kafka coordinates. A transform may
+change the value's columns and drop or repeat rows; it must let the metadata columns pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+TOPIC = "__connect_topic"
+PARTITION = "__connect_partition"
+OFFSET = "__connect_offset"
+TIMESTAMP = "__connect_timestamp"
+KEY = "__connect_key"
+METADATA = (TOPIC, PARTITION, OFFSET, TIMESTAMP, KEY)
+
+TIMESTAMP_TYPE = pa.timestamp("ms", "UTC")
+METADATA_TYPES: dict[str, pa.DataType] = {
+    TOPIC: pa.string(),
+    PARTITION: pa.int32(),
+    OFFSET: pa.int64(),
+    TIMESTAMP: TIMESTAMP_TYPE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that could not be delivered, raw as it came, with the reason.
+
+    ``stage`` and ``exception`` follow Kafka Connect's error context (KIP-298).
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp: int | None
+    stage: str
+    exception: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """One topic's converted records of a commit.
+
+    ``rows`` are upserts or inserts; ``tombstones`` (null values) hold metadata columns only and
+    are deletes. Order between the two is given by partition and offset.
+    """
+
+    topic: str
+    rows: pa.Table
+    tombstones: pa.Table | None = None
+
+    @property
+    def count(self) -> int:
+        return int(self.rows.num_rows) + (self.tombstones.num_rows if self.tombstones else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A converted record that the sink cannot take."""
+
+    topic: str
+    partition: int
+    offset: int
+    exception: str
+    message: str
+
+
+class RowsRejected(Exception):  # noqa: N818 - a signal between sink and engine, not a failure
+    """Raised by a sink, with nothing written: these records do not fit; the others may."""
+
+    def __init__(self, rejected: Sequence[Rejected]) -> None:
+        super().__init__(f"{len(rejected)} records do not fit")
+        self.rejected = rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Everything that becomes visible together: the rows of each topic and the dead letters."""
+
+    records: Sequence[Records]
+    dead_letters: Sequence[DeadLetter] = field(default=())
+
+
+def value_columns(names: Sequence[str]) -> list[str]:
+    """The column names that are not metadata."""
+    return [n for n in names if n not in METADATA]
