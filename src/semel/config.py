@@ -104,7 +104,7 @@ class ConnectorConfig:
     offset_out_of_range: str = key(
         "offset.out.of.range",
         "stop",
-        "When retention removed the stored position: stop, or earliest (go on and record the hole).",
+        "When retention removed the stored position: stop, or earliest (record the hole, go on).",
         choices=("stop", "earliest"),
     )
     max_poll_records: int = key(

@@ -1,0 +1,52 @@
+"""What a converter is: bytes in Kafka to typed Arrow columns, many at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One value that could not be decoded, by its index in the input."""
+
+    index: int
+    exception: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The result of decoding: as long as the input, null where the input was null or failed."""
+
+    values: pa.Array
+    failures: Sequence[Failure] = field(default=())
+
+
+class Converter(ABC):
+    """Decodes the keys or the values of one topic.
+
+    A converter never raises for a bad value: it reports a :class:`Failure` and decodes the others.
+    It is used by one task and may remember what it has seen (schemas, what parsed last time).
+    """
+
+    @abstractmethod
+    def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
+        """Decode a binary array.
+
+        Args:
+            values: binary; null for a tombstone or an absent key.
+            expected: the fields the sink wants and their types, or None to find them in the data.
+                A format that carries its own schema ignores it.
+
+        Returns:
+            a struct array for objects, or an array of a primitive type.
+        """
+
+    def infer(self, values: pa.Array) -> pa.Schema | None:
+        """The fields found in a sample, or None when values are not objects."""
+        decoded = self.decode(values).values.type
+        return pa.schema(list(decoded.fields)) if pa.types.is_struct(decoded) else None

@@ -1,0 +1,62 @@
+"""Finds the Java that the embedded Kafka runs on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from semel.errors import ServiceError
+
+OLDEST = 17
+
+
+def find_java() -> Path:
+    """The ``java`` of JAVA_HOME, else the one on PATH, if it is at least Java 17."""
+    candidates: list[tuple[str, Path]] = []
+    if home := os.environ.get("JAVA_HOME"):
+        candidates.append(("JAVA_HOME", Path(home) / "bin" / "java"))
+    if found := shutil.which("java"):
+        candidates.append(("PATH", Path(found)))
+
+    unfit = []
+    for source, java in candidates:
+        release = java_release(java)
+        if release is not None and release >= OLDEST:
+            return java
+        what = f"Java {release}" if release else "not a working Java"
+        unfit.append(f"{java} (from {source}) is {what}")
+    found_text = "; ".join(unfit) or "JAVA_HOME is not set and there is no java on PATH"
+    raise ServiceError(
+        f"Kafka needs Java {OLDEST} or newer, but {found_text}. Install one, for example "
+        f"`apt-get install openjdk-{OLDEST}-jre-headless` or `dnf install "
+        f"java-{OLDEST}-openjdk-headless`, or point JAVA_HOME at one."
+    )
+
+
+def java_release(java: Path) -> int | None:
+    """A Java's feature release (8, 17, 21, ...), or None if this is no working Java."""
+    if not os.access(java, os.X_OK):
+        return None
+    # Every JDK since 9 has this file at its root, and reading it takes no 100 ms.
+    release_file = java.resolve().parent.parent / "release"
+    try:
+        stated = release_file.read_text(errors="replace")
+    except OSError:
+        stated = ""
+    if not (match := re.search(r'^JAVA_VERSION="([^"]+)"', stated, re.MULTILINE)):
+        try:
+            answer = subprocess.run(
+                [java, "-version"], capture_output=True, text=True, timeout=30, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        match = re.search(r'version "([^"]+)"', answer.stderr)
+    if not match:
+        return None
+    numbers = re.findall(r"\d+", match[1])
+    if not numbers:
+        return None
+    return int(numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0])

@@ -1,0 +1,302 @@
+"""A real Kafka, one node in KRaft mode, in a directory."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from signal import SIGTERM
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from semel import jars
+from semel.embedded.java import find_java
+from semel.embedded.process import LOOPBACK, PortFile, ServerProcess, check_port_free, listening
+from semel.errors import ServiceError
+
+START_TIMEOUT = 60.0
+STOP_TIMEOUT = 15.0
+ADMIN_TIMEOUT = 30.0
+
+# Measured with the benchmarks' load on 2 cores; see docs in the class.
+JVM_FLAGS = ("-XX:+UseParallelGC", "-XX:-UsePerfData", "-Djava.awt.headless=true")
+
+NODE_ID = 1
+
+
+class Kafka:
+    """Kafka with its data, log and settings in ``directory``; used again if data is there.
+
+    The port is chosen once and kept. As a context manager it lives as long as this process at
+    most, even if that one is killed; ``detached=True`` lets it live on until ``stop``.
+    Topics are not created by themselves. Nothing outside this machine can connect.
+    """
+
+    name = "Kafka"
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        heap: str = "384m",
+        *,
+        detached: bool = False,
+    ) -> None:
+        self.directory = Path(directory).absolute()
+        self.heap = heap
+        self.detached = detached
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.log = self.directory / "kafka.log"
+        self._ports = PortFile(self.name, self.directory / "ports.json").ports(
+            ("kafka", "controller"), wanted=port
+        )
+        self._process = ServerProcess(self.name, self.directory, self.log)
+        self._admin: AdminClient | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        return self._ports["kafka"]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients call ``bootstrap.servers``."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process id, or None if it is not running."""
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Starts the broker and waits until it answers."""
+        if self.pid is not None:
+            raise ServiceError(
+                f"{self.name} is running in {self.directory} already: process {self.pid}, "
+                f"port {self.port}."
+            )
+        java = find_java()
+        classpath = jars.classpath(jars.KAFKA)
+        for port in self._ports.values():
+            check_port_free(self.name, port)
+        properties = self.directory / "server.properties"
+        properties.write_text(_properties(self._settings()))
+        logging = self.directory / "log4j2.properties"
+        logging.write_text(_LOGGING)
+        if not (self.directory / "data" / "meta.properties").exists():
+            self._format(java, classpath, properties, logging)
+        self._process.launch(
+            [
+                str(java),
+                f"-Xms{self.heap}",
+                f"-Xmx{self.heap}",
+                *JVM_FLAGS,
+                f"-Dlog4j2.configurationFile={logging}",
+                "-cp",
+                classpath,
+                "kafka.Kafka",
+                str(properties),
+            ],
+            detached=self.detached,
+            directory=self.directory,
+        )
+        self._process.await_ready(self._answers, START_TIMEOUT)
+        return self
+
+    def stop(self) -> None:
+        """Stops the broker in order; nothing happens if it is not running."""
+        self._admin = None
+        self._process.stop(SIGTERM, STOP_TIMEOUT)
+
+    def kill(self) -> None:
+        """Kills the broker (SIGKILL), as a crash would."""
+        self._admin = None
+        self._process.kill()
+
+    def restart(self) -> Self:
+        """Stops the broker if it runs and starts it on the same data and port."""
+        self.stop()
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Creates a topic and waits until clients can use it."""
+        topic = NewTopic(name, partitions, replication, config=dict(config or {}))
+        futures = self._administer().create_topics([topic], operation_timeout=ADMIN_TIMEOUT)
+        _result(futures[name], f"create topic {name}")
+        self._await_partitions(name, partitions)
+
+    def increase_partitions(self, topic: str, total: int) -> None:
+        """Gives a topic ``total`` partitions and waits until clients can use them."""
+        futures = self._administer().create_partitions([NewPartitions(topic, total)])
+        _result(futures[topic], f"give topic {topic} {total} partitions")
+        self._await_partitions(topic, total)
+
+    def delete_records(self, topic: str, before_offsets: Mapping[int, int]) -> None:
+        """Deletes each partition's records before an offset, as retention would."""
+        ends = [TopicPartition(topic, part, offset) for part, offset in before_offsets.items()]
+        for partition, future in self._administer().delete_records(ends).items():
+            _result(future, f"delete records of {topic}-{partition.partition}")
+
+    def _administer(self) -> AdminClient:
+        if self._admin is None:
+            if self.pid is None:
+                raise ServiceError(f"{self.name} in {self.directory} is not running: start it.")
+            self._admin = AdminClient(
+                {
+                    "bootstrap.servers": self.bootstrap_servers,
+                    "log_level": 0,  # while the broker starts, refused connections are no news
+                    "reconnect.backoff.ms": 20,
+                    "reconnect.backoff.max.ms": 200,
+                }
+            )
+        return self._admin
+
+    def _answers(self) -> bool:
+        """Ready: the broker is in its own metadata and leads all of its partitions."""
+        if not listening(self.port):
+            return False
+        try:
+            metadata = self._administer().list_topics(timeout=2)
+        except (KafkaException, ServiceError):
+            return False
+        return NODE_ID in metadata.brokers and all(
+            partition.leader == NODE_ID
+            for topic in metadata.topics.values()
+            for partition in topic.partitions.values()
+        )
+
+    def _await_partitions(self, topic: str, partitions: int) -> None:
+        """KRaft answers before the broker has applied the change."""
+
+        def usable() -> bool:
+            found = self._administer().list_topics(topic, timeout=5).topics[topic].partitions
+            return len(found) == partitions and all(p.leader == NODE_ID for p in found.values())
+
+        _await(usable, f"topic {topic} with {partitions} partitions")
+
+    def _format(self, java: Path, classpath: str, properties: Path, logging: Path) -> None:
+        cluster = uuid.uuid4().hex[:22]  # as long as Kafka's own ids, which may begin with "-"
+        done = subprocess.run(
+            [
+                str(java),
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+                f"-Dlog4j2.configurationFile={logging}",
+                "-cp",
+                classpath,
+                "kafka.tools.StorageTool",
+                "format",
+                "--cluster-id",
+                cluster,
+                "--config",
+                str(properties),
+            ],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ServiceError(
+                f"{self.name} cannot prepare {self.directory}: {done.stderr}{done.stdout}"
+            )
+
+    def _settings(self) -> dict[str, Any]:
+        broker, controller = self._ports["kafka"], self._ports["controller"]
+        return {
+            "process.roles": "broker,controller",
+            "node.id": NODE_ID,
+            "controller.quorum.voters": f"{NODE_ID}@{LOOPBACK}:{controller}",
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{broker},CONTROLLER://{LOOPBACK}:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{broker}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": self.directory / "data",
+            **_SETTINGS,
+        }
+
+
+_SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "delete.topic.enable": "true",
+    # One broker: nothing to replicate to, nobody to hand over to.
+    "default.replication.factor": 1,
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 8,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.num.partitions": 8,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+    "share.coordinator.state.topic.num.partitions": 1,
+    "controlled.shutdown.enable": "false",
+    # Groups form at once, and a test may use short sessions.
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 1000,
+    "group.consumer.min.session.timeout.ms": 1000,
+    "group.consumer.min.heartbeat.interval.ms": 200,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+    # A small machine. The cleaner's buffer would be 128 MB of the heap.
+    "num.network.threads": 2,
+    "num.io.threads": 4,
+    "num.recovery.threads.per.data.dir": 2,
+    "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
+    "log.retention.check.interval.ms": 10_000,
+    "log.segment.delete.delay.ms": 1000,
+    "metrics.num.samples": 2,
+}
+
+_LOGGING = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %-5level %c{1}: %m%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+# One line for each setting of each client and topic: too much to read past.
+logger.configs.name = org.apache.kafka.common.config.AbstractConfig
+logger.configs.level = warn
+logger.server.name = kafka.server.KafkaConfig
+logger.server.level = warn
+"""
+
+
+def _properties(settings: Mapping[str, Any]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _result(future: Any, what: str) -> None:
+    try:
+        future.result(ADMIN_TIMEOUT)
+    except (KafkaException, TimeoutError) as failure:
+        raise ServiceError(f"Kafka refuses to {what}: {failure}") from failure
+
+
+def _await(condition: Callable[[], bool], what: str) -> None:
+    deadline = monotonic() + ADMIN_TIMEOUT
+    while not condition():
+        if monotonic() > deadline:
+            raise ServiceError(f"Kafka does not show {what} after {ADMIN_TIMEOUT:.0f} s.")
+        sleep(0.01)
