@@ -1,4 +1,4 @@
-"""Every error a user can meet. The message holds the facts and what to do; no stack trace is needed.
+"""Every error a user can meet. The message holds the facts and what to do.
 
 Exit codes are part of the command line's interface (``semel --help`` lists them).
 """
