@@ -12,7 +12,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+)
 
 from semel import jars
 from semel.embedded.java import find_java
@@ -27,6 +31,7 @@ ADMIN_TIMEOUT = 30.0
 JVM_FLAGS = ("-XX:+UseParallelGC", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 
 NODE_ID = 1
+COORDINATOR_PARTITIONS = 8
 
 
 class Kafka:
@@ -106,6 +111,7 @@ class Kafka:
             directory=self.directory,
         )
         self._process.await_ready(self._answers, START_TIMEOUT)
+        self._create_coordinators()
         return self
 
     def stop(self) -> None:
@@ -196,6 +202,16 @@ class Kafka:
 
         _await(usable, f"topic {topic} with {partitions} partitions")
 
+    def _create_coordinators(self) -> None:
+        """Creates the topics of groups and transactions as the broker would at first use.
+
+        Clients then find their coordinator at once; otherwise the first one retries for 4 s.
+        """
+        existing = self._administer().list_topics(timeout=ADMIN_TIMEOUT).topics
+        for topic, config in _COORDINATORS.items():
+            if topic not in existing:
+                self.create_topic(topic, COORDINATOR_PARTITIONS, config=config)
+
     def _format(self, java: Path, classpath: str, properties: Path, logging: Path) -> None:
         cluster = uuid.uuid4().hex[:22]  # as long as Kafka's own ids, which may begin with "-"
         done = subprocess.run(
@@ -243,14 +259,17 @@ _SETTINGS = {
     # One broker: nothing to replicate to, nobody to hand over to.
     "default.replication.factor": 1,
     "offsets.topic.replication.factor": 1,
-    "offsets.topic.num.partitions": 8,
+    "offsets.topic.num.partitions": COORDINATOR_PARTITIONS,
     "transaction.state.log.replication.factor": 1,
     "transaction.state.log.min.isr": 1,
-    "transaction.state.log.num.partitions": 8,
+    "transaction.state.log.num.partitions": COORDINATOR_PARTITIONS,
     "share.coordinator.state.topic.replication.factor": 1,
     "share.coordinator.state.topic.min.isr": 1,
     "share.coordinator.state.topic.num.partitions": 1,
-    "controlled.shutdown.enable": "false",
+    # A broker that was killed may register again only when its old session has ended: with the
+    # default, 9 s, it took 12 s to start.
+    "broker.session.timeout.ms": 2000,
+    "broker.heartbeat.interval.ms": 400,
     # Groups form at once, and a test may use short sessions.
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1000,
@@ -265,6 +284,21 @@ _SETTINGS = {
     "log.retention.check.interval.ms": 10_000,
     "log.segment.delete.delay.ms": 1000,
     "metrics.num.samples": 2,
+}
+
+_COORDINATORS = {
+    "__consumer_offsets": {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    },
+    "__transaction_state": {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "segment.bytes": "104857600",
+        "min.insync.replicas": "1",
+        "unclean.leader.election.enable": "false",
+    },
 }
 
 _LOGGING = """\

@@ -101,7 +101,7 @@ class ServerProcess:
         if process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(stop_signal)
-            if not self._gone(process, timeout):
+            if not _end(process, timeout):
                 self.kill()
         self._forget()
 
@@ -116,8 +116,8 @@ class ServerProcess:
                 for member in family:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         member.kill()
-                psutil.wait_procs(family[:-1], timeout=10)
-            self._gone(process, timeout=10)
+                for member in family:
+                    _end(member, timeout=10)
         self._forget()
 
     def log_end(self, lines: int = 15) -> str:
@@ -137,23 +137,38 @@ class ServerProcess:
             record = json.loads(self._record.read_text())
             process = psutil.Process(record["pid"])
             same = abs(process.create_time() - record["started"]) < 0.1
-            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except (OSError, ValueError, KeyError, psutil.NoSuchProcess):
             return None
-
-    def _gone(self, process: psutil.Process, timeout: float) -> bool:
-        try:
-            if self._child is not None and self._child.pid == process.pid:
-                self._child.wait(timeout)
-            else:
-                process.wait(timeout)
-        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
-            return False
-        return True
+        return process if same and not _ended(process) else None
 
     def _forget(self) -> None:
-        self._child = None
+        if self._child is not None:
+            self._child.poll()  # takes the dead child off the process table
+            self._child = None
         self._record.unlink(missing_ok=True)
+
+
+def _ended(process: psutil.Process) -> bool:
+    """A zombie has ended: whose child it is may take its time to reap it.
+
+    But not while it has threads: those of a killed JVM can hold its port and files a little longer.
+    """
+    try:
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return not process.is_running()
+        return len(list(Path(f"/proc/{process.pid}/task").iterdir())) <= 1
+    except (OSError, psutil.NoSuchProcess):
+        return True
+
+
+def _end(process: psutil.Process, timeout: float) -> bool:
+    """Waits for a process to end; False if it does not in time."""
+    deadline = time.monotonic() + timeout
+    while not _ended(process):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 class PortFile:

@@ -1,0 +1,184 @@
+"""Real services for the tests. They end with the test session, even if that is SIGKILLed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from confluent_kafka import Producer
+
+from semel.embedded import Kafka, Postgres
+
+Value = bytes | str | None
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class MakeTopic(Protocol):
+    """Creates a topic of a unique name and returns the name."""
+
+    def __call__(
+        self, partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "topic"
+    ) -> str: ...
+
+
+class Produce(Protocol):
+    """Writes records and returns when Kafka has all of them.
+
+    ``keys``, ``headers`` and ``timestamps`` (milliseconds) go with the values one by one; without
+    ``partition`` and keys the records go to the partitions in turn.
+    """
+
+    def __call__(
+        self,
+        topic: str,
+        values: Sequence[Value],
+        keys: Sequence[Value] | None = None,
+        partition: int | None = None,
+        *,
+        headers: Sequence[Headers | None] | None = None,
+        timestamps: Sequence[int] | None = None,
+        bootstrap_servers: str | None = None,
+    ) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def services_directory() -> Iterator[Path]:
+    """Where the tests' services live. Short: a Unix socket's path has at most 107 bytes."""
+    directory = Path(tempfile.mkdtemp(prefix="semel-test-"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def kafka(services_directory: Path) -> Iterator[Kafka]:
+    """The session's Kafka. A test that stops, kills or fills it takes ``own_kafka`` instead."""
+    with Kafka(services_directory / "kafka") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def postgres(services_directory: Path) -> Iterator[Postgres]:
+    """The session's PostgreSQL. A test that stops or kills it takes ``own_postgres`` instead."""
+    with Postgres(services_directory / "postgres") as running:
+        yield running
+
+
+@pytest.fixture
+def own_kafka(services_directory: Path) -> Iterator[Callable[[], Kafka]]:
+    """Starts a Kafka of the test's own at each call."""
+    started: list[Kafka] = []
+
+    def start() -> Kafka:
+        mine = Kafka(services_directory / f"kafka-{uuid.uuid4().hex[:8]}", heap="256m")
+        started.append(mine)
+        return mine.start()
+
+    yield start
+    for mine in started:
+        mine.kill()
+        shutil.rmtree(mine.directory, ignore_errors=True)
+
+
+@pytest.fixture
+def own_postgres(services_directory: Path) -> Iterator[Callable[[], Postgres]]:
+    """Starts a PostgreSQL of the test's own at each call."""
+    started: list[Postgres] = []
+
+    def start() -> Postgres:
+        mine = Postgres(services_directory / f"postgres-{uuid.uuid4().hex[:8]}")
+        started.append(mine)
+        return mine.start()
+
+    yield start
+    for mine in started:
+        mine.kill()
+        shutil.rmtree(mine.directory, ignore_errors=True)
+
+
+@pytest.fixture
+def topic(kafka: Kafka) -> MakeTopic:
+    """Creates topics in the session's Kafka."""
+
+    def make(
+        partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "topic"
+    ) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        kafka.create_topic(name, partitions, config=config)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[str]:
+    """The URL of a new, empty database. It is dropped after the test."""
+    name = f"test_{uuid.uuid4().hex[:8]}"
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def produce(request: pytest.FixtureRequest) -> Produce:
+    """Writes records, to the session's Kafka unless told another's ``bootstrap_servers``."""
+
+    def write(
+        topic: str,
+        values: Sequence[Value],
+        keys: Sequence[Value] | None = None,
+        partition: int | None = None,
+        *,
+        headers: Sequence[Headers | None] | None = None,
+        timestamps: Sequence[int] | None = None,
+        bootstrap_servers: str | None = None,
+    ) -> None:
+        where = bootstrap_servers or request.getfixturevalue("kafka").bootstrap_servers
+        producer = Producer(
+            {
+                "bootstrap.servers": where,
+                "enable.idempotence": True,  # order within a partition, nothing twice
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 1_000_000,
+            }
+        )
+        partitions = 1
+        if partition is None and keys is None:
+            partitions = len(producer.list_topics(topic, timeout=10).topics[topic].partitions)
+        refused: list[str] = []
+        delivered = 0
+
+        def on_delivery(error: object, _message: object) -> None:
+            nonlocal delivered
+            if error is None:
+                delivered += 1
+            else:
+                refused.append(str(error))
+
+        for index, value in enumerate(values):
+            record: dict[str, object] = {"value": value, "on_delivery": on_delivery}
+            if partition is not None:
+                record["partition"] = partition
+            elif keys is None:
+                record["partition"] = index % partitions
+            if keys is not None:
+                record["key"] = keys[index]
+            if headers is not None and headers[index] is not None:
+                record["headers"] = list(headers[index] or ())
+            if timestamps is not None:
+                record["timestamp"] = timestamps[index]
+            while True:
+                try:
+                    producer.produce(topic, **record)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            producer.poll(0)
+        assert producer.flush(60) == 0, f"{topic}: records not delivered after 60 s"
+        assert not refused, f"{topic}: {len(refused)} records refused, first: {refused[0]}"
+        assert delivered == len(values)
+
+    return write
