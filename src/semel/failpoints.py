@@ -1,0 +1,98 @@
+"""Failpoints: named places where a test makes a process die, freeze or fail.
+
+They are off unless ``SEMEL_FAILPOINTS`` names a directory; a place is then armed by a file of its
+name holding ``action`` or ``action:skip`` (let it pass ``skip`` times first). The process that
+reaches an armed place takes the file away, so each fires once, wherever the place is reached.
+
+Actions: ``kill-worker`` (SIGKILL this process), ``kill-driver`` (SIGKILL the driver, then this
+process), ``kill-executor`` (SIGKILL the executor that runs this Python worker), ``freeze``
+(SIGSTOP this process), ``raise`` (a transient error).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+
+from semel.errors import TransientError
+
+DIRECTORY = "SEMEL_FAILPOINTS"
+DRIVER = "SEMEL_DRIVER_PID"
+NO_LEDGER_CHECK = "SEMEL_TEST_DISABLE_LEDGER_CHECK"
+
+PLACES = (
+    "task.after_poll",
+    "task.after_convert",
+    "deliver.between",
+    "sink.after_positions",
+    "sink.before_commit",
+    "sink.after_commit",
+    "task.before_publish",
+)
+"""Every place, in the order a commit meets them. ``deliver.between`` lies between results and
+positions where a guarantee commits them one after the other."""
+
+_directory = os.environ.get(DIRECTORY)
+
+
+def hit(place: str) -> None:
+    """Do what the place is armed with. Costs one comparison when failpoints are off."""
+    if _directory is not None:
+        _fire(Path(_directory), place)
+
+
+def arm(directory: Path, place: str, action: str, skip: int = 0) -> None:
+    """Arm a place for the processes started with ``SEMEL_FAILPOINTS=directory``."""
+    if place not in PLACES:
+        raise ValueError(f"no failpoint {place}; there are {', '.join(PLACES)}")
+    scratch = directory / f".{place}.tmp"
+    scratch.write_text(f"{action}:{skip}")
+    scratch.rename(directory / place)
+
+
+def environment() -> dict[str, str]:
+    """The variables that executors need so that their failpoints work like the driver's."""
+    names = (DIRECTORY, NO_LEDGER_CHECK)
+    chosen = {n: os.environ[n] for n in names if n in os.environ}
+    return {**chosen, DRIVER: str(os.getpid())} if chosen else {}
+
+
+def ledger_check_disabled() -> bool:
+    """Test only: commits go through whatever the ledger says, so that an audit can be seen to
+    catch what the ledger rule prevents."""
+    return NO_LEDGER_CHECK in os.environ
+
+
+def _fire(directory: Path, place: str) -> None:
+    taken = directory / f".{place}.{os.getpid()}"
+    try:
+        (directory / place).rename(taken)
+    except FileNotFoundError:
+        return
+    action, _, skip = taken.read_text().partition(":")
+    taken.unlink()
+    if int(skip or 0) > 0:
+        arm(directory, place, action, int(skip) - 1)
+        return
+    with (directory / "fired.log").open("a") as log:
+        log.write(f"{place} {action} {os.getpid()}\n")
+    _act(action, place)
+
+
+def _act(action: str, place: str) -> None:
+    me = os.getpid()
+    if action == "raise":
+        raise TransientError(f"failpoint {place}")
+    if action == "freeze":
+        os.kill(me, signal.SIGSTOP)
+        return
+    if action == "kill-driver":
+        os.kill(int(os.environ.get(DRIVER, me)), signal.SIGKILL)
+    elif action == "kill-executor":
+        java = next((p for p in psutil.Process(me).parents() if "java" in p.name()), None)
+        if java is not None:
+            java.kill()
+    os.kill(me, signal.SIGKILL)

@@ -1,0 +1,172 @@
+"""Kafka clients: configuration in Java's names, and the few admin calls that semel makes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from semel.config import ConnectorConfig, under
+from semel.errors import ConfigError, ServiceError
+from semel.ledger import TopicPartition
+
+_TIMEOUT = 20.0
+
+# The Java client's name -> librdkafka's, where they differ; None: has no counterpart.
+_JAVA_NAMES: dict[str, str | None] = {
+    "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.partition.fetch.bytes": "max.partition.fetch.bytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "connections.max.idle.ms": "connections.max.idle.ms",
+    "request.timeout.ms": "socket.timeout.ms",
+    "ssl.truststore.location": None,
+    "ssl.truststore.password": None,
+    "max.poll.records": None,
+    "auto.offset.reset": None,
+    "bootstrap.servers": None,
+    "key.deserializer": None,
+    "value.deserializer": None,
+    "default.api.timeout.ms": None,
+    "exclude.internal.topics": None,
+}
+_SASL_JAAS = re.compile(r"""(username|password)=["']?([^"'; ]+)["']?""")
+
+RESERVED = ("group.id", "group.instance.id", "enable.auto.commit", "partition.assignment.strategy")
+"""Consumer keys that the engine sets; overriding them would break the guarantee."""
+
+
+def client_config(connector: ConnectorConfig, raw: Mapping[str, str], kind: str) -> dict[str, Any]:
+    """librdkafka's configuration for a ``consumer``, ``producer`` or ``admin`` client.
+
+    Raises:
+        ConfigError: a key that the engine reserves is overridden.
+    """
+    overrides = under(raw, f"{kind}.override.")
+    if kind != "consumer":  # security settings are usually given once
+        consumer = under(raw, "consumer.override.")
+        shared = ("security.", "sasl.", "ssl.")
+        overrides = {k: v for k, v in consumer.items() if k.startswith(shared)} | overrides
+    for name in RESERVED:
+        if kind == "consumer" and name in overrides:
+            raise ConfigError(
+                f"connector {connector.name}: consumer.override.{name} is set by semel: the "
+                "guarantee depends on it. Remove it"
+            )
+    config: dict[str, Any] = {"bootstrap.servers": connector.bootstrap_servers}
+    for name, value in overrides.items():
+        if name == "sasl.jaas.config":
+            config |= {f"sasl.{k}": v for k, v in _SASL_JAAS.findall(value)}
+            continue
+        translated = _JAVA_NAMES.get(name, name)
+        if translated is not None:
+            config[translated] = value
+    return config
+
+
+class Cluster:
+    """Questions to a Kafka cluster about topics, offsets and groups. Creates nothing."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._servers = config["bootstrap.servers"]
+        self._admin = AdminClient({**config, "log_level": 0}, logger=_quiet())
+
+    def topics(self) -> dict[str, int]:
+        """Every topic with its number of partitions.
+
+        Raises:
+            ServiceError: no broker answers.
+        """
+        try:
+            metadata = self._admin.list_topics(timeout=_TIMEOUT)
+        except KafkaException as error:
+            raise self._unreachable(error) from None
+        return {name: len(t.partitions) for name, t in metadata.topics.items() if t.error is None}
+
+    def matching(self, connector: ConnectorConfig) -> dict[str, int]:
+        """The connector's topics with their numbers of partitions.
+
+        Raises:
+            ConfigError: a topic named in ``topics`` does not exist; it is never created.
+            ServiceError: no broker answers.
+        """
+        found = self.topics()
+        if connector.topics_regex:
+            pattern = re.compile(connector.topics_regex)
+            return {n: p for n, p in found.items() if pattern.fullmatch(n)}
+        missing = [t for t in connector.topics if t not in found]
+        if missing:
+            raise ConfigError(
+                f"connector {connector.name}: topic {missing[0]} does not exist in "
+                f"{self._servers}, and semel creates no source topics. Create it, or correct topics"
+            )
+        return {t: found[t] for t in connector.topics}
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset still there."""
+        return self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
+
+    def latest(
+        self, partitions: Iterable[TopicPartition], *, committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The offset after the last one that a ``read_committed`` consumer may read."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        return self._offsets(partitions, OffsetSpec.latest(), level)
+
+    def _offsets(
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec, level: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        request = {KafkaPartition(tp.topic, tp.partition): spec for tp in partitions}
+        if not request:
+            return {}
+        try:
+            answers = self._admin.list_offsets(
+                request, isolation_level=level, request_timeout=_TIMEOUT
+            )
+            return {
+                TopicPartition(kp.topic, kp.partition): answer.result().offset
+                for kp, answer in answers.items()
+            }
+        except KafkaException as error:
+            raise self._unreachable(error) from None
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """The positions that a consumer group has published; empty when it has none."""
+        request = [ConsumerGroupTopicPartitions(group)]
+        try:
+            answer = self._admin.list_consumer_group_offsets(request, request_timeout=_TIMEOUT)
+            found = answer[group].result().topic_partitions
+        except KafkaException as error:
+            raise self._unreachable(error) from None
+        return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
+
+    def internal_topics(self, names: Collection[str]) -> set[str]:
+        """Which of the topics are Kafka's own."""
+        answer = self._admin.describe_topics(TopicCollection(list(names)))
+        return {n for n, f in answer.items() if f.result().is_internal}
+
+    def _unreachable(self, error: KafkaException) -> ServiceError:
+        reason = error.args[0].str() if error.args else str(error)
+        return ServiceError(
+            f"no Kafka broker answers at {self._servers}: {reason}. Check bootstrap.servers and "
+            "that the broker runs"
+        )
+
+
+def _quiet() -> Any:
+    import logging
+
+    logger = logging.getLogger("semel.kafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger

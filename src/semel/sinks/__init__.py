@@ -1,0 +1,40 @@
+"""Sinks: one module a system. Third parties add theirs by the entry point group ``semel.sinks``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from semel.errors import ConfigError
+from semel.sinks.base import Sink
+
+_MODULES = {"semel.sinks.postgresql:PostgresSink": "semel.sinks.postgresql.config"}
+"""Sink -> the module whose ``CLASSES`` are the ``connector.class`` names it answers to."""
+
+
+def sink_class(name: str) -> type[Sink]:
+    """The sink for a ``connector.class``.
+
+    Raises:
+        ConfigError: no sink has this name; lists those there are.
+    """
+    known = _known()
+    if name not in known:
+        raise ConfigError(
+            f"connector.class={name!r} is not a connector that semel has. Known: "
+            + ", ".join(sorted(known))
+        )
+    module, _, attribute = known[name].partition(":")
+    found = getattr(import_module(module), attribute)
+    assert issubclass(found, Sink)
+    return found
+
+
+def _known() -> Mapping[str, str]:
+    known = {
+        name: target
+        for target, module in _MODULES.items()
+        for name in import_module(module).CLASSES
+    }
+    return known | {e.name: e.value for e in entry_points(group="semel.sinks")}

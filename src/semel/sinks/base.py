@@ -1,0 +1,114 @@
+"""The contract between the engines and a store.
+
+The engine decides *what* is committed and in which order; a sink knows *how* its store commits. A
+sink is plain Python and Arrow: no Spark, no Kafka. It is made from configuration alone (so that
+``semel validate`` touches no service), lives in one process, connects when first used and is used
+by one thread at a time. The driver has one to prepare and to look; each task has one to commit.
+
+What a crash leaves behind, and what the engine relies on:
+
+=================================  ==========================================================
+the process dies                   the store holds
+=================================  ==========================================================
+before :meth:`Sink.commit`         nothing new; the records are read again
+inside it, before the commit       nothing new; the open transaction rolls back
+inside it, after the commit        rows and positions; the replay is recognised by the ledger
+between ``write`` and ``advance``  rows without positions (at-least-once repeats them; an
+                                   idempotent sink overwrites them with the same rows)
+between ``advance`` and ``write``  positions without rows (at-most-once loses them)
+=================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from semel.delivery import Mechanism, Support
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.records import Commit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from semel.config import ConnectorConfig
+
+
+class Sink(ABC):
+    """A store that takes rows and keeps the ledger beside them.
+
+    Every method that reaches the store may raise :class:`~semel.errors.TransientError` (the
+    outcome is unknown or nothing happened; the engine calls again with the same arguments and the
+    ledger tells which) or :class:`~semel.errors.ServiceError` (it will not pass by itself).
+    """
+
+    section: ClassVar[type]
+    """The dataclass of the sink's own configuration keys."""
+
+    ignored: ClassVar[Mapping[str, str]] = {}
+    """Keys of equivalent connectors that have no effect here, with the reason."""
+
+    @abstractmethod
+    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+        """Read the sink's keys from ``raw``. Raises ConfigError; reaches no service."""
+
+    @abstractmethod
+    def support(self) -> Mapping[Mechanism, Support]:
+        """Which mechanisms of exactly-once this configuration can keep, and why."""
+
+    @abstractmethod
+    def prepare(self, topics: Collection[str]) -> None:
+        """Create the ledger and check the targets of ``topics``; called by the driver at start.
+
+        Raises:
+            ConfigError: a target is missing or lacks the declared key, and may not be created.
+        """
+
+    @abstractmethod
+    def entries(self) -> list[LedgerEntry]:
+        """All that the ledger holds for this connector, by topic and partition."""
+
+    @abstractmethod
+    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Insert first positions where the ledger has none; return what it holds for all."""
+
+    @abstractmethod
+    def schema(self, topic: str) -> pa.Schema | None:
+        """The fields that the topic's target takes, or None while it does not exist."""
+
+    @abstractmethod
+    def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
+        """Rows, dead letters and positions in one transaction, under the ledger rule.
+
+        Check the ledger before writing rows: a replay or a conflict then costs nothing.
+
+        Raises:
+            LedgerConflict: nothing was written.
+            RowsRejected: nothing was written; names the records that do not fit.
+        """
+
+    @abstractmethod
+    def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
+        """Rows and dead letters only. With ``guard``, hold the ledger still and obey its rule
+        without moving it: a replay writes nothing, and a zombie cannot overwrite newer rows."""
+
+    @abstractmethod
+    def advance(self, advances: Sequence[Advance]) -> Outcome:
+        """Positions only, under the ledger rule."""
+
+    @abstractmethod
+    def claim(self) -> None:
+        """Declare that a run of this connector is alive, until :meth:`close` or death."""
+
+    @abstractmethod
+    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+        """Set positions by hand, or forget the connector with None.
+
+        Raises:
+            ConfigError: the connector runs.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drop the connection; an open transaction rolls back. May be called twice."""

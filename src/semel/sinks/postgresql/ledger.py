@@ -1,0 +1,225 @@
+"""The ledger in PostgreSQL: two tables beside the results.
+
+``semel_offsets`` holds one row a topic-partition: the position and running counts. ``semel_holes``
+holds the offset ranges that were never read (removed by retention). Both are documented for users
+in docs/ledger.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from semel.errors import LedgerConflict
+from semel.failpoints import ledger_check_disabled
+from semel.ledger import (
+    Advance,
+    LedgerEntry,
+    OffsetRange,
+    Outcome,
+    TopicPartition,
+    judge,
+)
+from semel.sinks.postgresql.connection import Connection
+
+OFFSETS = "semel_offsets"
+HOLES = "semel_holes"
+_LOCK = "hashtextextended('semel', 0)"
+
+_CREATE = (
+    f"""CREATE TABLE IF NOT EXISTS {OFFSETS} (
+        connector text NOT NULL,
+        topic text NOT NULL,
+        partition integer NOT NULL,
+        position bigint NOT NULL,
+        start_position bigint NOT NULL,
+        records_read bigint NOT NULL DEFAULT 0,
+        rows_written bigint NOT NULL DEFAULT 0,
+        records_filtered bigint NOT NULL DEFAULT 0,
+        records_failed bigint NOT NULL DEFAULT 0,
+        records_lost bigint NOT NULL DEFAULT 0,
+        updated_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (connector, topic, partition)
+    ) WITH (fillfactor = 50)""",  # each commit updates in place (HOT) while pages have room
+    f"""CREATE TABLE IF NOT EXISTS {HOLES} (
+        connector text NOT NULL,
+        topic text NOT NULL,
+        partition integer NOT NULL,
+        from_offset bigint NOT NULL,
+        until_offset bigint NOT NULL,
+        reason text NOT NULL,
+        recorded_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (connector, topic, partition, from_offset)
+    )""",
+)
+
+_RANGES = """SELECT * FROM jsonb_to_recordset(CAST($2 AS jsonb)) AS r(
+    topic text, partition integer, from_offset bigint, until_offset bigint,
+    read bigint, written bigint, filtered bigint, failed bigint, lost bigint)"""
+
+_ADVANCE = f"""WITH r AS ({_RANGES})
+    UPDATE {OFFSETS} o SET
+        position = r.until_offset,
+        records_read = o.records_read + r.read,
+        rows_written = o.rows_written + r.written,
+        records_filtered = o.records_filtered + r.filtered,
+        records_failed = o.records_failed + r.failed,
+        records_lost = o.records_lost + r.lost,
+        updated_at = now()
+    FROM r
+    WHERE o.connector = $1 AND o.topic = r.topic AND o.partition = r.partition
+    {{check}}
+    RETURNING o.topic, o.partition"""
+_CHECK = "AND o.position = r.from_offset"
+
+_HOLES = f"""WITH r AS ({_RANGES})
+    INSERT INTO {HOLES} (connector, topic, partition, from_offset, until_offset, reason)
+    SELECT $1, topic, partition, from_offset, until_offset, 'removed by retention' FROM r
+    WHERE lost > 0 ON CONFLICT DO NOTHING"""
+
+_POSITIONS = f"""SELECT o.topic, o.partition, o.position FROM {OFFSETS} o
+    JOIN ({_RANGES}) r ON o.topic = r.topic AND o.partition = r.partition
+    WHERE o.connector = $1"""
+
+
+class PostgresLedger:
+    """The ledger of one connector, on a connection whose transactions the caller opens."""
+
+    def __init__(self, connection: Connection, connector: str) -> None:
+        self._connection = connection
+        self._connector = connector
+
+    def create(self) -> None:
+        """Create both tables if they are missing; needs an open transaction."""
+        # Two drivers may start at once, and CREATE IF NOT EXISTS alone is not safe against that.
+        self._connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        for statement in _CREATE:
+            self._connection.execute(statement)
+
+    def advance(self, advances: Sequence[Advance]) -> Outcome:
+        """The compare-and-set, inside the open transaction. Updating first also locks the rows:
+        a second writer waits here and then finds that it has lost.
+
+        The driver reports no row counts after an UPDATE, so the statement returns what it matched.
+        """
+        payload = _payload(advances)
+        check = "" if ledger_check_disabled() else _CHECK
+        matched = self._query(_ADVANCE.format(check=check), payload).num_rows
+        if matched == 0:
+            return self._replayed(advances, payload)
+        if matched < len(advances):
+            raise LedgerConflict(
+                f"connector {self._connector}: the ledger agrees with {matched} of "
+                f"{len(advances)} ranges of this commit. Nothing was written. Does another run of "
+                f"{self._connector} write too?"
+            )
+        if any(a.lost for a in advances):
+            self._connection.execute(_HOLES, (self._connector, payload))
+        return Outcome.APPLIED
+
+    def guard(self, advances: Sequence[Advance]) -> Outcome:
+        """Judge without moving, and hold the rows still until the transaction ends."""
+        stored = self._positions(_payload(advances), lock=True)
+        return judge(self._connector, stored, [a.range for a in advances])
+
+    def _replayed(self, advances: Sequence[Advance], payload: str) -> Outcome:
+        stored = self._positions(payload)
+        outcome = judge(self._connector, stored, [a.range for a in advances])
+        if outcome is Outcome.APPLIED:
+            raise LedgerConflict(
+                f"connector {self._connector}: the ledger moved while this commit was judged. "
+                "Were its offsets reset by hand?"
+            )
+        return outcome
+
+    def _positions(self, payload: str, *, lock: bool = False) -> dict[TopicPartition, int]:
+        rows = self._query(_POSITIONS + (" FOR UPDATE OF o" if lock else ""), payload).to_pylist()
+        return {TopicPartition(r["topic"], r["partition"]): r["position"] for r in rows}
+
+    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Insert first positions where there are none; return what is stored for all."""
+        payload = json.dumps(
+            [
+                {"topic": tp.topic, "partition": tp.partition, "from_offset": position}
+                for tp, position in positions.items()
+            ]
+        )
+        self._connection.execute(
+            f"""WITH r AS ({_RANGES})
+            INSERT INTO {OFFSETS} (connector, topic, partition, position, start_position)
+            SELECT $1, topic, partition, from_offset, from_offset FROM r
+            ON CONFLICT DO NOTHING""",
+            (self._connector, payload),
+        )
+        return self._positions(payload)
+
+    def entries(self) -> list[LedgerEntry]:
+        """Every entry of the connector; empty when the ledger does not exist yet."""
+        if not self.exists():
+            return []
+        rows = self._connection.query(
+            f"""SELECT topic, partition, position, start_position, records_read, rows_written,
+                records_filtered, records_failed, records_lost,
+                to_char(updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS updated_at
+            FROM {OFFSETS} WHERE connector = $1 ORDER BY topic, partition""",
+            (self._connector,),
+        )
+        return [LedgerEntry(**row) for row in rows.to_pylist()]
+
+    def holes(self) -> list[OffsetRange]:
+        """The ranges that retention removed before they were read."""
+        if not self.exists():
+            return []
+        rows = self._connection.query(
+            f"""SELECT topic, partition, from_offset, until_offset FROM {HOLES}
+            WHERE connector = $1 ORDER BY 1, 2, 3""",
+            (self._connector,),
+        )
+        return [OffsetRange(**row) for row in rows.to_pylist()]
+
+    def exists(self) -> bool:
+        """Whether the ledger's tables are there."""
+        found = self._connection.query(f"SELECT to_regclass('{OFFSETS}') IS NOT NULL AS there")
+        return bool(found.column("there")[0].as_py())
+
+    def set(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Overwrite positions by hand; counts and holes start anew from there."""
+        self.forget(positions)
+        self.start(positions)
+
+    def forget(self, only: Iterable[TopicPartition] | None = None) -> None:
+        """Remove the given topic-partitions, or all of the connector."""
+        for table in (OFFSETS, HOLES):
+            if only is None:
+                self._connection.execute(
+                    f"DELETE FROM {table} WHERE connector = $1", (self._connector,)
+                )
+                continue
+            for tp in only:
+                self._connection.execute(
+                    f"DELETE FROM {table} WHERE connector = $1 AND topic = $2 AND partition = $3",
+                    (self._connector, tp.topic, tp.partition),
+                )
+
+    def _query(self, sql: str, payload: str) -> Any:
+        return self._connection.query(sql, (self._connector, payload))
+
+
+def _payload(advances: Sequence[Advance]) -> str:
+    return json.dumps(
+        [
+            {
+                "topic": a.range.topic,
+                "partition": a.range.partition,
+                "from_offset": a.range.from_offset,
+                "until_offset": a.range.until_offset,
+                "read": a.read,
+                "written": a.written,
+                "filtered": a.filtered,
+                "failed": a.failed,
+                "lost": a.lost,
+            }
+            for a in advances
+        ]
+    )
