@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
@@ -44,6 +46,20 @@ class Produce(Protocol):
         timestamps: Sequence[int] | None = None,
         bootstrap_servers: str | None = None,
     ) -> None: ...
+
+
+def wait_gone(pid: int, timeout: float = 10) -> bool:
+    """Whether a process ends in time, all of its threads; it may be left to be reaped."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            process = psutil.Process(pid)
+            if process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 @pytest.fixture(scope="session")
@@ -159,7 +175,7 @@ def produce(request: pytest.FixtureRequest) -> Produce:
                 refused.append(str(error))
 
         for index, value in enumerate(values):
-            record: dict[str, object] = {"value": value, "on_delivery": on_delivery}
+            record: dict[str, Any] = {"value": value, "on_delivery": on_delivery}
             if partition is not None:
                 record["partition"] = partition
             elif keys is None:

@@ -124,9 +124,13 @@ class Postgres:
             death_signal=SIGQUIT,  # immediate shutdown: takes the backends along, recovers at start
             user=account,
         )
-        self._process.await_ready(self._answers, START_TIMEOUT)
-        if not self._execute("SELECT 1 FROM pg_database WHERE datname = ?", DATABASE):
-            self.create_database(DATABASE)
+        try:
+            self._process.await_ready(self._answers, START_TIMEOUT)
+            if not self._execute("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
+                self.create_database(DATABASE)
+        except BaseException:  # an interrupted start leaves nothing behind
+            self.kill()
+            raise
         return self
 
     def stop(self) -> None:
@@ -225,7 +229,7 @@ class Postgres:
                 dbapi.connect(self.database_url("postgres"), autocommit=True) as connection,
                 connection.cursor() as cursor,
             ):
-                cursor.execute(statement.replace("?", "$1"), parameters or None)
+                cursor.execute(statement, parameters or None)
                 return list(cursor.fetchall()) if statement.startswith("SELECT") else []
         except Error as failure:
             raise ServiceError(f"{self.name} on port {self.port}: {failure}") from failure
@@ -248,11 +252,15 @@ def _account() -> str:
     try:
         pwd.getpwnam(UNPRIVILEGED)
     except KeyError:
-        subprocess.run(
-            ["useradd", "--system", "--user-group", "--no-create-home", UNPRIVILEGED],
-            check=True,
-            capture_output=True,
-        )
+        command = ["useradd", "--system", "--user-group", "--no-create-home", UNPRIVILEGED]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as failure:
+            raise ServiceError(
+                "PostgreSQL does not run as root, and the account that it would run under cannot "
+                f"be made: `{' '.join(command)}` fails ({failure}). Make that account, or run "
+                "semel as another user."
+            ) from failure
     return UNPRIVILEGED
 
 

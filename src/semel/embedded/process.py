@@ -80,16 +80,12 @@ class ServerProcess:
         )
 
     def await_ready(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Waits until ``ready``; ServiceError with the end of the log if the process dies first.
-
-        A process that does not become ready in time is killed.
-        """
+        """Waits until ``ready``; ServiceError with the end of the log if that does not come."""
         deadline = time.monotonic() + timeout
         while not ready():
             if self.pid is None:
                 raise ServiceError(f"{self.service} has not started. {self.log_end()}")
             if time.monotonic() > deadline:
-                self.kill()
                 raise ServiceError(
                     f"{self.service} has not become ready in {timeout:.0f} s. {self.log_end()}"
                 )
@@ -185,6 +181,7 @@ class PortFile:
             stored = json.loads(self._path.read_text())
         ports = dict(stored)
         if wanted is not None:
+            ports = {name: port for name, port in stored.items() if port != wanted}
             ports[names[0]] = wanted
         for name in names:
             if name not in ports:

@@ -42,10 +42,10 @@ class ServicesStatus:
 class Services:
     """Kafka and PostgreSQL in one directory.
 
-    ``up`` leaves them running after this process, until ``down``, here or in another process; as
-    a context manager those that it started end with the block, at the latest with this process.
-    The state is written to ``services.json`` for people and scripts. It is never trusted: whether a service
-    runs is looked up anew.
+    ``up`` leaves them running after this process, until ``down``, here or in another process. As
+    a context manager, those that it started end with the block, at the latest with this process.
+    The state is written to ``services.json`` for people and scripts. It is never trusted: whether
+    a service runs is looked up anew.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -85,7 +85,7 @@ class Services:
                 self._postgres = Postgres(self.postgres.directory, postgres_port, detached=detached)
             both: tuple[Kafka | Postgres, ...] = (self.kafka, self.postgres)
             stopped = [each for each in both if each.pid is None]
-            self._started = stopped
+            self._started += stopped
             try:
                 with ThreadPoolExecutor(max_workers=2) as pool:
                     for starting in [pool.submit(each.start) for each in stopped]:
