@@ -1,1 +1,10 @@
-"""semel: Kafka connectors on Spark whose results and offsets can never disagree."""
+"""semel: Kafka connectors on Spark whose results and offsets can never disagree.
+
+import semel
+semel.run("sink.json", until_caught_up=True)
+"""
+
+from semel.errors import SemelError
+from semel.run import plan, run
+
+__all__ = ["SemelError", "plan", "run"]

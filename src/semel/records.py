@@ -79,7 +79,7 @@ class Rejected:
     message: str
 
 
-class RowsRejected(Exception):  # noqa: N818 - a signal between sink and engine, not a failure
+class RowsRejected(Exception):
     """Raised by a sink, with nothing written: these records do not fit; the others may."""
 
     def __init__(self, rejected: Sequence[Rejected]) -> None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from semel.delivery import Mechanism, Support
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
-from semel.records import Commit
+from semel.records import Commit, Records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +53,21 @@ class Sink(ABC):
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         """Read the sink's keys from ``raw``. Raises ConfigError; reaches no service."""
 
+    @property
+    def uses_key(self) -> bool:
+        """Whether record keys are wanted; decoding them costs time."""
+        return True
+
+    @property
+    def takes_tombstones(self) -> bool:
+        """Whether a null value deletes; otherwise tombstones are left out."""
+        return False
+
+    @property
+    def evolves(self) -> bool:
+        """Whether fields that the target lacks are wanted too."""
+        return False
+
     @abstractmethod
     def support(self) -> Mapping[Mechanism, Support]:
         """Which mechanisms of exactly-once this configuration can keep, and why."""
@@ -76,6 +91,14 @@ class Sink(ABC):
     @abstractmethod
     def schema(self, topic: str) -> pa.Schema | None:
         """The fields that the topic's target takes, or None while it does not exist."""
+
+    @abstractmethod
+    def accommodate(self, records: Records) -> None:
+        """Create or extend the target for records like these, where configuration allows it.
+
+        Raises:
+            ConfigError: the target is missing or lacks a column, and may not be changed.
+        """
 
     @abstractmethod
     def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:

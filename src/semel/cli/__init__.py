@@ -1,0 +1,53 @@
+"""The command line: one module a group of commands, this one puts them together.
+
+Errors that semel raises on purpose are printed without a stack trace; ``SEMEL_DEBUG=1`` shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+from rich.console import Console
+
+from semel.cli import connector, offsets, proof, services
+from semel.errors import SemelError
+
+_EXIT_CODES = """
+Exit codes: 0 done; 1 records lost or duplicated, or an unexpected error; 2 configuration;
+3 a service cannot be reached or refuses; 4 fenced by another run, or a ledger conflict;
+5 a bad record; 6 the ledger points at records that Kafka no longer has.
+"""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Kafka connectors on Spark whose results and offsets can never disagree.",
+    epilog=_EXIT_CODES,
+)
+connector.register(app)
+proof.register(app)
+app.add_typer(offsets.app, name="offsets")
+app.add_typer(services.app, name="services")
+
+
+def main() -> None:
+    """Entry point of the ``semel`` command."""
+    try:
+        app()
+    except SemelError as error:
+        if os.environ.get("SEMEL_DEBUG"):
+            raise
+        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {_escaped(error)}")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _escaped(error: SemelError) -> str:
+    from rich.markup import escape
+
+    return escape(str(error))

@@ -1,0 +1,233 @@
+"""``semel run``, ``validate`` and ``describe``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.logging import RichHandler
+from rich.table import Table
+
+from semel.errors import SemelError
+from semel.run import Plan, plan, run
+
+File = Annotated[
+    Path, typer.Argument(help="Connector configuration: Connect's JSON, flat JSON or .properties.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server",
+        envvar="SEMEL_BOOTSTRAP_SERVERS",
+        help="Kafka brokers, for configurations that leave them to the Connect worker.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("run", epilog="Example: semel run flights.json --until-caught-up")(run_)
+    app.command(epilog="Example: semel validate flights.json")(validate)
+    app.command(epilog="Example: semel describe flights.json")(describe)
+
+
+def with_servers(source: Path, servers: str) -> dict[str, str]:
+    """The file's configuration, with brokers from the command line where it names none."""
+    from semel.config import load
+
+    raw = load(source)
+    if servers and not any(k.endswith("bootstrap.servers") for k in raw):
+        raw["bootstrap.servers"] = servers
+    return raw
+
+
+def run_(
+    file: File,
+    until_caught_up: Annotated[
+        bool, typer.Option(help="End when what Kafka held at the start is committed.")
+    ] = False,
+    bootstrap_server: Bootstrap = "",
+    as_json: AsJson = False,
+) -> None:
+    """Run a connector until SIGTERM or Ctrl-C; the batch in hand is finished first."""
+    console = Console(stderr=True)
+    live = console.is_terminal and not as_json
+    _log(console)
+    raw = with_servers(file, bootstrap_server)
+    planned = plan(raw)
+    for warning in planned.warnings:
+        logging.getLogger("semel").warning("%s", warning)
+    logging.getLogger("semel").info(
+        "connector %s: %s, %s engine: %s",
+        planned.connector.name,
+        planned.guarantee,
+        planned.engine,
+        planned.guarantee.why,
+    )
+    planned.sink.close()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    started = time.monotonic()
+    watcher = _Watcher(console, planned, live)
+    try:
+        with watcher:
+            # PySpark installs a SIGINT handler of its own; ours is set again by the watcher.
+            progress = run(raw, until_caught_up=until_caught_up, stop=stop, observe=watcher.observe)
+    except SemelError as error:
+        if as_json:
+            facts = {"error": type(error).__name__, "message": str(error)}
+            print(json.dumps({"name": planned.connector.name, **facts}))
+            sys.exit(error.exit_code)
+        raise
+    seconds = time.monotonic() - started
+    summary = {
+        "name": planned.connector.name,
+        "records": progress.records,
+        "rows": progress.rows,
+        "failed": progress.failed,
+        "commits": progress.commits,
+        "restarts": progress.restarts,
+        "seconds": round(seconds, 3),
+    }
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        logging.getLogger("semel").info(
+            "stopped: %s records read, %s rows written, %s failed, %s commits, %.1f s",
+            *(summary[k] for k in ("records", "rows", "failed", "commits")),
+            seconds,
+        )
+
+
+def validate(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
+    """Check a configuration without touching any service."""
+    try:
+        planned = plan(with_servers(file, bootstrap_server))
+    except SemelError as error:
+        if as_json:
+            print(json.dumps({"valid": False, "errors": str(error).splitlines(), "warnings": []}))
+            sys.exit(error.exit_code)
+        raise
+    if as_json:
+        print(json.dumps({"valid": True, "errors": [], "warnings": planned.warnings}))
+        return
+    console = Console(highlight=False)
+    for warning in planned.warnings:
+        console.print(f"[yellow]warning:[/] {warning}")
+    console.print(f"{file}: valid; {planned.guarantee}, {planned.engine} engine")
+
+
+def describe(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
+    """Say in plain words what a connector does and which guarantee holds, and why."""
+    planned = plan(with_servers(file, bootstrap_server))
+    facts = _facts(planned)
+    if as_json:
+        print(json.dumps(facts))
+        return
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in facts.items():
+        table.add_row(
+            f"[bold]{name}[/]", ", ".join(value) if isinstance(value, list) else str(value)
+        )
+    Console(highlight=False).print(table)
+
+
+def _facts(planned: Plan) -> dict[str, Any]:
+    connector, guarantee = planned.connector, planned.guarantee
+    if connector.errors_tolerance == "none":
+        bad = "a bad record stops the connector; everything before it is committed"
+    elif connector.dead_letter_table:
+        bad = (
+            f"bad records go to table {connector.dead_letter_table} in the transaction that moves "
+            "the positions past them: exactly once"
+            if guarantee.mechanism is not None and guarantee.mechanism.value == "transactional"
+            else f"bad records go to table {connector.dead_letter_table} with the results"
+        )
+    elif connector.dead_letter_topic:
+        bad = (
+            f"bad records go to topic {connector.dead_letter_topic} before the commit: at least "
+            "once, as Kafka and the target share no transaction"
+        )
+    else:
+        bad = "bad records are counted and dropped (errors.tolerance=all without dead letters)"
+    return {
+        "name": connector.name,
+        "reads": list(connector.topics) or [f"topics matching {connector.topics_regex}"],
+        "group": connector.group_id,
+        "delivery": str(guarantee),
+        "because": guarantee.why,
+        "bad records": bad,
+        "audit": "exact to the record, from the provenance columns"
+        if connector.provenance
+        else "by counts from the ledger; provenance=true makes it exact to the record",
+        "engine": planned.engine,
+        "tasks": connector.tasks_max,
+        "warnings": planned.warnings or ["none"],
+    }
+
+
+def _log(console: Console) -> None:
+    level = os.environ.get("SEMEL_LOG", "INFO").upper()
+    if console.is_terminal:
+        handler: logging.Handler = RichHandler(
+            console=console, show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False
+        )
+        logging.basicConfig(level="WARNING", format="%(message)s", handlers=[handler])
+    else:
+        logging.basicConfig(
+            level="WARNING", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+        )
+    logging.getLogger("semel").setLevel(level)
+    logging.getLogger("py4j").setLevel("CRITICAL")
+
+
+class _Watcher:
+    """Shows progress: a live line on a terminal, a log line now and then elsewhere."""
+
+    _EVERY = 10.0
+
+    def __init__(self, console: Console, planned: Plan, live: bool) -> None:
+        self._name = planned.connector.name
+        self._live = Live(console=console, refresh_per_second=5, transient=True) if live else None
+        self._last = (time.monotonic(), 0)
+        self._rate = 0.0
+
+    def __enter__(self) -> _Watcher:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def observe(self, progress: Any) -> None:
+        """Called by the engine several times a second."""
+        now, (then, before) = time.monotonic(), self._last
+        period = 1.0 if self._live else self._EVERY
+        if now - then >= period:
+            self._rate = (progress.records - before) / (now - then)
+            self._last = (now, progress.records)
+            if self._live is None and progress.records != before:
+                logging.getLogger("semel").info("%s", self._text(progress))
+        if self._live is not None:
+            self._live.update(self._text(progress))
+
+    def _text(self, progress: Any) -> str:
+        bad = f", {progress.failed:,} failed" if progress.failed else ""
+        return (
+            f"{self._name}: {progress.records:,} records, {self._rate:,.0f} records/s, "
+            f"{progress.commits:,} commits, {len(progress.tasks)} tasks{bad}"
+        )

@@ -1,0 +1,167 @@
+"""A poll on its way to the sink: converted, reduced by what failed, and counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from semel.config import ConnectorConfig
+from semel.engine.pipeline import Pipeline, count_by_partition
+from semel.engine.poll import TopicPoll, advances
+from semel.errors import BadRecord
+from semel.ledger import Advance, TopicPartition
+from semel.records import Commit, DeadLetter, Records, Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is committed together. ``stop`` is the bad record that ends the connector after it."""
+
+    advances: Sequence[Advance]
+    commit: Commit
+    stop: DeadLetter | None = None
+    polled_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def until(self) -> dict[TopicPartition, int]:
+        return {a.range.topic_partition: a.range.until_offset for a in self.advances}
+
+
+class Batcher:
+    """Makes batches from polls for one task."""
+
+    def __init__(self, connector: ConnectorConfig, pipeline: Pipeline) -> None:
+        self._connector = connector
+        self._pipeline = pipeline
+
+    def batch(
+        self,
+        polls: Sequence[TopicPoll],
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        rejected: Sequence[Rejected] = (),
+    ) -> Batch:
+        """Convert polls into a batch.
+
+        Args:
+            polls: the records, by topic.
+            positions: where each topic-partition stands before the batch.
+            ends: positions behind trailing offsets that hold no record (transaction markers).
+            rejected: records that the sink has refused; they are dealt with like bad ones.
+
+        Raises:
+            OutOfOrder: see :meth:`TopicPoll.last_offsets`.
+        """
+        until = dict(ends)
+        for poll in polls:
+            for partition, last in poll.last_offsets(positions).items():
+                tp = TopicPartition(poll.topic, partition)
+                until[tp] = max(until.get(tp, 0), last + 1)
+        refused = {(r.topic, r.partition, r.offset): r for r in rejected}
+        records: list[Records] = []
+        letters: list[DeadLetter] = []
+        for poll in polls:
+            converted, bad = self._convert(poll, refused)
+            records.append(converted)
+            letters.extend(bad)
+        letters.sort(key=lambda letter: (letter.topic, letter.partition, letter.offset))
+        if letters and self._connector.errors_tolerance == "none":
+            return self._cut(polls, positions, until, letters)
+        read = _sum(polls)
+        written = _written(records)
+        failed: dict[TopicPartition, int] = {}
+        for letter in letters:
+            tp = TopicPartition(letter.topic, letter.partition)
+            failed[tp] = failed.get(tp, 0) + 1
+        moved = advances(until, positions, read, written, failed)
+        return Batch(moved, Commit(records, letters))
+
+    def _convert(
+        self, poll: TopicPoll, refused: Mapping[tuple[str, int, int], Rejected]
+    ) -> tuple[Records, list[DeadLetter]]:
+        letters = []
+        if refused:
+            places = zip(poll.partitions.tolist(), poll.offsets.tolist(), strict=True)
+            hits = [refused.get((poll.topic, p, o)) for p, o in places]
+            letters = [
+                _letter(poll, i, "TASK_PUT", hit.exception, hit.message)
+                for i, hit in enumerate(hits)
+                if hit is not None
+            ]
+            poll = poll.only(np.array([hit is None for hit in hits], dtype=bool))
+        raw = poll.raw(key=self._pipeline.wants_key, timestamp=self._pipeline.wants_timestamp)
+        converted = self._pipeline.convert(poll.topic, raw)
+        letters += [
+            _letter(poll, f.index, f.stage, f.exception, f.message) for f in converted.failed
+        ]
+        return converted.records, letters
+
+    def _cut(
+        self,
+        polls: Sequence[TopicPoll],
+        positions: Mapping[TopicPartition, int],
+        until: dict[TopicPartition, int],
+        letters: Sequence[DeadLetter],
+    ) -> Batch:
+        """Everything before the first bad record of each partition; the connector ends there."""
+        first: dict[TopicPartition, int] = {}
+        for letter in letters:
+            first.setdefault(TopicPartition(letter.topic, letter.partition), letter.offset)
+        kept = []
+        for poll in polls:
+            limit = np.full(len(poll.offsets), np.iinfo(np.int64).max)
+            for tp, offset in first.items():
+                if tp.topic == poll.topic:
+                    limit[poll.partitions == tp.partition] = offset
+            kept.append(poll.only(poll.offsets < limit))
+        records = [self._convert(poll, {})[0] for poll in kept if len(poll.messages)]
+        moved = advances({**until, **first}, positions, _sum(kept), _written(records), {})
+        return Batch(moved, Commit(records), stop=letters[0])
+
+
+def bad_record(connector: str, letter: DeadLetter) -> BadRecord:
+    """The error that names a bad record."""
+    return BadRecord(
+        f"connector {connector}: record at {letter.topic}-{letter.partition} offset "
+        f"{letter.offset} failed in {letter.stage}: {letter.message}. Everything before it is "
+        "committed. Correct the cause, or set errors.tolerance=all with "
+        "errors.deadletterqueue.table or errors.deadletterqueue.topic.name to go on without it"
+    )
+
+
+def _letter(poll: TopicPoll, index: int, stage: str, exception: str, message: str) -> DeadLetter:
+    source = poll.messages[index]
+    return DeadLetter(
+        topic=poll.topic,
+        partition=int(poll.partitions[index]),
+        offset=int(poll.offsets[index]),
+        key=source.key(),
+        value=source.value(),
+        headers=source.headers() or (),  # type: ignore[arg-type]
+        timestamp=source.timestamp()[1],
+        stage=stage,
+        exception=exception,
+        message=message,
+    )
+
+
+def _sum(polls: Sequence[TopicPoll]) -> dict[TopicPartition, int]:
+    read: dict[TopicPartition, int] = {}
+    for poll in polls:
+        partitions, counts = np.unique(poll.partitions, return_counts=True)
+        for partition, count in zip(partitions.tolist(), counts.tolist(), strict=True):
+            read[TopicPartition(poll.topic, partition)] = count
+    return read
+
+
+def _written(records: Sequence[Records]) -> dict[TopicPartition, int]:
+    written: dict[TopicPartition, int] = {}
+    for one in records:
+        for table in (one.rows, one.tombstones):
+            for partition, count in count_by_partition(table).items():
+                tp = TopicPartition(one.topic, partition)
+                written[tp] = written.get(tp, 0) + count
+    return written

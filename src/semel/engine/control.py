@@ -1,0 +1,145 @@
+"""The line between the driver and its tasks: progress one way, "stop" the other.
+
+It carries nothing that the guarantee depends on. A task that loses the line stops, because its
+driver is gone. Connections are authenticated with a random key that travels in the task's closure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
+
+from semel import errors
+from semel.ledger import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the driver listens."""
+
+    host: str
+    port: int
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a task tells.
+
+    ``kind`` is ``started``, ``assigned``, ``progress``, ``log``, ``fenced``, ``failed`` or
+    ``stopped``. Counts are totals since the task started.
+    """
+
+    kind: str
+    task: int
+    attempt: int
+    pid: int = 0
+    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    records: int = 0
+    rows: int = 0
+    failed: int = 0
+    commits: int = 0
+    message: str = ""
+    error: str = ""
+
+
+def rebuild(report: Report) -> errors.SemelError:
+    """The error that a task reported, as it was raised there."""
+    found: type[errors.SemelError] = getattr(errors, report.error, errors.SemelError)
+    return found(report.message)
+
+
+class ControlServer:
+    """The driver's end. ``reports`` fills from a thread for each connected task."""
+
+    def __init__(self, host: str) -> None:
+        self._key = secrets.token_bytes(32)
+        self._listener = Listener((host, 0), family="AF_INET", authkey=self._key, backlog=64)
+        self.reports: queue.Queue[Report] = queue.Queue()
+        self._lines: set[Connection[Any, Any]] = set()
+        self._lock = threading.Lock()
+        self._stopping = False
+        threading.Thread(target=self._accept, daemon=True, name="semel-control").start()
+
+    def address(self, host: str) -> Address:
+        """The address to give to tasks, under the name they reach this host by."""
+        return Address(host, self._listener.address[1], self._key)
+
+    def stop_tasks(self) -> None:
+        """Ask every task, also those that are yet to connect, to finish what is in hand."""
+        with self._lock:
+            self._stopping = True
+            lines = list(self._lines)
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.send("stop")
+
+    def close(self) -> None:
+        """Hang up; tasks that are still there stop."""
+        self._listener.close()
+        with self._lock:
+            for line in self._lines:
+                with contextlib.suppress(OSError):
+                    line.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                line = self._listener.accept()
+            except Exception as error:
+                if self._listener_closed():
+                    return
+                log.debug("a connection was refused: %s", error)
+                continue
+            threading.Thread(target=self._listen, args=(line,), daemon=True).start()
+
+    def _listener_closed(self) -> bool:
+        return getattr(self._listener, "_listener", None) is None
+
+    def _listen(self, line: Connection[Any, Any]) -> None:
+        with self._lock:
+            self._lines.add(line)
+            stopping = self._stopping
+        with contextlib.suppress(OSError, EOFError):
+            if stopping:
+                line.send("stop")
+            while True:
+                self.reports.put(line.recv())
+        with self._lock:
+            self._lines.discard(line)
+
+
+class ControlLine:
+    """A task's end. ``stop`` is set when the driver says so or has gone."""
+
+    def __init__(self, address: Address) -> None:
+        self._line = Client((address.host, address.port), family="AF_INET", authkey=address.key)
+        self.stop = threading.Event()
+        self.orphaned = False
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True, name="semel-control").start()
+
+    def send(self, report: Report) -> None:
+        """Tell the driver; lost if it has gone."""
+        with self._lock, contextlib.suppress(OSError):
+            self._line.send(report)
+
+    def close(self) -> None:
+        self._line.close()
+
+    def _listen(self) -> None:
+        try:
+            while self._line.recv() != "stop":
+                pass
+        except (OSError, EOFError):
+            self.orphaned = True
+        self.stop.set()

@@ -1,0 +1,29 @@
+"""Spark's Python worker daemon, made cheaper to fork from.
+
+PySpark calls ``importlib.invalidate_caches()`` in every task, which re-reads the directory of each
+archive on ``sys.path``; ``spark-core.jar`` and ``pyspark.zip`` make that ~100 ms. Modules that all
+tasks need are imported once here, before forking.
+"""
+
+import gc
+import importlib
+import sys
+from importlib.machinery import PathFinder
+
+folders = [p for p in sys.path if not p.endswith((".jar", ".zip"))]
+installed = PathFinder.find_spec("pyspark", folders) is not None
+for entry in set(sys.path) - set(folders):
+    # Archives of the user (spark-submit --py-files) stay.
+    if entry.endswith(".jar") or (installed and ("pyspark" in entry or "py4j" in entry)):
+        sys.path.remove(entry)
+        sys.path_importer_cache.pop(entry, None)
+
+from pyspark import daemon  # noqa: E402
+
+for module in ("pyarrow.compute", "pyarrow.json", "confluent_kafka", "semel.engine.task"):
+    importlib.import_module(module)
+gc.collect()
+gc.freeze()
+
+if __name__ == "__main__":
+    daemon.manager()  # type: ignore[no-untyped-call]

@@ -1,0 +1,90 @@
+"""Dead letters to a Kafka topic, as Kafka Connect writes them (KIP-298).
+
+The topic lives in another system than the results, so its copies are at-least-once: they are
+flushed before the batch commits, and a crash in between repeats them. A dead letter table
+(``errors.deadletterqueue.table``) has no such gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from semel.config import ConnectorConfig
+from semel.errors import ServiceError, TransientError
+from semel.records import DeadLetter
+
+_TIMEOUT = 30.0
+
+
+def create_topic(connector: ConnectorConfig, admin: Mapping[str, Any]) -> None:
+    """Create the dead letter topic if it is missing, with one partition, as Connect does.
+
+    Raises:
+        ServiceError: it cannot be created.
+    """
+    name = connector.dead_letter_topic
+    client = AdminClient(dict(admin))
+    if name in client.list_topics(timeout=_TIMEOUT).topics:
+        return
+    topic = NewTopic(name, 1, connector.dead_letter_replication)
+    try:
+        client.create_topics([topic], request_timeout=_TIMEOUT)[name].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise ServiceError(
+                f"connector {connector.name}: cannot create the dead letter topic {name}: "
+                f"{error.args[0].str()}. Create it, or set "
+                "errors.deadletterqueue.topic.replication.factor to at most the number of brokers"
+            ) from None
+
+
+class DeadLetterProducer:
+    """Sends dead letters and waits until Kafka has them."""
+
+    def __init__(self, connector: ConnectorConfig, config: Mapping[str, Any], task: int) -> None:
+        self._connector = connector
+        self._task = task
+        self._producer = Producer({**config, "enable.idempotence": True})
+
+    def send(self, letters: Sequence[DeadLetter]) -> None:
+        """Raises TransientError when Kafka has not confirmed all of them."""
+        failures: list[str] = []
+
+        def confirmed(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                failures.append(error.str())
+
+        for letter in letters:
+            self._producer.produce(
+                self._connector.dead_letter_topic,
+                key=letter.key,
+                value=letter.value,
+                headers=[*letter.headers, *self._context(letter)],
+                on_delivery=confirmed,
+            )
+        if self._producer.flush(_TIMEOUT) or failures:
+            reason = failures[0] if failures else "no answer in time"
+            raise TransientError(
+                f"connector {self._connector.name}: dead letters could not be written to topic "
+                f"{self._connector.dead_letter_topic}: {reason}"
+            )
+
+    def _context(self, letter: DeadLetter) -> list[tuple[str, bytes]]:
+        if not self._connector.dead_letter_headers:
+            return []
+        context = {
+            "topic": letter.topic,
+            "partition": str(letter.partition),
+            "offset": str(letter.offset),
+            "connector.name": self._connector.name,
+            "task.id": str(self._task),
+            "stage": letter.stage,
+            "class.name": self._connector.connector_class,
+            "exception.class.name": letter.exception,
+            "exception.message": letter.message,
+        }
+        return [(f"__connect.errors.{k}", v.encode()) for k, v in context.items()]

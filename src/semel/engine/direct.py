@@ -1,0 +1,244 @@
+"""The direct engine's driver: one long-running Spark job whose tasks move the records.
+
+Spark places and restarts the tasks; Kafka's group protocol spreads the partitions; the ledger says
+where each begins. The driver starts the job, listens to the tasks and stops them. Nothing passes
+through it, and killing it loses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from semel import failpoints
+from semel.config import ConnectorConfig
+from semel.delivery import Guarantee
+from semel.engine import ranges, sample
+from semel.engine.control import ControlServer, Report, rebuild
+from semel.engine.deadletters import create_topic
+from semel.engine.pipeline import Transform
+from semel.engine.task import TaskSpec, run_task
+from semel.errors import Fenced, LedgerConflict, SemelError
+from semel.kafka import Cluster, client_config
+from semel.ledger import TopicPartition
+from semel.sinks.base import Sink
+
+log = logging.getLogger(__name__)
+
+_BACKOFF = (1.0, 60.0)
+_SETTLE = 20.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """Totals since this run started, for whoever watches."""
+
+    records: int = 0
+    rows: int = 0
+    failed: int = 0
+    commits: int = 0
+    restarts: int = 0
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    tasks: dict[int, Report] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run was asked to do, shared by both engines.
+
+    ``observe`` is called with the progress several times a second; ``stop`` is set from outside.
+    """
+
+    connector: ConnectorConfig
+    raw: Mapping[str, str]
+    guarantee: Guarantee
+    sink: Sink
+    cluster: Cluster
+    stop: threading.Event
+    until_caught_up: bool = False
+    observe: Callable[[Progress], None] = lambda _progress: None
+
+
+class DirectEngine:
+    """One run of a connector."""
+
+    def __init__(self, run: Run, spark: SparkSession, transform: Transform | None) -> None:
+        self._run = run
+        self._spark = spark
+        self._transform = transform
+        self._progress = Progress()
+        self._totals: dict[tuple[int, int], Report] = {}
+        self._newest: dict[int, int] = {}
+        self._error: SemelError | None = None
+
+    def run(self) -> Progress:
+        """Run until stopped, caught up, or an error ends the connector.
+
+        Raises:
+            SemelError: what ended it.
+        """
+        run = self._run
+        schemas, targets = self._prepare()
+        host = self._spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
+        local = str(self._spark.sparkContext.master).startswith("local")
+        server = ControlServer("127.0.0.1" if local else "0.0.0.0")
+        spec = TaskSpec(
+            run.connector,
+            run.raw,
+            run.guarantee,
+            server.address("127.0.0.1" if local else host),
+            failpoints.environment(),
+            self._transform,
+            schemas,
+        )
+        try:
+            self._supervise(server, spec, targets)
+        finally:
+            server.close()
+        if self._error is not None:
+            raise self._error
+        return self._progress
+
+    def _prepare(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
+        run = self._run
+        topics = run.cluster.matching(run.connector)
+        run.sink.prepare(topics)
+        run.sink.claim()
+        if run.connector.dead_letter_topic:
+            create_topic(run.connector, client_config(run.connector, run.raw, "admin"))
+        ranges.first_positions(run.connector, run.sink, run.cluster, topics)
+        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
+        schemas = sample.schemas(
+            run.connector, run.raw, run.sink, run.cluster, self._transform, positions
+        )
+        targets = run.cluster.latest(partitions) if run.until_caught_up else {}
+        self._progress.positions = dict(positions)
+        return schemas, targets
+
+    def _supervise(
+        self, server: ControlServer, spec: TaskSpec, targets: Mapping[TopicPartition, int]
+    ) -> None:
+        backoff = _BACKOFF[0]
+        while True:
+            job = _Job(self._spark, spec)
+            started = time.monotonic()
+            self._watch(server, job, targets)
+            if self._error is not None or self._run.stop.is_set() or self._caught_up(targets):
+                return
+            if time.monotonic() - started > _BACKOFF[1]:
+                backoff = _BACKOFF[0]
+            log.warning(
+                "the Spark job ended (%s); it starts again in %.0f s",
+                job.failure or "early",
+                backoff,
+            )
+            self._progress.restarts += 1
+            self._run.stop.wait(backoff)
+            backoff = min(2 * backoff, _BACKOFF[1])
+
+    def _watch(
+        self, server: ControlServer, job: _Job, targets: Mapping[TopicPartition, int]
+    ) -> None:
+        """Listen to the tasks until the job has ended."""
+        deadline: float | None = None
+        while not job.ended:
+            self._listen(server)
+            self._run.observe(self._progress)
+            done = self._error is not None or self._run.stop.is_set() or self._caught_up(targets)
+            if done and deadline is None:
+                server.stop_tasks()
+                deadline = time.monotonic() + _SETTLE
+            if deadline is not None and time.monotonic() > deadline:
+                job.cancel()  # an open transaction rolls back
+        self._listen(server, wait=0.0)
+        self._run.observe(self._progress)
+
+    def _caught_up(self, targets: Mapping[TopicPartition, int]) -> bool:
+        if not self._run.until_caught_up:
+            return False
+        seen = self._progress.positions
+        return all(seen.get(tp, 0) >= end for tp, end in targets.items())
+
+    def _listen(self, server: ControlServer, wait: float = 0.1) -> None:
+        try:
+            report = server.reports.get(timeout=wait) if wait else server.reports.get_nowait()
+            while True:
+                self._hear(report)
+                report = server.reports.get_nowait()
+        except queue.Empty:
+            return
+
+    def _hear(self, report: Report) -> None:
+        self._newest[report.task] = max(report.attempt, self._newest.get(report.task, -1))
+        if report.kind == "log":
+            log.warning("task %d: %s", report.task, report.message)
+        elif report.kind == "fenced":
+            # A frozen task that wakes up after Spark has replaced it is fenced by its successor,
+            # not by another run.
+            if report.attempt == self._newest[report.task]:
+                self._end(Fenced(report.message))
+        elif report.kind == "failed":
+            self._end(rebuild(report))
+        if report.kind in ("progress", "assigned"):
+            self._count(report)
+
+    def _end(self, error: SemelError) -> None:
+        if self._error is None or isinstance(self._error, LedgerConflict):
+            self._error = error
+
+    def _count(self, report: Report) -> None:
+        self._totals[report.task, report.attempt] = report
+        progress = self._progress
+        progress.tasks[report.task] = report
+        totals = self._totals.values()
+        progress.records = sum(r.records for r in totals)
+        progress.rows = sum(r.rows for r in totals)
+        progress.failed = sum(r.failed for r in totals)
+        progress.commits = sum(r.commits for r in totals)
+        for tp, at in report.positions.items():
+            progress.positions[tp] = max(at, progress.positions.get(tp, 0))
+
+
+class _Job:
+    """The Spark job, started in a thread of its own because it lasts."""
+
+    def __init__(self, spark: SparkSession, spec: TaskSpec) -> None:
+        self._context = spark.sparkContext
+        self._group = f"semel-{spec.connector.name}-{time.time_ns()}"
+        self._spec = spec
+        self.failure = ""
+        self._thread = threading.Thread(target=self._work, daemon=True, name="semel-job")
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        self._context.cancelJobGroup(self._group)
+
+    def _work(self) -> None:
+        spec, tasks = self._spec, self._spec.connector.tasks_max
+        self._context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
+
+        def body(index: int, _rows: Iterable[int]) -> Iterable[int]:
+            context = TaskContext.get()
+            run_task(spec, index, context.attemptNumber() if context else 0)
+            return ()
+
+        try:
+            self._context.parallelize(range(tasks), tasks).mapPartitionsWithIndex(body).count()
+        except Exception as error:
+            text = str(error)
+            reason = [line for line in text.splitlines() if "Error" in line or "Exception" in line]
+            self.failure = (reason or [text])[0].strip()[:300]
+            log.debug("the job failed: %s", text)

@@ -1,0 +1,222 @@
+"""Raw records to converted ones: converters, then the transform, on one topic's Arrow batch.
+
+Both engines use it. Nothing here raises for a bad record: it is reported by its index in the raw
+batch, with Kafka Connect's name of the stage, and the engine decides by ``errors.tolerance``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel import converters, records
+from semel.config import ConnectorConfig, under
+from semel.converters.base import Converter
+from semel.errors import ConfigError
+from semel.records import Records
+from semel.sinks.base import Sink
+
+Transform = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
+"""A transform of the direct engine: an Arrow batch in, an Arrow batch out, one record at a time."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A record that could not be converted or transformed, by its index in the raw batch."""
+
+    index: int
+    stage: str
+    exception: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """One topic's records, ready for the sink, and those that failed."""
+
+    records: Records
+    failed: Sequence[Failed]
+
+
+class Pipeline:
+    """Converters and transform of one task; they may remember schemas between batches.
+
+    ``target`` gives the fields that a topic's target takes; ``schemas`` holds what the driver
+    inferred for topics without a target, so that all tasks agree.
+    """
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        raw: Mapping[str, str],
+        sink: Sink,
+        *,
+        target: Callable[[str], pa.Schema | None],
+        transform: Transform | None = None,
+        schemas: Mapping[str, pa.Schema] | None = None,
+    ) -> None:
+        self._connector = connector
+        self._raw = raw
+        self._sink = sink
+        self._target = target
+        self._transform = transform
+        self._schemas = dict(schemas or {})
+        self._converters: dict[tuple[str, bool], Converter] = {}
+
+    @property
+    def wants_key(self) -> bool:
+        return self._sink.uses_key or self._transform is not None
+
+    @property
+    def wants_timestamp(self) -> bool:
+        return self._connector.provenance or self._transform is not None
+
+    def schema(self, topic: str) -> pa.Schema | None:
+        """The fields to look for in values: the driver's inference, else the target's columns.
+
+        With a transform the target's columns say nothing of the values.
+        """
+        if topic not in self._schemas and self._transform is None:
+            found = self._target(topic)
+            if found is not None:
+                self._schemas[topic] = found
+        return self._schemas.get(topic)
+
+    def infer(self, topic: str, raw: pa.Table) -> pa.Schema | None:
+        """The fields found in a sample; remembered for :meth:`convert`."""
+        found = self._converter(topic, is_key=False).infer(raw.column("value").combine_chunks())
+        if found is not None:
+            self._schemas[topic] = found
+        return found
+
+    def convert(self, topic: str, raw: pa.Table) -> Converted:
+        """Convert one topic's raw batch (see :mod:`semel.records`)."""
+        failed: dict[int, Failed] = {}
+        keys = self._keys(topic, raw, failed)
+        values = self._values(topic, raw, failed)
+        gone = np.zeros(raw.num_rows, dtype=bool)
+        gone[list(failed)] = True
+        null = values.is_null().to_numpy(zero_copy_only=False)
+        metadata = self._metadata(topic, raw, keys)
+        index = np.flatnonzero(~null & ~gone)
+        rows = self._flatten(values, metadata, index)
+        tombstones = None
+        if self._sink.takes_tombstones and (null & ~gone).any():
+            tombstones = metadata.take(pa.array(np.flatnonzero(null & ~gone)))
+        if self._transform is not None and rows.num_rows:
+            rows = self._transformed(rows, index, failed)
+        return Converted(Records(topic, rows, tombstones), [failed[i] for i in sorted(failed)])
+
+    def _converter(self, topic: str, *, is_key: bool) -> Converter:
+        if (topic, is_key) not in self._converters:
+            connector = self._connector
+            name = connector.key_converter if is_key else connector.value_converter
+            where = "key.converter" if is_key else "value.converter"
+            self._converters[topic, is_key] = converters.create(
+                name,
+                under(self._raw, f"{where}."),
+                is_key=is_key,
+                where=where,
+                evolve=self._sink.evolves or self._transform is not None,
+            )
+        return self._converters[topic, is_key]
+
+    def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
+        if not self.wants_key:
+            return pa.nulls(raw.num_rows)
+        decoded = self._converter(topic, is_key=True).decode(raw.column("key").combine_chunks())
+        for f in decoded.failures:
+            failed[f.index] = Failed(f.index, "KEY_CONVERTER", f.exception, f.message)
+        return decoded.values
+
+    def _values(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
+        column = raw.column("value").combine_chunks()
+        decoded = self._converter(topic, is_key=False).decode(column, self.schema(topic))
+        for f in decoded.failures:
+            failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
+        return decoded.values
+
+    def _metadata(self, topic: str, raw: pa.Table, keys: pa.Array) -> pa.Table:
+        columns = {
+            records.TOPIC: pa.repeat(pa.scalar(topic), raw.num_rows),
+            records.PARTITION: raw.column("partition"),
+            records.OFFSET: raw.column("offset"),
+        }
+        if self.wants_timestamp:
+            columns[records.TIMESTAMP] = raw.column("timestamp")
+        columns[records.KEY] = keys
+        return pa.table(columns)
+
+    def _flatten(self, values: pa.Array, metadata: pa.Table, index: np.ndarray) -> pa.Table:
+        if len(index) < len(values):
+            chosen = pa.array(index)
+            values, metadata = values.take(chosen), metadata.take(chosen)
+        if pa.types.is_struct(values.type):
+            columns = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
+        else:
+            columns = {"value": values}
+        return pa.table(columns | dict(zip(metadata.column_names, metadata.columns, strict=True)))
+
+    def _transformed(
+        self, rows: pa.Table, index: np.ndarray, failed: dict[int, Failed]
+    ) -> pa.Table:
+        """Apply the transform; where it raises, find the records it raises for by halving."""
+        try:
+            return self._apply(rows)
+        except ConfigError:
+            raise
+        except Exception as error:
+            if rows.num_rows == 1:
+                at = int(index[0])
+                failed[at] = Failed(at, "TRANSFORMATION", type(error).__name__, str(error))
+                return rows.slice(0, 0)
+        middle = rows.num_rows // 2
+        parts = [
+            self._transformed(rows.slice(0, middle), index[:middle], failed),
+            self._transformed(rows.slice(middle), index[middle:], failed),
+        ]
+        whole = [p for p in parts if p.num_rows]
+        return pa.concat_tables(whole, promote_options="permissive") if whole else parts[0]
+
+    def _apply(self, rows: pa.Table) -> pa.Table:
+        assert self._transform is not None
+        batch = rows.combine_chunks().to_batches()[0]
+        result = self._transform(batch)
+        if isinstance(result, pa.RecordBatch):
+            result = pa.Table.from_batches([result])
+        if not isinstance(result, pa.Table):
+            raise ConfigError(
+                "the transform must return a pyarrow RecordBatch or Table, not "
+                f"{type(result).__name__}"
+            )
+        missing = [
+            n for n in records.METADATA if n in batch.schema.names and n not in result.column_names
+        ]
+        if missing:
+            raise ConfigError(
+                f"the transform dropped the metadata column {missing[0]}; let the columns that "
+                "start with __connect_ pass"
+            )
+        coordinates = result.select([records.PARTITION, records.OFFSET])
+        distinct = coordinates.group_by(coordinates.column_names, use_threads=False).aggregate([])
+        if distinct.num_rows < result.num_rows:
+            raise ConfigError(
+                "the transform repeats a record; on the direct engine one record makes at most "
+                "one row. Use a DataFrame transform with engine=micro-batch"
+            )
+        return result
+
+
+def count_by_partition(table: pa.Table | None, column: str = records.PARTITION) -> dict[int, int]:
+    """How many rows each partition has."""
+    if table is None or not table.num_rows:
+        return {}
+    counts = pc.value_counts(table.column(column)).to_pylist()
+    return {c["values"]: c["counts"] for c in counts}

@@ -1,0 +1,114 @@
+"""What one poll returned: raw records as Arrow, and the offset ranges they make."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Message
+
+from semel.ledger import Advance, OffsetRange, TopicPartition
+from semel.records import TIMESTAMP_TYPE
+
+_TIMESTAMP = operator.itemgetter(1)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPoll:
+    """One topic's messages of a poll, in the order they came."""
+
+    topic: str
+    messages: Sequence[Message]
+    partitions: np.ndarray
+    offsets: np.ndarray
+
+    def raw(self, *, key: bool, timestamp: bool) -> pa.Table:
+        """The raw batch (see :mod:`semel.records`) with the columns that are wanted."""
+        columns = {
+            "value": pa.array(list(map(Message.value, self.messages)), pa.binary()),
+            "partition": pa.array(self.partitions),
+            "offset": pa.array(self.offsets),
+        }
+        if key:
+            columns["key"] = pa.array(list(map(Message.key, self.messages)), pa.binary())
+        if timestamp:
+            stamps = list(map(_TIMESTAMP, map(Message.timestamp, self.messages)))
+            columns["timestamp"] = pa.array(stamps, pa.int64()).cast(TIMESTAMP_TYPE)
+        return pa.table(columns)
+
+    def only(self, keep: np.ndarray) -> TopicPoll:
+        """The messages where ``keep`` is true."""
+        chosen = [self.messages[i] for i in np.flatnonzero(keep).tolist()]
+        return TopicPoll(self.topic, chosen, self.partitions[keep], self.offsets[keep])
+
+    def last_offsets(self, positions: Mapping[TopicPartition, int]) -> dict[int, int]:
+        """The last offset of each partition.
+
+        Raises:
+            OutOfOrder: offsets do not rise from the position within a partition.
+        """
+        order = np.argsort(self.partitions, kind="stable")
+        partitions, offsets = self.partitions[order], self.offsets[order]
+        starts = np.flatnonzero(np.diff(partitions, prepend=-1))
+        ends = np.append(starts[1:], len(partitions))
+        steps = np.diff(offsets)
+        steps[starts[1:] - 1] = 1
+        if (steps <= 0).any():
+            raise OutOfOrder(self.topic)
+        last = {}
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            partition = int(partitions[start])
+            if offsets[start] < positions.get(TopicPartition(self.topic, partition), 1 << 62):
+                raise OutOfOrder(self.topic)
+            last[partition] = int(offsets[end - 1])
+        return last
+
+
+class OutOfOrder(Exception):
+    """Records of a partition that was given up or sought meanwhile: drop them and seek again."""
+
+
+def by_topic(messages: Sequence[Message]) -> list[TopicPoll]:
+    """Split a poll's messages by topic."""
+    topics: set[str] = set(map(Message.topic, messages))  # type: ignore[arg-type]
+    polls = []
+    for topic in topics:
+        mine = messages if len(topics) == 1 else [m for m in messages if m.topic() == topic]
+        count = len(mine)
+        polls.append(
+            TopicPoll(
+                topic,
+                mine,
+                np.fromiter(map(Message.partition, mine), np.int32, count),
+                np.fromiter(map(Message.offset, mine), np.int64, count),
+            )
+        )
+    return polls
+
+
+def advances(
+    until: Mapping[TopicPartition, int],
+    positions: Mapping[TopicPartition, int],
+    read: Mapping[TopicPartition, int],
+    written: Mapping[TopicPartition, int],
+    failed: Mapping[TopicPartition, int],
+) -> list[Advance]:
+    """One advance a topic-partition, from its position to ``until``; empty ranges are left out."""
+    found = []
+    for tp, end in until.items():
+        if end <= positions[tp]:
+            continue
+        lost_to_transform = read.get(tp, 0) - written.get(tp, 0) - failed.get(tp, 0)
+        found.append(
+            Advance(
+                OffsetRange(tp.topic, tp.partition, positions[tp], end),
+                read=read.get(tp, 0),
+                written=written.get(tp, 0),
+                filtered=max(0, lost_to_transform),
+                failed=failed.get(tp, 0),
+            )
+        )
+    return found

@@ -1,0 +1,78 @@
+"""Reading given offset ranges of a topic outside a consumer group: for samples and audits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.config import ConnectorConfig
+from semel.errors import ServiceError
+from semel.kafka import client_config
+from semel.ledger import TopicPartition
+
+_BATCH = 50_000
+
+
+def read_ranges(
+    connector: ConnectorConfig,
+    raw: Mapping[str, str],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    *,
+    patience: float = 30.0,
+) -> Iterator[Sequence[Message]]:
+    """Yield the committed records in ``[start, end)`` of each partition, a poll at a time.
+
+    Raises:
+        ServiceError: Kafka sends nothing for ``patience`` seconds before the ranges are read.
+    """
+    open_ = {tp: end for tp, end in ends.items() if starts[tp] < end}
+    if not open_:
+        return
+    consumer = Consumer(
+        {
+            "fetch.queue.backoff.ms": 10,
+            **client_config(connector, raw, "consumer"),
+            "group.id": f"{connector.group_id}-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.assign([KafkaPartition(t.topic, t.partition, starts[t]) for t in open_])
+        heard = time.monotonic()
+        while open_:
+            polled = consumer.consume(_BATCH, 0.1)
+            if polled:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > patience:
+                raise ServiceError(
+                    f"connector {connector.name}: Kafka sent nothing for {patience:.0f} s; "
+                    f"{', '.join(map(str, sorted(open_)))} could not be read to the end"
+                )
+            records = []
+            for message in polled:
+                tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                error = message.error()
+                offset = int(message.offset() or 0)
+                if error is None and tp in open_ and offset < open_[tp]:
+                    records.append(message)
+                if tp in open_ and _reached(error, offset, open_[tp]):
+                    del open_[tp]
+                    consumer.incremental_unassign([KafkaPartition(tp.topic, tp.partition)])
+            if records:
+                yield records
+    finally:
+        consumer.close()
+
+
+def _reached(error: KafkaError | None, offset: int, end: int) -> bool:
+    if error is None:
+        return offset >= end - 1
+    return bool(error.code() == KafkaError._PARTITION_EOF)

@@ -1,0 +1,142 @@
+"""Running a connector: check the configuration, choose the engine, run it."""
+
+from __future__ import annotations
+
+import threading
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semel import converters, delivery
+from semel.config import ConnectorConfig, check_keys, load, read, under
+from semel.delivery import Guarantee
+from semel.errors import ConfigError
+from semel.kafka import client_config
+from semel.sinks import sink_class
+from semel.sinks.base import Sink
+
+if typing.TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from semel.engine.direct import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A configuration that has been checked without touching any service."""
+
+    connector: ConnectorConfig
+    raw: Mapping[str, str]
+    sink: Sink
+    guarantee: Guarantee
+    engine: str
+    warnings: list[str]
+
+
+def plan(
+    source: str | Path | Mapping[str, Any],
+    transform: Callable[..., Any] | None = None,
+    **overrides: str,
+) -> Plan:
+    """Check a configuration and decide guarantee and engine.
+
+    Args:
+        source: a file (Connect's JSON, flat JSON, ``.properties``) or a mapping.
+        transform: see :func:`run`.
+        overrides: keys that win over the file's, with ``_`` for ``.``.
+
+    Raises:
+        ConfigError: names each field, its value and what to set.
+    """
+    raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
+    connector = read(ConnectorConfig, raw)
+    found = sink_class(connector.connector_class)
+    warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored)
+    sink = found(connector, raw)
+    guarantee = delivery.resolve(connector.delivery, connector.delivery_mechanism, sink.support())
+    for where, name in (
+        ("key.converter", connector.key_converter),
+        ("value.converter", connector.value_converter),
+    ):
+        below = under(raw, f"{where}.")
+        converters.create(name, below, is_key=where == "key.converter", where=where)
+    client_config(connector, raw, "consumer")
+    return Plan(connector, raw, sink, guarantee, _engine(connector, transform), warnings)
+
+
+def run(
+    config: str | Path | Mapping[str, Any],
+    transform: Callable[..., Any] | None = None,
+    *,
+    spark: SparkSession | None = None,
+    until_caught_up: bool = False,
+    stop: threading.Event | None = None,
+    observe: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Run a sink connector until it is stopped.
+
+    Args:
+        config: a file (Kafka Connect's JSON, flat JSON, ``.properties``) or a mapping.
+        transform: called with each batch of converted records. On the direct engine it takes and
+            returns a :class:`pyarrow.RecordBatch` whose columns are the value's fields and the
+            ``__connect_*`` metadata columns; it may change fields and drop rows. On the
+            micro-batch engine it takes and returns a :class:`pyspark.sql.DataFrame`. A transform
+            annotated with ``DataFrame``, or ``engine=micro-batch``, chooses the latter.
+        spark: the session to run in; the active one, or a new one by the ``spark.*`` keys.
+        until_caught_up: end when everything that Kafka held at the start is committed.
+        stop: set it, from another thread, to end the run after the batch in hand.
+        observe: called with the totals several times a second.
+
+    Returns:
+        the totals of this run.
+
+    Raises:
+        semel.errors.SemelError: what ended the connector; see the error's class.
+    """
+    from semel.engine.direct import DirectEngine, Run
+    from semel.kafka import Cluster
+    from semel.spark import session
+
+    planned = plan(config, transform)
+    connector = planned.connector
+    task = Run(
+        connector,
+        planned.raw,
+        planned.guarantee,
+        planned.sink,
+        Cluster(client_config(connector, planned.raw, "admin")),
+        stop or threading.Event(),
+        until_caught_up,
+        observe or (lambda _progress: None),
+    )
+    started = None
+    try:
+        task.cluster.matching(connector)  # before Spark starts: a clear error, at once
+        if planned.engine == "micro-batch":
+            raise ConfigError("engine=micro-batch is not built yet")
+        if spark is None:
+            spark = started = session(connector, planned.raw)
+        return DirectEngine(task, spark, transform).run()
+    finally:
+        planned.sink.close()
+        if started is not None:
+            started.stop()
+
+
+def _engine(connector: ConnectorConfig, transform: Callable[..., Any] | None) -> str:
+    wants_frames = _takes_dataframe(transform)
+    if connector.engine == "direct" and wants_frames:
+        raise ConfigError(
+            f"connector {connector.name}: engine=direct gives Arrow batches to the transform, but "
+            "it is annotated with DataFrame. Set engine=micro-batch, or take a pyarrow.RecordBatch"
+        )
+    if connector.engine != "auto":
+        return connector.engine
+    return "micro-batch" if wants_frames else "direct"
+
+
+def _takes_dataframe(transform: Callable[..., Any] | None) -> bool:
+    annotations = getattr(transform, "__annotations__", {})
+    return any("DataFrame" in str(a) for a in annotations.values())
