@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+
+DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+"""The exception that Kafka Connect's converters raise, for the headers of dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,9 @@ class Converter(ABC):
     It is used by one task and may remember what it has seen (schemas, what parsed last time).
     """
 
+    KEYS: frozenset[str] = frozenset()
+    """The keys under ``value.converter.`` that this converter reads."""
+
     @abstractmethod
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
         """Decode a binary array.
@@ -45,6 +51,23 @@ class Converter(ABC):
         Returns:
             a struct array for objects, or an array of a primitive type.
         """
+
+    @classmethod
+    def configured(
+        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
+    ) -> Converter:
+        """Build one from its configuration.
+
+        Args:
+            config: what stands under ``value.converter.``, without that prefix.
+            is_key: whether it decodes keys.
+            where: names the configuration in error messages.
+            evolve: also decode fields that are not in ``expected``.
+
+        Raises:
+            ConfigError: a value that cannot be used.
+        """
+        return cls()
 
     def infer(self, values: pa.Array) -> pa.Schema | None:
         """The fields found in a sample, or None when values are not objects."""

@@ -1,0 +1,64 @@
+"""JSON: Kafka Connect's JsonConverter, with and without schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from semel.converters import ddl
+from semel.converters.base import Converter, Decoded
+from semel.converters.json_envelope import EnvelopeReader
+from semel.converters.json_plain import PlainReader
+from semel.converters.json_text import as_text
+from semel.errors import ConfigError
+
+
+class JsonConverter(Converter):
+    """JSON objects to struct arrays; other JSON values to arrays of their type.
+
+    With schemas, each record carries Kafka Connect's schema and types come from there. Without,
+    they come from ``schema``, or from what the sink expects, or from the data (see
+    :mod:`semel.converters.json_infer`). A field of the wrong type fails its record: nothing is
+    rounded, cut or guessed, except that timestamps lose digits finer than the column's.
+    Literal ``null`` and blank values are null; missing fields are null. Objects inside objects,
+    and lists of them, are kept as JSON text.
+
+    Args:
+        schemas_enable: values are ``{"schema": ..., "payload": ...}``. A declared schema means
+            they are not.
+        schema: the fields to read from plain JSON; others are ignored.
+        evolve: also read fields that neither the schema nor the sink knows.
+    """
+
+    KEYS = frozenset({"schemas.enable", "schema"})
+
+    def __init__(
+        self, schemas_enable: bool = True, schema: pa.Schema | None = None, evolve: bool = False
+    ) -> None:
+        self._envelopes = EnvelopeReader() if schemas_enable and schema is None else None
+        self._plain = PlainReader(schema, evolve=evolve)
+
+    @classmethod
+    def configured(
+        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
+    ) -> JsonConverter:
+        enable = config.get("schemas.enable", "").strip().lower()
+        if enable not in ("", "true", "false"):
+            raise ConfigError(f"{where}.schemas.enable={enable!r} must be true or false")
+        declared = config.get("schema", "").strip()
+        if declared and enable == "true":
+            raise ConfigError(
+                f"{where}.schema declares the fields of plain JSON, but {where}.schemas.enable="
+                "true says that each record carries its own: set it to false, or remove the schema"
+            )
+        schema = ddl.parse(declared, where=f"{where}.schema") if declared else None
+        return cls(enable != "false", schema, evolve)
+
+    def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
+        text, failures = as_text(values)
+        if self._envelopes is not None:
+            decoded, more = self._envelopes.read(text)
+        else:
+            decoded, more = self._plain.read(text, expected)
+        return Decoded(decoded, sorted([*failures, *more], key=lambda f: f.index))

@@ -1,0 +1,250 @@
+"""Many JSON objects to one struct array by ``pyarrow.json``, and which of them are to blame."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from json import JSONDecodeError
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from semel.converters import json_duck
+from semel.converters.base import DATA_EXCEPTION, Failure
+from semel.converters.json_columns import Column
+from semel.converters.json_text import joined, kind, members, shown, spans, syntax_error
+
+BLOCK_BYTES = 256 * 1024 * 1024
+CAREFUL = 64
+"""A block with a bad record is halved down to this many; these are then looked at one by one."""
+
+Writing = tuple[int, ...]
+"""Which reading each column is parsed with."""
+
+
+class Unreadable(Exception):
+    """Something in a block of values cannot be read as the columns ask."""
+
+
+_ERRORS = (Unreadable, pa.ArrowException, duckdb.Error, ValueError, RecursionError)
+
+
+class ObjectReader:
+    """Reads JSON objects into fixed columns.
+
+    It remembers how each column was written last (ISO text or epoch numbers), so that in a
+    steady stream each block is parsed once.
+    """
+
+    def __init__(self, columns: Sequence[Column], ignored: Iterable[str] = ()) -> None:
+        self.columns = tuple(columns)
+        self._ignored = [(name, pa.null()) for name in ignored]
+        self.type = pa.struct([c.arrow_field for c in self.columns])
+        self._raw = [c.name for c in self.columns if c.raw]
+        self._parsed = [(i, c) for i, c in enumerate(self.columns) if not c.raw]
+        self._flexible = [(i, c) for i, c in self._parsed if len(c.readings) > 1]
+        self._writing: Writing = (0,) * len(self.columns)
+        self._defaults: dict[str, pa.Array] = {}
+        self._read_defaults()
+
+    @property
+    def keeps_json(self) -> bool:
+        """Whether some columns are not parsed but kept as JSON text."""
+        return bool(self._raw)
+
+    def parse(self, text: pa.Array, *, only_known: bool = False) -> pa.Array | None:
+        """The whole block at once, or None when something in it cannot be read.
+
+        Args:
+            text: string array without nulls, of values that begin with ``{`` and end with ``}``
+                and hold no newline.
+            only_known: give up when there is a field that is not among the columns, or when one
+                that was to be ignored is not null.
+        """
+        if text.nbytes > BLOCK_BYTES and len(text) > 1:
+            half = len(text) // 2
+            parts = [self.parse(t, only_known=only_known) for t in (text[:half], text[half:])]
+            return None if None in parts else pa.concat_arrays(parts)
+        try:
+            return self._parse(text, self._writing, only_known=only_known)
+        except _ERRORS:
+            pass
+        writing = self._writing_of(text[:16].to_pylist())
+        if writing == self._writing:
+            return None
+        try:
+            block = self._parse(text, writing, only_known=only_known)
+        except _ERRORS:
+            return None
+        self._writing = writing
+        return block
+
+    def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """Like :meth:`parse`, but what cannot be read is null and a failure."""
+        block = self.parse(text)
+        if block is not None:
+            return block, []
+        if len(text) > CAREFUL:
+            half = len(text) // 2
+            first, failures = self.read(text[:half])
+            second, more = self.read(text[half:])
+            moved = [Failure(f.index + half, f.exception, f.message) for f in more]
+            return pa.concat_arrays([first, second]), failures + moved
+        return self._read_carefully(text)
+
+    def _parse(self, text: pa.Array, writing: Writing, *, only_known: bool = False) -> pa.Array:
+        if not self.columns and not len(text):
+            return pa.array([], self.type)
+        ways = [(c, c.readings[writing[i]]) for i, c in self._parsed]
+        schema = [(c.name, way.parsed) for c, way in ways]
+        content = joined(text, "\n")
+        table = pj.read_json(
+            pa.BufferReader(content),
+            read_options=pj.ReadOptions(use_threads=False, block_size=content.size + 64),
+            parse_options=pj.ParseOptions(
+                explicit_schema=pa.schema(schema + self._ignored if only_known else schema),
+                unexpected_field_behavior="error" if only_known else "ignore",
+            ),
+        )
+        if table.num_rows != len(text):
+            raise Unreadable("more than one JSON value in a record")
+        done = {c.name: way.finish(_one(table[c.name])) for c, way in ways}
+        if self._raw:
+            done.update(zip(self._raw, json_duck.raw(text, self._raw), strict=True))
+        arrays = [self._complete(c, done[c.name]) for c in self.columns]
+        if not arrays:
+            return pa.array([{}] * len(text), self.type)
+        return pa.StructArray.from_arrays(arrays, fields=list(self.type))
+
+    def _complete(self, column: Column, array: pa.Array) -> pa.Array:
+        if column.raw:
+            array = pa.ExtensionArray.from_storage(column.type, array)
+        if array.null_count and column.name in self._defaults:
+            array = _fill(array, self._defaults[column.name])
+        if column.required and array.null_count:
+            raise Unreadable(f"field {column.name}: required, but missing or null")
+        return array
+
+    def _read_defaults(self) -> None:
+        for column in self.columns:
+            if column.default is None:
+                continue
+            alone = ObjectReader([Column(column.name, column.type, column.readings)])
+            block = alone.parse(pa.array([_object(column.name, column.default)]))
+            if block is not None:
+                self._defaults[column.name] = block.field(0)
+
+    def _writing_of(self, texts: Sequence[str]) -> Writing:
+        """How the flexible columns are written in these values, as far as one can tell."""
+        found: dict[int, int] = {}
+        for text in texts:
+            if len(found) == len(self._flexible):
+                break
+            try:
+                fields = members(text)
+            except _ERRORS:
+                continue
+            for i, column in self._flexible:
+                value = fields.get(column.name, "null")
+                ways = (n for n, way in enumerate(column.readings) if way.recognises(value))
+                way = next(ways, None)
+                if way is not None:
+                    found.setdefault(i, way)
+        return tuple(found.get(i, way) for i, way in enumerate(self._writing))
+
+    def _read_carefully(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """Parse together what is written alike; where that fails, one by one."""
+        rows = []
+        for row, value in enumerate(text.to_pylist()):
+            rows.append((self._writing_of([value]), row, _without_duplicates(value)))
+        rows.sort(key=lambda r: r[0])
+        order: list[int] = []
+        blocks: list[pa.Array] = []
+        failures: list[Failure] = []
+        for writing, group in groupby(rows, key=lambda r: r[0]):
+            alike = list(group)
+            order += [row for _, row, _ in alike]
+            values = pa.array([value for _, _, value in alike], pa.string())
+            try:
+                blocks.append(self._parse(values, writing))
+                continue
+            except _ERRORS:
+                pass
+            for _, row, value in alike:
+                try:
+                    blocks.append(self._parse(pa.array([value]), writing))
+                except _ERRORS as error:
+                    blocks.append(pa.nulls(1, self.type))
+                    failures.append(Failure(row, DATA_EXCEPTION, self._reason(value, error)))
+        combined = pa.concat_arrays(blocks)
+        back = pc.inverse_permutation(pa.array(order, pa.int64()))
+        return combined.take(back), sorted(failures, key=lambda f: f.index)
+
+    def _reason(self, text: str, error: Exception) -> str:
+        reason = syntax_error(text)
+        if reason is not None:
+            return reason
+        try:
+            fields = members(text)
+        except (JSONDecodeError, RecursionError):
+            return f"{type(error).__name__}: {error}"
+        for column in self.columns:
+            value = fields.get(column.name)
+            if column.required and column.default is None and (value is None or value == "null"):
+                return f"field {column.name}: required, but missing or null"
+            alone = ObjectReader([Column(column.name, column.type, column.readings)])
+            if value is not None and alone.parse(pa.array([_object(column.name, value)])) is None:
+                return f"field {column.name}: {shown(value)} {misfit(value, column)}"
+        return " ".join(str(error).split())
+
+
+def misfit(value: str, column: Column) -> str:
+    """Why a value is not of a column's type."""
+    t = pa.types
+    wanted = column.type
+    if column.raw:
+        return "cannot be kept as JSON"
+    if t.is_integer(wanted):
+        whole = kind(value) == "a number" and value.lstrip("-").isdigit()
+        return f"is out of range for {wanted}" if whole else "is not a whole number"
+    if t.is_decimal(wanted) and kind(value) in ("a number", "a string"):
+        return f"does not fit {wanted}"
+    if t.is_string(wanted) or t.is_large_string(wanted):
+        return "is not a string" if kind(value) != "a string" else "is not valid text"
+    if t.is_binary(wanted) or t.is_large_binary(wanted) or t.is_fixed_size_binary(wanted):
+        return "is not bytes as base64 text"
+    if t.is_timestamp(wanted):
+        return "is neither an ISO 8601 timestamp nor epoch milliseconds"
+    if t.is_floating(wanted):
+        return "is not a number"
+    return f"is {kind(value)} that does not fit {wanted}"
+
+
+def _object(name: str, value: str) -> str:
+    return "{" + json.dumps(name) + ":" + value.replace("\n", "\t").replace("\r", "\t") + "}"
+
+
+def _without_duplicates(text: str) -> str:
+    """Of duplicate fields the last one counts, as in Kafka Connect; pyarrow refuses them."""
+    try:
+        found = spans(text)
+    except (JSONDecodeError, RecursionError):
+        return text
+    last = {name: text[start:end] for name, start, end in found}
+    if len(last) == len(found):
+        return text
+    return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in last.items()) + "}"
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _fill(array: pa.Array, default: pa.Array) -> pa.Array:
+    """``fill_null`` for every type."""
+    n = len(array)
+    rows = pa.array(range(n), pa.int64())
+    return pa.concat_arrays([array, default]).take(pc.if_else(array.is_null(), n, rows))

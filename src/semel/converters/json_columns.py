@@ -1,0 +1,175 @@
+"""How one field's JSON becomes one Arrow column: the types, and the ways of writing them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters import json_duck
+
+JSON = pa.json_()
+
+_NUMBER = r"-?\d"
+_STRING = r'"'
+_NANOSECONDS = r'"[^"]*\.\d{7}'
+_ANY = r""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way in which a type is written in JSON.
+
+    ``parsed`` is what ``pyarrow.json`` reads it as, ``finish`` makes the column of that, and
+    ``pattern`` recognises the writing at the start of a value.
+    """
+
+    parsed: pa.DataType
+    finish: Callable[[pa.Array], pa.Array]
+    pattern: str = _ANY
+
+    def recognises(self, text: str) -> bool:
+        return re.match(self.pattern, text) is not None
+
+    def in_list(self, item: pa.DataType) -> Reading:
+        """The same writing for the items of a list."""
+
+        def finish(array: pa.Array) -> pa.Array:
+            mask = array.is_null() if array.null_count else None
+            return pa.ListArray.from_arrays(array.offsets, self.finish(array.values), mask=mask)
+
+        pattern = r"\[\s*(null\s*,\s*)*" + self.pattern if self.pattern else _ANY
+        return Reading(pa.list_(self.parsed), _same if self.parsed == item else finish, pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field to read. Without readings its JSON text is kept as it is."""
+
+    name: str
+    type: pa.DataType
+    readings: Sequence[Reading] = field(default=())
+    required: bool = False
+    default: str | None = None
+    """JSON text that stands for a missing or null value."""
+
+    @property
+    def raw(self) -> bool:
+        return not self.readings
+
+    @property
+    def arrow_field(self) -> pa.Field:
+        return pa.field(self.name, self.type, nullable=not self.required)
+
+
+def column(
+    name: str, wanted: pa.DataType, *, required: bool = False, default: str | None = None
+) -> Column:
+    """The column for a type that a sink or a user wants.
+
+    Structs, maps and lists of them are kept as JSON.
+    """
+    ways = readings(wanted)
+    kept = wanted if ways else JSON
+    if ways and (pa.types.is_list(wanted) or pa.types.is_large_list(wanted)):
+        kept = pa.list_(wanted.value_type)
+    return Column(name, kept, ways, required, default)
+
+
+def readings(wanted: pa.DataType) -> tuple[Reading, ...]:
+    """The ways to read a type, the most likely first; none for what is kept as JSON."""
+    t = pa.types
+    if t.is_list(wanted) or t.is_large_list(wanted):
+        if t.is_nested(wanted.value_type):
+            return ()
+        return tuple(way.in_list(wanted.value_type) for way in readings(wanted.value_type))
+    if isinstance(wanted, pa.BaseExtensionType):
+        return (Reading(pa.string(), json_duck.uuids),) if wanted == pa.uuid() else ()
+    if t.is_nested(wanted):
+        return ()
+    if t.is_timestamp(wanted):
+        return _timestamp(wanted)
+    if t.is_date(wanted):
+        return (
+            Reading(pa.string(), _cast(wanted), _STRING),
+            Reading(pa.int32(), _through(pa.date32(), wanted), _NUMBER),
+        )
+    if t.is_time(wanted):
+        return (
+            Reading(pa.string(), _clock_time(wanted), _STRING),
+            Reading(pa.int32(), _through(pa.time32("ms"), wanted), _NUMBER),
+        )
+    if t.is_binary(wanted) or t.is_large_binary(wanted) or t.is_fixed_size_binary(wanted):
+        return (Reading(pa.string(), _through_call(json_duck.from_base64, wanted)),)
+    native = (
+        t.is_integer(wanted)
+        or t.is_float32(wanted)
+        or t.is_float64(wanted)
+        or t.is_decimal128(wanted)
+        or t.is_decimal256(wanted)
+        or t.is_boolean(wanted)
+        or t.is_string(wanted)
+        or t.is_large_string(wanted)
+        or t.is_null(wanted)
+    )
+    if native:
+        return (Reading(wanted, _same),)
+    return (Reading(pa.float32() if t.is_float16(wanted) else pa.string(), _cast(wanted)),)
+
+
+def _timestamp(wanted: pa.DataType) -> tuple[Reading, ...]:
+    """ISO 8601 text or epoch milliseconds; digits finer than the unit are cut off."""
+    zone = "UTC"
+    finish = _cast(wanted, safe=False)
+    epoch = Reading(pa.int64(), _epoch_milliseconds(wanted), _NUMBER)
+    nanoseconds = pa.timestamp("ns", zone)
+    if wanted.unit == "ns":
+        return (Reading(nanoseconds, finish, _STRING), epoch)
+    return (
+        Reading(pa.timestamp("us", zone), finish, r'"(?![^"]*\.\d{7})'),
+        epoch,
+        Reading(nanoseconds, finish, _NANOSECONDS),
+    )
+
+
+def _same(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _cast(wanted: pa.DataType, *, safe: bool = True) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: array.cast(wanted, safe=safe)
+
+
+def _through(between: pa.DataType, wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: array.cast(between).cast(wanted)
+
+
+def _through_call(
+    call: Callable[[pa.Array], pa.Array], wanted: pa.DataType
+) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: call(array).cast(wanted)
+
+
+def _epoch_milliseconds(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Overflow is an error, cutting milliseconds off is not."""
+
+    def finish(array: pa.Array) -> pa.Array:
+        wide = array.cast(pa.timestamp("ms", "UTC"))
+        if wanted.unit in ("us", "ns"):
+            wide = wide.cast(pa.timestamp(wanted.unit, "UTC"))
+        return wide.cast(wanted, safe=False)
+
+    return finish
+
+
+def _clock_time(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Arrow casts no text to times, but to timestamps."""
+
+    def finish(array: pa.Array) -> pa.Array:
+        day = pc.binary_join_element_wise("1970-01-01T", array, "")
+        return day.cast(pa.timestamp("us")).cast(pa.time64("us")).cast(wanted, safe=False)
+
+    return finish

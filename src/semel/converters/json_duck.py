@@ -1,0 +1,140 @@
+"""What Arrow has no function for, by DuckDB: JSON text of a field, base64, UUIDs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import cache
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.json_text import joined, members
+
+_LONG_NUMBER = r"[0-9][0-9.]{16}"
+_NOT_A_NUMBER = r"(^|[:\[,])-?(NaN|Inf)"
+_EXPONENT = r"[0-9][eE][+-]?[0-9]"
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    # One thread: a Spark task has one core. Made at first use, so after the worker has forked.
+    return duckdb.connect(config={"threads": 1})
+
+
+def _query(expressions: Sequence[str], values: pa.Array) -> pa.Table:
+    connection = _database().cursor()
+    rows = connection.from_arrow(pa.table({"v": values}))
+    return rows.project(", ".join(expressions)).to_arrow_table()
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def quoted(name: str) -> str:
+    """A field's name as it usually stands in JSON."""
+    return json.dumps(name, ensure_ascii=False)
+
+
+def keys(text: pa.Array) -> set[str]:
+    """The names of all top-level fields in valid JSON objects."""
+    table = _query(["unnest(CASE WHEN json_valid(v) THEN json_keys(v) END) AS k"], text)
+    return set(pc.unique(table["k"]).to_pylist())
+
+
+def raw(text: pa.Array, names: Sequence[str]) -> list[pa.Array]:
+    """The JSON text of some fields of valid JSON objects; null where missing or JSON's null.
+
+    White space goes; numbers keep their value. DuckDB reads fractions as doubles and takes the
+    first of duplicate fields: where that could matter, the text is cut out of the original.
+
+    Raises:
+        ValueError: NaN or an infinity inside, which JSON does not have.
+    """
+    pointers = ["/" + n.replace("~", "~0").replace("/", "~1") for n in names]
+    table = _query([f"json_extract(v, {_text(p)})::VARCHAR" for p in pointers], text)
+    content = joined(text, "").to_pybytes()
+    return [
+        _checked(text, content, name, column.combine_chunks().cast(pa.string()))
+        for name, column in zip(names, table.columns, strict=True)
+    ]
+
+
+def _checked(text: pa.Array, content: bytes, name: str, found: pa.Array) -> pa.Array:
+    doubtful = None
+    written = quoted(name)
+    if content.count(written.encode()) != len(found) - found.null_count:
+        doubtful = pc.greater(pc.count_substring(text, written), 1)
+    kept = joined(found.drop_null(), "").to_pybytes()
+    if b"NaN" in kept or b"Inf" in kept:
+        doubtful = _either(doubtful, pc.match_substring_regex(found, _NOT_A_NUMBER))
+    if b"." in kept or pc.any(pc.match_substring_regex(found, _EXPONENT)).as_py():
+        doubtful = _either(doubtful, pc.match_substring_regex(text, _LONG_NUMBER))
+    if doubtful is not None:
+        doubtful = pc.fill_null(doubtful, False)
+        exact = [_member(t, name) for t in text.filter(doubtful).to_pylist()]
+        found = pc.replace_with_mask(found, doubtful, pa.array(exact, pa.string()))
+    return pc.if_else(pc.equal(found, "null"), pa.scalar(None, pa.string()), found)
+
+
+def _either(one: pa.Array | None, other: pa.Array) -> pa.Array:
+    return other if one is None else pc.or_kleene(one, other)
+
+
+def _member(text: str, name: str) -> str | None:
+    found = members(text).get(name)
+    if found is not None and re.search("NaN|Inf", found):
+        json.loads(found, parse_constant=_refuse)
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def from_base64(text: pa.Array) -> pa.Array:
+    """Bytes from base64 text."""
+    return _query(["from_base64(v) AS b"], text)["b"].combine_chunks().cast(pa.binary())
+
+
+def uuids(text: pa.Array) -> pa.Array:
+    """UUIDs from their usual text."""
+    table = _query(["unhex(replace(v::UUID::VARCHAR, '-', '')) AS b"], text)
+    return pa.ExtensionArray.from_storage(
+        pa.uuid(), table["b"].combine_chunks().cast(pa.binary(16))
+    )
+
+
+def unscaled_decimals(text: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
+    """Kafka Connect's Decimal: base64 of the unscaled value, two's complement, big-endian."""
+    content = from_base64(text)
+    lengths = pc.binary_length(content)
+    if pc.any(pc.equal(lengths, 0)).as_py():
+        raise ValueError("a Decimal of no bytes")
+    if (pc.max(lengths).as_py() or 0) > 15:
+        return _long_decimals(content, wanted)
+    number = "('0x' || hex(v))::HUGEINT"
+    bits = "8 * octet_length(v)"
+    negative = f"{number} >= (1::HUGEINT << ({bits} - 1)::INT)"
+    signed = f"{number} - CASE WHEN {negative} THEN 1::HUGEINT << ({bits})::INT ELSE 0 END"
+    whole = _query([f"({signed})::HUGEINT AS d"], content)["d"].combine_chunks()
+    if whole.type != pa.decimal128(38, 0):
+        raise TypeError(f"DuckDB returns HUGEINT as {whole.type}")
+    scaled = pa.Array.from_buffers(
+        pa.decimal128(38, wanted.scale), len(whole), whole.buffers(), offset=whole.offset
+    )
+    return scaled.cast(wanted)
+
+
+def _long_decimals(content: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
+    numbers = [
+        None
+        if value is None
+        else Decimal(f"{int.from_bytes(value, 'big', signed=True)}E{-wanted.scale}")
+        for value in content.to_pylist()
+    ]
+    return pa.array(numbers, wanted)

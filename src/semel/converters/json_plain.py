@@ -1,0 +1,109 @@
+"""JSON without an envelope: ``schemas.enable=false``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters import json_duck
+from semel.converters.base import DATA_EXCEPTION, Failure
+from semel.converters.json_block import ObjectReader
+from semel.converters.json_columns import column
+from semel.converters.json_infer import NULL, Kind, as_column, kinds, widen
+from semel.converters.json_scalars import NAME, ScalarReader, scalar_kind
+from semel.converters.json_text import kind, moved, place, shown, sort, syntax_error
+
+
+class PlainReader:
+    """Reads objects into the declared fields, or those the sink expects, or those found.
+
+    Fields are found in the first block. Later a found field may widen (whole numbers to
+    fractions, dates to timestamps, only null to anything), and with ``evolve`` new ones are added
+    as soon as they hold a value.
+    """
+
+    def __init__(self, declared: pa.Schema | None, *, evolve: bool) -> None:
+        self._declared = declared
+        self._evolve = evolve
+        self._base: pa.Schema | None = None
+        self._found: dict[str, Kind] = {}
+        self._ignored: set[str] = set()
+        self._scalars = NULL
+        self._use(declared)
+
+    def read(self, text: pa.Array, expected: pa.Schema | None) -> tuple[pa.Array, list[Failure]]:
+        """Read a string array; null where null or failed."""
+        wanted = self._declared or expected
+        if wanted is not self._base and (wanted is None or wanted != self._base):
+            self._use(wanted)
+        values = sort(text)
+        if self._base is None and not self._found and len(values.objects) <= len(values.others):
+            return self._read_scalars(text)
+        block, failures = self._read_objects(values.objects)
+        failures = moved(failures, values.object_rows)
+        for row, value in values.others:
+            reason = syntax_error(value) or f"{shown(value)} is {kind(value)}, not an object"
+            failures.append(Failure(row, DATA_EXCEPTION, reason))
+        return place(block, values.object_rows, len(text)), failures
+
+    def _use(self, base: pa.Schema | None) -> None:
+        self._base = base
+        fields = [] if base is None else list(base)
+        enforced = base is self._declared
+        columns = [column(f.name, f.type, required=enforced and not f.nullable) for f in fields]
+        names = {f.name for f in fields}
+        self._ignored -= names
+        columns += [as_column(n, k) for n, k in self._found.items() if n not in names]
+        self._objects = ObjectReader(columns, self._ignored)
+
+    def _read_objects(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        if self._base is None and not self._found:
+            self._found = kinds(text.to_pylist())
+            self._use(None)
+        elif self._evolve and len(text):
+            block = None
+            if not self._objects.keeps_json:
+                block = self._objects.parse(text, only_known=True)
+            if block is not None:
+                return block, []
+            self._discover(text)
+        block, failures = self._objects.read(text)
+        while failures and self._widen([text[f.index].as_py() for f in failures]):
+            block, failures = self._objects.read(text)
+        return block, failures
+
+    def _discover(self, text: pa.Array) -> None:
+        """Add fields that are new."""
+        known = {c.name for c in self._objects.columns}
+        new = json_duck.keys(text) - known
+        if not new - self._ignored:
+            only_null = ObjectReader([as_column(name, NULL) for name in self._ignored])
+            if only_null.parse(text) is not None:
+                return
+        for name, seen in kinds(text.to_pylist()).items():
+            if name in new and seen != NULL:
+                self._found[name] = seen
+                self._ignored.discard(name)
+            elif name in new:
+                self._ignored.add(name)
+        self._use(self._base)
+
+    def _widen(self, texts: Sequence[str]) -> bool:
+        """Let found fields hold these values too; whether that changed anything."""
+        seen = kinds(texts)
+        wider = {name: widen(k, seen.get(name, NULL)) for name, k in self._found.items()}
+        if wider == self._found:
+            return False
+        self._found = wider
+        self._use(self._base)
+        return True
+
+    def _read_scalars(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """Values that are mostly no objects: keys, and tombstones before anything else."""
+        present = text.drop_null()
+        self._scalars = widen(self._scalars, scalar_kind(present.to_pylist()))
+        rows = pc.indices_nonzero(text.is_valid())
+        block, failures = ScalarReader(as_column(NAME, self._scalars)).read(present)
+        return place(block, rows, len(text)), moved(failures, rows)

@@ -1,0 +1,142 @@
+"""Kafka Connect's schemas, as its JsonConverter writes them, to columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from semel.converters import json_duck
+from semel.converters.json_columns import JSON, Column, Reading, column
+
+_CONNECT = "org.apache.kafka.connect.data."
+_DEBEZIUM = "io.debezium."
+
+_PRIMITIVES = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+
+_LOGICAL = {
+    _CONNECT + "Date": pa.date32(),
+    _CONNECT + "Time": pa.time32("ms"),
+    _CONNECT + "Timestamp": pa.timestamp("ms", "UTC"),
+    _DEBEZIUM + "time.Date": pa.date32(),
+    _DEBEZIUM + "time.Time": pa.time32("ms"),
+    _DEBEZIUM + "time.MicroTime": pa.time64("us"),
+    _DEBEZIUM + "time.NanoTime": pa.time64("ns"),
+    _DEBEZIUM + "time.Timestamp": pa.timestamp("ms"),
+    _DEBEZIUM + "time.MicroTimestamp": pa.timestamp("us"),
+    _DEBEZIUM + "time.NanoTimestamp": pa.timestamp("ns"),
+}
+"""Numbers in their unit. Debezium's timestamps are wall clock time without a zone."""
+
+
+class SchemaError(ValueError):
+    """A schema in a record that is not one of Kafka Connect's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectSchema:
+    """A translated schema: the fields of a struct, or one column of any other type."""
+
+    fields: tuple[Column, ...] | None
+    value: Column | None = None
+
+
+def translate(text: str, value_name: str) -> ConnectSchema:
+    """Translate a schema; what is not a struct becomes a column of the given name.
+
+    Raises:
+        SchemaError: names what is wrong with it.
+    """
+    schema = _object(json.loads(text), "the schema")
+    if schema.get("type") != "struct":
+        return ConnectSchema(None, _column(value_name, schema, required=False))
+    fields = schema.get("fields")
+    if not isinstance(fields, list):
+        raise SchemaError('a struct needs "fields"')
+    columns = []
+    for field in fields:
+        name = _object(field, "a field").get("field")
+        if not isinstance(name, str):
+            raise SchemaError('a field of a struct needs a "field" name')
+        columns.append(_column(name, field, required=field.get("optional") is not True))
+    names = [c.name for c in columns]
+    if len(set(names)) < len(names):
+        raise SchemaError(f"duplicate field names in {names}")
+    return ConnectSchema(tuple(columns))
+
+
+def _object(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise SchemaError(f"{what} must be an object, not {json.dumps(value)[:80]}")
+    return value
+
+
+def _column(name: str, schema: Mapping[str, Any], *, required: bool) -> Column:
+    default = schema.get("default")
+    text = None if default is None else json.dumps(default)
+    wanted, readings = _type(name, schema)
+    return Column(name, wanted, readings, required, text)
+
+
+def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
+    kind = schema.get("type")
+    logical = schema.get("name")
+    if kind == "array":
+        items = _object(schema.get("items"), f"field {name}: the items of an array")
+        item, readings = _type(name, items)
+        if not readings or pa.types.is_list(item):
+            return JSON, ()
+        return pa.list_(item), tuple(r.in_list(item) for r in readings)
+    if kind in ("struct", "map"):
+        return JSON, ()
+    if kind not in _PRIMITIVES:
+        raise SchemaError(f"field {name}: unknown type {json.dumps(kind)}")
+    primitive = _PRIMITIVES[kind]
+    if logical == _CONNECT + "Decimal":
+        return _decimal(name, schema)
+    if logical in _LOGICAL and pa.types.is_integer(primitive):
+        wanted = _LOGICAL[logical]
+        return wanted, (Reading(primitive, _in_unit(wanted)),)
+    if logical == _DEBEZIUM + "time.ZonedTimestamp" and kind == "string":
+        zoned = column(name, pa.timestamp("us", "UTC"))
+        return zoned.type, tuple(r for r in zoned.readings if not pa.types.is_integer(r.parsed))
+    if logical == _DEBEZIUM + "data.Json" and kind == "string":
+        return JSON, (Reading(pa.string(), _as_json),)
+    plain = column(name, primitive)
+    return plain.type, tuple(plain.readings)
+
+
+def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
+    parameters = _object(schema.get("parameters") or {}, f"field {name}: parameters")
+    try:
+        scale = int(parameters["scale"])
+        precision = int(parameters.get("connect.decimal.precision", 38))
+        wanted = pa.decimal128(min(max(precision, 1), 38), scale)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SchemaError(f"field {name}: a Decimal needs a whole number as scale") from error
+    encoded = Reading(pa.string(), lambda a: json_duck.unscaled_decimals(a, wanted), r'"')
+    return wanted, (encoded, Reading(wanted, lambda a: a, r"-?\d"))
+
+
+def _in_unit(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    width = pa.int32() if wanted.bit_width == 32 else pa.int64()
+    return lambda array: array.cast(width).cast(wanted)
+
+
+def _as_json(array: pa.Array) -> pa.Array:
+    return pa.ExtensionArray.from_storage(JSON, array)

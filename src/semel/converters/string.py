@@ -1,0 +1,16 @@
+"""Text: Kafka Connect's StringConverter."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from semel.converters.base import Converter, Decoded
+from semel.converters.json_text import as_text
+
+
+class StringConverter(Converter):
+    """UTF-8 bytes to strings; bytes that are not UTF-8 are failures, never replaced."""
+
+    def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
+        text, failures = as_text(values)
+        return Decoded(text, failures)
