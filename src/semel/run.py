@@ -98,6 +98,7 @@ def run(
     from semel.engine.direct import DirectEngine, Run
     from semel.kafka import Cluster
     from semel.spark import session
+    from semel.spark import stop as stop_session
 
     planned = plan(config, transform)
     connector = planned.connector
@@ -122,7 +123,7 @@ def run(
     finally:
         planned.sink.close()
         if started is not None:
-            started.stop()
+            stop_session(started)
 
 
 def _engine(connector: ConnectorConfig, transform: Callable[..., Any] | None) -> str:

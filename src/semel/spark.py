@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
 from semel import failpoints
 from semel.config import ConnectorConfig, under
-from semel.errors import ConfigError, ServiceError
+from semel.errors import ServiceError
 
 _LOG4J = """
 rootLogger.level = {level}
@@ -54,14 +59,10 @@ def session(
         "spark.python.worker.faulthandler.enabled": "false",
         "spark.driver.extraJavaOptions": _java_options(),
     }
-    if "SEMEL_LOCAL" not in os.environ:
-        settings["spark.driver.bindAddress"] = "127.0.0.1"
-        settings["spark.driver.host"] = "127.0.0.1"
     given = {f"spark.{k}": v for k, v in under(raw, "spark.").items()}
-    if not given.get("spark.master", "local").startswith("local"):
-        # A cluster's executors must reach the driver by its own name.
-        settings.pop("spark.driver.bindAddress", None)
-        settings.pop("spark.driver.host", None)
+    if given.get("spark.master", "local").startswith("local"):
+        # Nothing from outside needs to reach a local driver; a cluster's executors do.
+        settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     settings |= given
     if jars:
         settings["spark.jars"] = ",".join(
@@ -74,15 +75,35 @@ def session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        return builder.getOrCreate()
-    except ConfigError:
-        raise
+        with _own_process_group():
+            return builder.getOrCreate()
     except Exception as error:
         raise ServiceError(
             f"connector {connector.name}: Spark does not start with master "
             f"{settings['spark.master']}: {_first_line(error)}. Is Java 17 installed, and is "
             "spark.master right?"
         ) from error
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop a session that :func:`session` made, also when its JVM has gone already."""
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spark.stop()
+
+
+@contextmanager
+def _own_process_group() -> Iterator[None]:
+    """Start the JVM in a session of its own: Ctrl-C in a terminal goes to the whole process group,
+    and would end Spark before the batch in hand is finished. The JVM ends with its parent anyway,
+    because its standard input closes."""
+    module: Any = java_gateway
+    original = module.Popen
+    module.Popen = functools.partial(original, start_new_session=True)
+    try:
+        yield
+    finally:
+        module.Popen = original
 
 
 def _java_options() -> str:

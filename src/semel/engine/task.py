@@ -102,6 +102,7 @@ class Task:
         self._counts = {"records": 0, "rows": 0, "failed": 0, "commits": 0}
         self._committed: dict[TopicPartition, int] = {}
         self._reported = 0.0
+        self._unreported = False
 
     def run(self) -> None:
         """Loop until the driver says stop; finishes the poll in hand.
@@ -143,6 +144,8 @@ class Task:
             polls = self._poll()
             if not polls and not self._ends:
                 self._check_pending()
+                if self._unreported:
+                    self._report("progress")
                 return
             hit("task.after_poll")
             batch = self._batcher.batch(polls, self._positions, self._ends)
@@ -277,6 +280,7 @@ class Task:
         (future, work), self._pending = self._pending, None
         try:
             future.result()
+            self._published(work.batch)
         except RowsRejected as rejection:
             self._without(work, rejection.rejected)
         self._conflicts = 0
@@ -293,6 +297,7 @@ class Task:
                 rejected = rejection.rejected
                 continue
             break
+        self._published(batch)
         if batch.stop is not None:
             raise bad_record(self._connector.name, batch.stop)
 
@@ -322,7 +327,6 @@ class Task:
         """Runs in the committer's thread, one batch at a time."""
         if batch.advances:
             self._retrying(lambda: self._deliver(batch))
-            self._published(batch)
 
     def _deliver(self, batch: Batch) -> None:
         letters = batch.commit.dead_letters
@@ -367,12 +371,17 @@ class Task:
         return None
 
     def _published(self, batch: Batch) -> None:
-        """Copy the positions to the consumer group, for lag tools; never read back."""
+        """Copy the positions to the consumer group, for lag tools; never read back.
+
+        Only the thread that polls may call the consumer: it would wait for a rebalance, and a
+        rebalance waits for the commit in hand.
+        """
         hit("task.before_publish")
         self._committed.update(batch.until)
         offsets = [KafkaPartition(tp.topic, tp.partition, at) for tp, at in batch.until.items()]
         try:
-            self._consumer.commit(offsets=offsets, asynchronous=True)
+            if offsets:
+                self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.info("positions were not published: %s", error)
         counts = self._counts
@@ -380,11 +389,13 @@ class Task:
         counts["rows"] += sum(a.written for a in batch.advances)
         counts["failed"] += sum(a.failed for a in batch.advances)
         counts["commits"] += 1
+        self._unreported = True
         if time.monotonic() - self._reported > _REPORT_EVERY:
             self._report("progress")
 
     def _report(self, kind: str, message: str = "") -> None:
         self._reported = time.monotonic()
+        self._unreported = False
         self._line.send(
             Report(
                 kind,
