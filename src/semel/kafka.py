@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaException,
-    TopicCollection,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -150,10 +149,13 @@ class Cluster:
             raise self._unreachable(error) from None
         return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
-    def internal_topics(self, names: Collection[str]) -> set[str]:
-        """Which of the topics are Kafka's own."""
-        answer = self._admin.describe_topics(TopicCollection(list(names)))
-        return {n for n, f in answer.items() if f.result().is_internal}
+    def groups(self, prefix: str) -> list[str]:
+        """The consumer groups whose name begins with ``prefix``."""
+        try:
+            listed = self._admin.list_consumer_groups(request_timeout=_TIMEOUT).result()
+        except KafkaException as error:
+            raise self._unreachable(error) from None
+        return sorted(g.group_id for g in listed.valid if g.group_id.startswith(prefix))
 
     def _unreachable(self, error: KafkaException) -> ServiceError:
         reason = error.args[0].str() if error.args else str(error)

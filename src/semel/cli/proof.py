@@ -1,9 +1,99 @@
-"""``semel audit``, ``lag``, ``drill`` and ``demo``."""
+"""``semel audit`` and ``semel lag``."""
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from semel.audit import AuditReport, audit
+from semel.cli.connector import AsJson, Bootstrap, File, with_servers
+from semel.errors import ConfigError
+from semel.kafka import client_config
+from semel.lag import lag
+from semel.run import plan
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
+    app.command("audit", epilog="Example: semel audit flights.json")(audit_)
+    app.command("lag", epilog="Example: semel lag flights --bootstrap-server localhost:9092")(lag_)
+
+
+def audit_(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
+    """Compare Kafka with the target and say what is lost or duplicated.
+
+    Exits with 1 when the declared guarantee is broken. May run while the connector does.
+    """
+    report = audit(None, planned=plan(with_servers(file, bootstrap_server)))
+    if as_json:
+        facts = {**asdict(report), "lost": report.lost, "duplicated": report.duplicated}
+        print(json.dumps(facts))
+    else:
+        console = Console(highlight=False)
+        console.print(audit_table(report))
+        how = (
+            "record by record, by the provenance columns"
+            if report.exact
+            else "by counts from the ledger (provenance=true makes it exact to the record)"
+        )
+        console.print(
+            f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated "
+            f"({report.delivery}; audited {how})"
+        )
+    if not report.kept:
+        sys.exit(1)
+
+
+def audit_table(report: AuditReport) -> Table:
+    """The audit's findings per partition; columns that hold only zeros are left out."""
+    table = Table(box=None, header_style="bold")
+    optional = ("replaced", "filtered", "failed", "retention", "behind")
+    shown = [n for n in optional if any(getattr(p, n) for p in report.partitions)]
+    titles = {"kafka": "in Kafka", "rows": "rows", "retention": "lost by retention"}
+    for name in ("topic", "partition", "kafka", "rows", "lost", "duplicated", *shown):
+        table.add_column(titles.get(name, name), justify="left" if name == "topic" else "right")
+    for p in report.partitions:
+        verdict = [f"[red]{n:,}[/]" if n else "0" for n in (p.lost, p.duplicated)]
+        extra = [f"{getattr(p, n):,}" for n in shown]
+        table.add_row(p.topic, str(p.partition), f"{p.kafka:,}", f"{p.rows:,}", *verdict, *extra)
+    return table
+
+
+def lag_(
+    name: Annotated[
+        str, typer.Argument(help="A connector's name or its configuration file; all if left out.")
+    ] = "",
+    bootstrap_server: Bootstrap = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show how far connectors are behind, from the positions published to their groups."""
+    if name and Path(name).is_file():
+        planned = plan(with_servers(Path(name), bootstrap_server))
+        client = client_config(planned.connector, planned.raw, "admin")
+        name = planned.connector.name
+    elif bootstrap_server:
+        client = {"bootstrap.servers": bootstrap_server}
+    else:
+        raise ConfigError(
+            "give a configuration file, or name the brokers: --bootstrap-server host:port, or "
+            "SEMEL_BOOTSTRAP_SERVERS"
+        )
+    found = lag(client, name or None)
+    if as_json:
+        print(json.dumps([{**asdict(p), "lag": p.lag} for p in found]))
+        return
+    table = Table(box=None, header_style="bold")
+    for title in ("connector", "topic", "partition", "position", "end", "lag"):
+        left = title in ("connector", "topic")
+        table.add_column(title, justify="left" if left else "right")
+    for p in found:
+        numbers = (str(p.partition), f"{p.position:,}", f"{p.end:,}", f"{p.lag:,}")
+        table.add_row(p.connector, p.topic, *numbers)
+    Console(highlight=False).print(table if found else "no positions have been published")

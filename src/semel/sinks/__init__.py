@@ -26,8 +26,7 @@ def sink_class(name: str) -> type[Sink]:
             + ", ".join(sorted(known))
         )
     module, _, attribute = known[name].partition(":")
-    found = getattr(import_module(module), attribute)
-    assert issubclass(found, Sink)
+    found: type[Sink] = getattr(import_module(module), attribute)
     return found
 
 

@@ -23,16 +23,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from semel.delivery import Mechanism, Support
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
 from semel.records import Commit, Records
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.config import ConnectorConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A store seen at one instant, for the audit: the ledger and what is there of the results.
+
+    ``records`` holds, with provenance, ``partition`` and ``offset`` of each row of a topic;
+    ``rows`` the number of rows of each topic's target; ``dead`` the same two columns of each
+    topic's dead letters in a table.
+    """
+
+    entries: Sequence[LedgerEntry]
+    holes: Sequence[OffsetRange]
+    records: Mapping[str, pa.Table]
+    rows: Mapping[str, int]
+    dead: Mapping[str, pa.Table]
 
 
 class Sink(ABC):
@@ -61,6 +78,11 @@ class Sink(ABC):
     @property
     def takes_tombstones(self) -> bool:
         """Whether a null value deletes; otherwise tombstones are left out."""
+        return False
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a later record of a key replaces or deletes the row of an earlier one."""
         return False
 
     @property
@@ -119,6 +141,14 @@ class Sink(ABC):
     @abstractmethod
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         """Positions only, under the ledger rule."""
+
+    @abstractmethod
+    def snapshot(self, topics: Collection[str]) -> Snapshot:
+        """Ledger and results at one instant; may be asked while the connector runs."""
+
+    @abstractmethod
+    def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
+        """The key columns of rows and of tombstones, for a sink that :attr:`replaces`."""
 
     @abstractmethod
     def claim(self) -> None:

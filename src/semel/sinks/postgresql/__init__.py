@@ -17,8 +17,8 @@ from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, ServiceError
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter, Records, Rejected, RowsRejected
-from semel.sinks.base import Sink
-from semel.sinks.postgresql import dead_letters, tables, writer
+from semel.sinks.base import Sink, Snapshot
+from semel.sinks.postgresql import dead_letters, snapshot, tables, writer
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
 from semel.sinks.postgresql.connection import (
     Connection,
@@ -48,6 +48,22 @@ class PostgresSink(Sink):
         self._connection = Connection(uri, connector.name, self._config.idle_timeout_ms)
         self._ledger = PostgresLedger(self._connection, connector.name)
         self._tables: dict[str, Table] = {}
+
+    @property
+    def uses_key(self) -> bool:
+        return self._config.pk_mode == "record_key"
+
+    @property
+    def takes_tombstones(self) -> bool:
+        return self._config.delete_enabled
+
+    @property
+    def replaces(self) -> bool:
+        return self._config.insert_mode != "insert" or self._config.delete_enabled
+
+    @property
+    def evolves(self) -> bool:
+        return self._config.evolves
 
     def support(self) -> Mapping[Mechanism, Support]:
         mode = self._config.insert_mode
@@ -145,6 +161,11 @@ class PostgresSink(Sink):
                 return None
             self._tables[topic] = table
         return self._tables[topic]
+
+    def accommodate(self, records: Records) -> None:
+        provenance = self._connector.provenance_columns
+        arranged = writer.layout(self._config, provenance, records, deletes=False)
+        self._target(records.topic, arranged)
 
     # Committing
 
@@ -255,6 +276,27 @@ class PostgresSink(Sink):
         if batch.rows.num_rows:
             probe(0, batch.rows.num_rows)
         return rejected(batch.records, rows, "DataException")
+
+    # For the audit
+
+    def snapshot(self, topics: Collection[str]) -> Snapshot:
+        provenance = self._connector.provenance_columns
+        with self._connection.transaction():
+            return snapshot.take(
+                self._connection,
+                self._ledger,
+                {topic: self._name(topic) for topic in topics},
+                provenance,
+                self._connector.dead_letter_table,
+            )
+
+    def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
+        rows = writer.layout(self._config, {}, records, deletes=False)
+        keys = pa.table({n: rows.columns[n] for n in rows.key})
+        if not self._config.delete_enabled or records.tombstones is None:
+            return keys, None
+        deletes = writer.layout(self._config, {}, records, deletes=True)
+        return keys, pa.table({n: deletes.columns[n] for n in deletes.key})
 
     # The life of a run
 

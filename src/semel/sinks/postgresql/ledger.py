@@ -90,6 +90,10 @@ class PostgresLedger:
         self._connection = connection
         self._connector = connector
 
+    @property
+    def connector(self) -> str:
+        return self._connector
+
     def create(self) -> None:
         """Create both tables if they are missing; needs an open transaction."""
         # Two drivers may start at once, and CREATE IF NOT EXISTS alone is not safe against that.

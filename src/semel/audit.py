@@ -1,0 +1,290 @@
+"""The audit: compare Kafka with the store, record by record, and say what is lost or duplicated.
+
+The store is read at one instant. Because rows and positions are committed together, everything
+below the ledger's position must be there exactly once and nothing above it may be there, so the
+audit may run while the connector does.
+
+With provenance columns it is exact to the record. Where a later record of a key replaces the row
+of an earlier one, the rows that must be there are computed from Kafka's records by the connector's
+own converters. Without provenance, counts are compared: records in Kafka with records the ledger
+says were read, and rows in the table with rows the ledger says were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from semel.delivery import Delivery
+from semel.engine.pipeline import Pipeline
+from semel.engine.poll import by_topic
+from semel.engine.reader import read_ranges
+from semel.kafka import Cluster, client_config
+from semel.ledger import LedgerEntry, TopicPartition
+from semel.run import Plan, plan
+from semel.sinks.base import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAudit:
+    """What the audit found for one topic-partition.
+
+    ``kafka`` counts the records that Kafka still has below the position; ``rows`` the rows (or,
+    by counts, the records read); ``replaced`` records whose row a later record of the same key
+    has replaced; ``filtered`` and ``failed`` those that were left out or went to the dead letters;
+    ``retention`` offsets that retention removed before they were read (lost, but not by semel);
+    ``behind`` the records that are still to be read.
+    """
+
+    topic: str
+    partition: int
+    kafka: int
+    rows: int
+    lost: int
+    duplicated: int
+    replaced: int = 0
+    filtered: int = 0
+    failed: int = 0
+    retention: int = 0
+    behind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The audit's verdict. ``exact`` tells whether it went record by record or by counts."""
+
+    connector: str
+    delivery: str
+    exact: bool
+    partitions: list[PartitionAudit]
+    kept: bool
+
+    @property
+    def records(self) -> int:
+        return sum(p.kafka for p in self.partitions)
+
+    @property
+    def lost(self) -> int:
+        return sum(p.lost for p in self.partitions)
+
+    @property
+    def duplicated(self) -> int:
+        return sum(p.duplicated for p in self.partitions)
+
+
+def audit(
+    config: Any, transform: Callable[..., Any] | None = None, *, planned: Plan | None = None
+) -> AuditReport:
+    """Audit a connector.
+
+    Args:
+        config: as for :func:`semel.run`.
+        transform: the run's transform on the direct engine, where rows replace each other by key.
+
+    Raises:
+        semel.errors.SemelError: configuration, Kafka or the store.
+    """
+    planned = planned or plan(config, transform)
+    connector, raw, sink = planned.connector, planned.raw, planned.sink
+    cluster = Cluster(client_config(connector, raw, "admin"))
+    try:
+        topics = cluster.matching(connector)
+        snapshot = sink.snapshot(topics)
+        pipeline = Pipeline(connector, raw, sink, target=sink.schema, transform=transform)
+        found = _Auditor(planned, cluster, snapshot, pipeline).partitions()
+    finally:
+        sink.close()
+    lost = any(p.lost for p in found)
+    duplicated = any(p.duplicated for p in found)
+    promised = planned.guarantee.delivery
+    kept = not (lost and promised is not Delivery.AT_MOST_ONCE) and not (
+        duplicated and promised is not Delivery.AT_LEAST_ONCE
+    )
+    return AuditReport(connector.name, str(planned.guarantee), connector.provenance, found, kept)
+
+
+class _Auditor:
+    def __init__(
+        self, planned: Plan, cluster: Cluster, snapshot: Snapshot, pipeline: Pipeline
+    ) -> None:
+        self._planned = planned
+        self._snapshot = snapshot
+        self._pipeline = pipeline
+        self._entries = {e.topic_partition: e for e in snapshot.entries}
+        self._earliest = cluster.earliest(self._entries)
+        self._latest = cluster.latest(self._entries)
+
+    def partitions(self) -> list[PartitionAudit]:
+        offsets = self._kafka()
+        if not self._planned.connector.provenance:
+            return self._by_counts(offsets)
+        return [self._exact(tp, offsets[tp]) for tp in sorted(self._entries)]
+
+    def _start(self, entry: LedgerEntry) -> int:
+        """Where Kafka's records can still be compared from."""
+        return max(entry.start_position, self._earliest[entry.topic_partition])
+
+    def _kafka(self) -> dict[TopicPartition, _Seen]:
+        """Read what Kafka has below each position."""
+        connector, raw = self._planned.connector, self._planned.raw
+        seen = {tp: _Seen() for tp in self._entries}
+        replacing = _Replacing(self._pipeline, self._planned)
+        starts = {tp: self._start(e) for tp, e in self._entries.items()}
+        ends = {tp: e.position for tp, e in self._entries.items()}
+        for messages in read_ranges(connector, raw, starts, ends):
+            for poll in by_topic(messages):
+                for partition in np.unique(poll.partitions).tolist():
+                    mine = poll.offsets[poll.partitions == partition]
+                    seen[TopicPartition(poll.topic, partition)].offsets.append(mine)
+                if connector.provenance:
+                    replacing.add(poll.topic, poll.raw(key=True, timestamp=True))
+        for tp, numbers in replacing.gone().items():
+            seen[tp].replaced = numbers
+        return seen
+
+    def _exact(self, tp: TopicPartition, seen: _Seen) -> PartitionAudit:
+        entry = self._entries[tp]
+        rows = _offsets_of(self._snapshot.records.get(tp.topic), tp.partition)
+        dead = _offsets_of(self._snapshot.dead.get(tp.topic), tp.partition)
+        kafka = seen.all()
+        expected = np.setdiff1d(np.setdiff1d(kafka, seen.replaced), dead)
+        distinct = np.unique(rows)
+        comparable = distinct[(distinct >= self._start(entry))]
+        missing = len(np.setdiff1d(expected, comparable))
+        # A record that failed or was filtered has no row; the ledger counts them, and its counts
+        # move with its position.
+        excused = min(missing, entry.records_filtered + entry.records_failed - len(dead))
+        stray = len(np.setdiff1d(comparable, expected))
+        return PartitionAudit(
+            tp.topic,
+            tp.partition,
+            kafka=len(kafka),
+            rows=len(rows),
+            lost=missing - max(0, excused),
+            duplicated=len(rows) - len(distinct) + stray,
+            replaced=len(seen.replaced),
+            filtered=entry.records_filtered,
+            failed=entry.records_failed,
+            retention=entry.records_lost,
+            behind=max(0, self._latest[tp] - entry.position),
+        )
+
+    def _by_counts(self, offsets: Mapping[TopicPartition, _Seen]) -> list[PartitionAudit]:
+        """Records in Kafka against records read; rows in the table against rows written, which
+        only the whole table can tell, so a difference stands with its first partition."""
+        found = []
+        whole = self._table_differences()
+        for tp in sorted(self._entries):
+            entry = self._entries[tp]
+            expired = max(0, self._earliest[tp] - entry.start_position)
+            kafka = len(offsets[tp].all())
+            difference = kafka - entry.records_read if not expired else 0
+            lost, duplicated = whole.pop(tp.topic, (0, 0))
+            found.append(
+                PartitionAudit(
+                    tp.topic,
+                    tp.partition,
+                    kafka=kafka,
+                    rows=entry.rows_written,
+                    lost=lost + max(0, difference),
+                    duplicated=duplicated + max(0, -difference),
+                    filtered=entry.records_filtered,
+                    failed=entry.records_failed,
+                    retention=entry.records_lost,
+                    behind=max(0, self._latest[tp] - entry.position),
+                )
+            )
+        return found
+
+    def _table_differences(self) -> dict[str, tuple[int, int]]:
+        differences = {}
+        for topic, rows in self._snapshot.rows.items():
+            if self._planned.sink.replaces:
+                continue  # rows replace each other: their number says nothing
+            written = sum(e.rows_written for e in self._entries.values() if e.topic == topic)
+            differences[topic] = (max(0, written - rows), max(0, rows - written))
+        return differences
+
+
+class _Seen:
+    """Kafka's offsets of one partition below the position."""
+
+    def __init__(self) -> None:
+        self.offsets: list[np.ndarray] = []
+        self.replaced = np.array([], dtype=np.int64)
+
+    def all(self) -> np.ndarray:
+        return np.concatenate(self.offsets) if self.offsets else np.array([], dtype=np.int64)
+
+
+class _Replacing:
+    """Which records have no row any more, because a later one of their key replaced or deleted it.
+
+    The last change of each key is computed from Kafka alone.
+    """
+
+    def __init__(self, pipeline: Pipeline, planned: Plan) -> None:
+        self._pipeline = pipeline
+        self._sink = planned.sink
+        self._changes: dict[str, list[pa.Table]] = {}
+
+    def add(self, topic: str, raw: pa.Table) -> None:
+        if not self._sink.replaces:
+            return
+        records = self._pipeline.convert(topic, raw).records
+        for keys, source, deleted in zip(
+            self._sink.key_of(records),
+            (records.rows, records.tombstones),
+            (False, True),
+            strict=True,
+        ):
+            if keys is None or source is None or not keys.num_rows:
+                continue
+            place = source.select(["__connect_partition", "__connect_offset"])
+            self._changes.setdefault(topic, []).append(
+                pa.table(
+                    {
+                        **dict(zip(keys.column_names, keys.columns, strict=True)),
+                        "__partition": place.column(0),
+                        "__offset": place.column(1),
+                        "__deleted": pa.repeat(pa.scalar(deleted), keys.num_rows),
+                    }
+                )
+            )
+
+    def gone(self) -> dict[TopicPartition, np.ndarray]:
+        """The offsets without a row, by topic-partition."""
+        found = {}
+        for topic, tables in self._changes.items():
+            changes = pa.concat_tables(tables).sort_by("__offset")
+            keys = changes.column_names[:-3]
+            index = np.arange(changes.num_rows, dtype=np.int64)
+            last = (
+                changes.select(keys)
+                .append_column("__index", pa.array(index))
+                .group_by(keys, use_threads=False)
+                .aggregate([("__index", "max")])
+                .column("__index_max")
+                .to_numpy()
+            )
+            alive = np.zeros(changes.num_rows, dtype=bool)
+            alive[last] = True
+            alive &= ~changes.column("__deleted").to_numpy(zero_copy_only=False)
+            partitions = changes.column("__partition").to_numpy()
+            offsets = changes.column("__offset").to_numpy()
+            for partition in np.unique(partitions).tolist():
+                mine = offsets[(partitions == partition) & ~alive]
+                found[TopicPartition(topic, partition)] = mine
+        return found
+
+
+def _offsets_of(table: pa.Table | None, partition: int) -> np.ndarray:
+    if table is None or not table.num_rows:
+        return np.array([], dtype=np.int64)
+    partitions = table.column("partition").to_numpy()
+    offsets: np.ndarray = table.column("offset").to_numpy()[partitions == partition]
+    return offsets

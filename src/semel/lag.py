@@ -1,0 +1,50 @@
+"""Lag: how far the positions published to the consumer groups are behind the topics' ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from semel.kafka import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One topic-partition of one connector; ``end`` is the last stable offset."""
+
+    connector: str
+    topic: str
+    partition: int
+    position: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.end - self.position)
+
+
+def lag(client: Mapping[str, Any], connector: str | None = None) -> list[PartitionLag]:
+    """The lag of one connector, or of every group named ``connect-*``.
+
+    Args:
+        client: librdkafka's configuration; needs ``bootstrap.servers``.
+        connector: a connector's name.
+
+    Raises:
+        ServiceError: no broker answers.
+    """
+    cluster = Cluster(client)
+    groups = [f"connect-{connector}"] if connector else cluster.groups("connect-")
+    found = []
+    for group in groups:
+        positions = cluster.committed(group)
+        present = cluster.topics()
+        positions = {tp: at for tp, at in positions.items() if tp.topic in present}
+        ends = cluster.latest(positions)
+        name = group.removeprefix("connect-")
+        found += [
+            PartitionLag(name, tp.topic, tp.partition, at, ends[tp])
+            for tp, at in sorted(positions.items())
+        ]
+    return found
