@@ -1,0 +1,48 @@
+# `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FAULTS ?= 50
+SEED ?= 1
+CRASHES ?= 4
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench drill requirements clean
+
+help: ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/.ready: pyproject.toml requirements.txt
+	$(PYTHON) -c 'import sys; sys.exit("semel needs Python 3.11 or later; set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+demo: $(VENV)/.ready ## Move 336,776 flights from Kafka to PostgreSQL through crashes, and audit (CRASHES, SEED)
+	@$(BIN)/semel demo --crashes $(CRASHES) --seed $(SEED)
+
+test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark
+	@$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.ready ## Check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.ready ## Format the code
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.ready ## Measure against Kafka Connect and Debezium's JDBC sink (long)
+	@$(BIN)/python -m benchmarks
+
+drill: $(VENV)/.ready ## Audit after each of many faults (FAULTS, SEED)
+	@$(BIN)/semel drill --faults $(FAULTS) --seed $(SEED)
+
+requirements: $(VENV)/.ready ## Pin all dependencies anew
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --extra dev pyproject.toml -o requirements.txt
+
+clean: ## Remove the environment and everything the project has made
+	@rm -rf $(VENV) .semel .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""``python -m semel``: the ``semel`` command."""
+
+from semel.cli import main
+
+main()

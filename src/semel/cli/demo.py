@@ -1,0 +1,101 @@
+"""``semel demo``: the main job on embedded services, with crashes, and the proof."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from semel import demo as show
+from semel.cli.proof import audit_table
+from semel.embedded import Services
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("demo", epilog="Example: semel demo --crashes 6 --seed 7")(demo)
+
+
+def demo(
+    crashes: Annotated[int, typer.Option(min=0, max=20, help="How often to SIGKILL it.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the moments.")] = 1,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the services up.")] = False,
+    directory: Annotated[Path, typer.Option("--dir", help="Data and logs; emptied first.")] = Path(
+        ".semel/demo"
+    ),
+) -> None:
+    """Move 336,776 real flights from Kafka to PostgreSQL, kill the connector on the way, audit."""
+    console = Console(highlight=False)
+    Services(directory).down()
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    services = Services(directory)
+    with console.status("Starting Kafka and PostgreSQL (the first time downloads Kafka's jars)"):
+        services.up(detached=keep)
+    try:
+        console.print(
+            f"Kafka at {services.kafka.bootstrap_servers}, PostgreSQL at {services.postgres.url}"
+        )
+        kept = _run(console, services, directory, crashes, seed)
+    finally:
+        if not keep:
+            services.down()
+    if keep:
+        console.print(
+            f"The services are still up: psql {services.postgres.url}, Kafka at "
+            f"{services.kafka.bootstrap_servers}. Stop them: semel services down --dir {directory}"
+        )
+    if not kept:
+        sys.exit(1)
+
+
+def _run(console: Console, services: Services, directory: Path, crashes: int, seed: int) -> bool:
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
+    with bar:
+        producing = bar.add_task("flights into Kafka  ", total=show.RECORDS)
+        for count in show.produce(services.kafka):
+            bar.update(producing, completed=count)
+        connector = show.Connector(show.configuration(services), directory)
+        moving = bar.add_task("rows in PostgreSQL  ", total=show.RECORDS)
+        began = time.monotonic()
+        moving_for = 0.0
+        done = 0
+        try:
+            plan: list[show.Crash | None] = [*show.crashes(crashes, seed), None]
+            for number, crash in enumerate(plan, start=1):
+                last = time.monotonic()
+                for rows in connector.run(crash):
+                    now = time.monotonic()
+                    moving_for += (now - last) * (rows > done)
+                    last, done = now, rows
+                    bar.update(moving, completed=rows)
+                if crash is not None:
+                    bar.print(
+                        f"  [red]SIGKILL {number}[/] {crash.moment}: {done:,} rows are committed"
+                    )
+        finally:
+            connector.stop()
+        seconds = time.monotonic() - began
+    with console.status("Auditing: every record in Kafka against every row in PostgreSQL"):
+        report = connector.audit()
+    console.print(audit_table(report))
+    rate = report.records / moving_for if moving_for else 0.0
+    console.print(
+        f"{rate:,.0f} rows/s while rows moved, {report.records / seconds:,.0f} rows/s with "
+        f"{crashes} restarts of Spark ({seconds:.0f} s in all)"
+    )
+    verdict = f"{report.lost} lost, {report.duplicated} duplicated"
+    console.print(f"{report.records} records, {crashes} crashes: {verdict}")
+    return report.kept and report.records == show.RECORDS
