@@ -10,7 +10,7 @@ from semel.converters import ddl
 from semel.converters.base import Converter, Decoded
 from semel.converters.json_envelope import EnvelopeReader
 from semel.converters.json_plain import PlainReader
-from semel.converters.json_text import as_text
+from semel.converters.json_text import as_text, without_mark
 from semel.errors import ConfigError
 
 
@@ -57,6 +57,7 @@ class JsonConverter(Converter):
 
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
         text, failures = as_text(values)
+        text = without_mark(text)
         if self._envelopes is not None:
             decoded, more = self._envelopes.read(text)
         else:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
 
 import duckdb
@@ -15,11 +16,12 @@ import pyarrow.json as pj
 from semel.converters import json_duck
 from semel.converters.base import DATA_EXCEPTION, Failure
 from semel.converters.json_columns import Column
-from semel.converters.json_text import joined, kind, members, shown, spans, syntax_error
+from semel.converters.json_text import joined, kind, members, place, shown, syntax_error
 
 BLOCK_BYTES = 256 * 1024 * 1024
-CAREFUL = 64
+CAREFUL = 1024
 """A block with a bad record is halved down to this many; these are then looked at one by one."""
+SAMPLE = 16
 
 Writing = tuple[int, ...]
 """Which reading each column is parsed with."""
@@ -72,7 +74,9 @@ class ObjectReader:
             return self._parse(text, self._writing, only_known=only_known)
         except _ERRORS:
             pass
-        writing = self._writing_of(text[:16].to_pylist())
+        if not self._flexible:
+            return None
+        writing = self._writing_of(_sample(text))
         if writing == self._writing:
             return None
         try:
@@ -137,16 +141,12 @@ class ObjectReader:
             if block is not None:
                 self._defaults[column.name] = block.field(0)
 
-    def _writing_of(self, texts: Sequence[str]) -> Writing:
+    def _writing_of(self, objects: Iterable[Mapping[str, str]]) -> Writing:
         """How the flexible columns are written in these values, as far as one can tell."""
         found: dict[int, int] = {}
-        for text in texts:
+        for fields in objects:
             if len(found) == len(self._flexible):
                 break
-            try:
-                fields = members(text)
-            except _ERRORS:
-                continue
             for i, column in self._flexible:
                 value = fields.get(column.name, "null")
                 ways = (n for n, way in enumerate(column.readings) if way.recognises(value))
@@ -156,49 +156,76 @@ class ObjectReader:
         return tuple(found.get(i, way) for i, way in enumerate(self._writing))
 
     def _read_carefully(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """Parse together what is written alike; where that fails, one by one."""
-        rows = []
+        """Sort out what is surely bad, and parse together what is written alike."""
+        reasons: dict[int, str] = {}
+        groups: dict[Writing, list[tuple[int, str]]] = defaultdict(list)
         for row, value in enumerate(text.to_pylist()):
-            rows.append((self._writing_of([value]), row, _without_duplicates(value)))
-        rows.sort(key=lambda r: r[0])
+            try:
+                fields, duplicates = members(value)
+            except JSONDecodeError as error:
+                if "Inf" not in value:  # an infinity for pyarrow, but not for Python
+                    reasons[row] = syntax_error(value) or str(error)
+                    continue
+                fields, duplicates = {}, False
+            except (ValueError, RecursionError):
+                fields, duplicates = {}, False
+            reason = self._refusal(fields) if fields else None
+            if reason is not None:
+                reasons[row] = reason
+                continue
+            groups[self._writing_of([fields])].append(
+                (row, _rebuilt(fields) if duplicates else value)
+            )
         order: list[int] = []
         blocks: list[pa.Array] = []
-        failures: list[Failure] = []
-        for writing, group in groupby(rows, key=lambda r: r[0]):
-            alike = list(group)
-            order += [row for _, row, _ in alike]
-            values = pa.array([value for _, _, value in alike], pa.string())
-            try:
-                blocks.append(self._parse(values, writing))
-                continue
-            except _ERRORS:
-                pass
-            for _, row, value in alike:
-                try:
-                    blocks.append(self._parse(pa.array([value]), writing))
-                except _ERRORS as error:
-                    blocks.append(pa.nulls(1, self.type))
-                    failures.append(Failure(row, DATA_EXCEPTION, self._reason(value, error)))
-        combined = pa.concat_arrays(blocks)
-        back = pc.inverse_permutation(pa.array(order, pa.int64()))
-        return combined.take(back), sorted(failures, key=lambda f: f.index)
+        for writing, group in groups.items():
+            order += [row for row, _ in group]
+            values = pa.array([value for _, value in group], pa.string())
+            block, found = self._halve(values, writing)
+            blocks.append(block)
+            reasons |= {group[at][0]: reason for at, reason in found.items()}
+        if not blocks:
+            combined = pa.nulls(len(text), self.type)
+        else:
+            combined = place(pa.concat_arrays(blocks), pa.array(order, pa.int64()), len(text))
+        return combined, [Failure(row, DATA_EXCEPTION, reasons[row]) for row in sorted(reasons)]
+
+    def _halve(self, text: pa.Array, writing: Writing) -> tuple[pa.Array, dict[int, str]]:
+        """Parse, and find by halving what cannot be parsed."""
+        try:
+            return self._parse(text, writing), {}
+        except _ERRORS as error:
+            if len(text) == 1:
+                return pa.nulls(1, self.type), {0: self._reason(text[0].as_py(), error)}
+        half = len(text) // 2
+        first, reasons = self._halve(text[:half], writing)
+        second, more = self._halve(text[half:], writing)
+        moved = {half + row: reason for row, reason in more.items()}
+        return pa.concat_arrays([first, second]), reasons | moved
+
+    def _refusal(self, fields: Mapping[str, str]) -> str | None:
+        """What is surely wrong with an object, as far as one can tell without parsing."""
+        for column in self.columns:
+            value = fields.get(column.name, "null")
+            if value == "null":
+                if column.required and column.default is None:
+                    return f"field {column.name}: required, but missing or null"
+            elif not column.takes(value):
+                return f"field {column.name}: {shown(value)} {misfit(value, column)}"
+        return None
 
     def _reason(self, text: str, error: Exception) -> str:
-        reason = syntax_error(text)
-        if reason is not None:
-            return reason
+        """Why a single object cannot be parsed: its first field that cannot be parsed alone."""
         try:
-            fields = members(text)
-        except (JSONDecodeError, RecursionError):
-            return f"{type(error).__name__}: {error}"
+            fields, _ = members(text)
+        except (ValueError, RecursionError):
+            return syntax_error(text) or _message(error)
         for column in self.columns:
             value = fields.get(column.name)
-            if column.required and column.default is None and (value is None or value == "null"):
-                return f"field {column.name}: required, but missing or null"
             alone = ObjectReader([Column(column.name, column.type, column.readings)])
             if value is not None and alone.parse(pa.array([_object(column.name, value)])) is None:
                 return f"field {column.name}: {shown(value)} {misfit(value, column)}"
-        return " ".join(str(error).split())
+        return _message(error)
 
 
 def misfit(value: str, column: Column) -> str:
@@ -210,33 +237,44 @@ def misfit(value: str, column: Column) -> str:
     if t.is_integer(wanted):
         whole = kind(value) == "a number" and value.lstrip("-").isdigit()
         return f"is out of range for {wanted}" if whole else "is not a whole number"
-    if t.is_decimal(wanted) and kind(value) in ("a number", "a string"):
-        return f"does not fit {wanted}"
-    if t.is_string(wanted) or t.is_large_string(wanted):
-        return "is not a string" if kind(value) != "a string" else "is not valid text"
-    if t.is_binary(wanted) or t.is_large_binary(wanted) or t.is_fixed_size_binary(wanted):
-        return "is not bytes as base64 text"
-    if t.is_timestamp(wanted):
-        return "is neither an ISO 8601 timestamp nor epoch milliseconds"
     if t.is_floating(wanted):
-        return "is not a number"
-    return f"is {kind(value)} that does not fit {wanted}"
+        return f"is out of range for {wanted}" if kind(value) == "a number" else "is not a number"
+    if t.is_string(wanted) or t.is_large_string(wanted):
+        return "is not valid text" if kind(value) == "a string" else "is not a string"
+    for matches, what in _MISFITS:
+        if matches(wanted):
+            return what
+    return f"does not fit {wanted}"
+
+
+_MISFITS = (
+    (pa.types.is_boolean, "is not a boolean"),
+    (pa.types.is_binary, "is not bytes as base64 text"),
+    (pa.types.is_large_binary, "is not bytes as base64 text"),
+    (pa.types.is_fixed_size_binary, "is not bytes of this length as base64 text"),
+    (pa.types.is_timestamp, "is neither an ISO 8601 timestamp nor epoch milliseconds"),
+    (pa.types.is_date, "is neither a date (YYYY-MM-DD) nor days since 1970"),
+    (pa.types.is_time, "is neither a time of day nor milliseconds"),
+)
+
+
+def _sample(text: pa.Array) -> Iterator[Mapping[str, str]]:
+    for value in text[:SAMPLE].to_pylist():
+        with contextlib.suppress(ValueError, RecursionError):
+            yield members(value)[0]
+
+
+def _message(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _object(name: str, value: str) -> str:
-    return "{" + json.dumps(name) + ":" + value.replace("\n", "\t").replace("\r", "\t") + "}"
+    return _rebuilt({name: value.replace("\n", "\t").replace("\r", "\t")})
 
 
-def _without_duplicates(text: str) -> str:
-    """Of duplicate fields the last one counts, as in Kafka Connect; pyarrow refuses them."""
-    try:
-        found = spans(text)
-    except (JSONDecodeError, RecursionError):
-        return text
-    last = {name: text[start:end] for name, start, end in found}
-    if len(last) == len(found):
-        return text
-    return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in last.items()) + "}"
+def _rebuilt(fields: Mapping[str, str]) -> str:
+    """An object without duplicates, which pyarrow refuses; in Kafka Connect the last one counts."""
+    return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in fields.items()) + "}"
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

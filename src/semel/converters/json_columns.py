@@ -13,23 +13,28 @@ from semel.converters import json_duck
 
 JSON = pa.json_()
 
-_NUMBER = r"-?\d"
+_WHOLE = r"-?\d+\Z"
+_NUMBER = r"-?\d|NaN|-?Inf"
 _STRING = r'"'
-_NANOSECONDS = r'"[^"]*\.\d{7}'
-_ANY = r""
+_DECIMAL = r'-?\d|"'
+_BOOLEAN = r"true|false"
+_ISO = r'"(\d{4}-\d\d-\d\d|[^"]*\\)(?![^"]*\.\d{7})'
+_ISO_NANOSECONDS = r'"\d{4}-\d\d-\d\d[^"]*\.\d{7}'
+_ISO_ANY = r'"(\d{4}-\d\d-\d\d|[^"]*\\)'
+_LIST = r"\[\s*((null\s*,\s*)*(null\s*)?\]|(null\s*,\s*)*({item}))"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One way in which a type is written in JSON.
 
-    ``parsed`` is what ``pyarrow.json`` reads it as, ``finish`` makes the column of that, and
-    ``pattern`` recognises the writing at the start of a value.
+    ``parsed`` is what ``pyarrow.json`` reads it as, ``finish`` makes the column of that. What
+    ``pattern`` does not match at its start is surely not written so.
     """
 
     parsed: pa.DataType
     finish: Callable[[pa.Array], pa.Array]
-    pattern: str = _ANY
+    pattern: str
 
     def recognises(self, text: str) -> bool:
         return re.match(self.pattern, text) is not None
@@ -41,7 +46,7 @@ class Reading:
             mask = array.is_null() if array.null_count else None
             return pa.ListArray.from_arrays(array.offsets, self.finish(array.values), mask=mask)
 
-        pattern = r"\[\s*(null\s*,\s*)*" + self.pattern if self.pattern else _ANY
+        pattern = _LIST.replace("{item}", self.pattern.replace(r"\Z", r"\s*[,\]]"))
         return Reading(pa.list_(self.parsed), _same if self.parsed == item else finish, pattern)
 
 
@@ -59,6 +64,10 @@ class Column:
     @property
     def raw(self) -> bool:
         return not self.readings
+
+    def takes(self, text: str) -> bool:
+        """Whether a JSON value could be of this column; False is certain, True is not."""
+        return self.raw or any(way.recognises(text) for way in self.readings)
 
     @property
     def arrow_field(self) -> pa.Field:
@@ -87,7 +96,7 @@ def readings(wanted: pa.DataType) -> tuple[Reading, ...]:
             return ()
         return tuple(way.in_list(wanted.value_type) for way in readings(wanted.value_type))
     if isinstance(wanted, pa.BaseExtensionType):
-        return (Reading(pa.string(), json_duck.uuids),) if wanted == pa.uuid() else ()
+        return (Reading(pa.string(), json_duck.uuids, _STRING),) if wanted == pa.uuid() else ()
     if t.is_nested(wanted):
         return ()
     if t.is_timestamp(wanted):
@@ -95,43 +104,51 @@ def readings(wanted: pa.DataType) -> tuple[Reading, ...]:
     if t.is_date(wanted):
         return (
             Reading(pa.string(), _cast(wanted), _STRING),
-            Reading(pa.int32(), _through(pa.date32(), wanted), _NUMBER),
+            Reading(pa.int32(), _through(pa.date32(), wanted), _WHOLE),
         )
     if t.is_time(wanted):
         return (
             Reading(pa.string(), _clock_time(wanted), _STRING),
-            Reading(pa.int32(), _through(pa.time32("ms"), wanted), _NUMBER),
+            Reading(pa.int32(), _through(pa.time32("ms"), wanted), _WHOLE),
         )
     if t.is_binary(wanted) or t.is_large_binary(wanted) or t.is_fixed_size_binary(wanted):
-        return (Reading(pa.string(), _through_call(json_duck.from_base64, wanted)),)
-    native = (
-        t.is_integer(wanted)
-        or t.is_float32(wanted)
-        or t.is_float64(wanted)
-        or t.is_decimal128(wanted)
-        or t.is_decimal256(wanted)
-        or t.is_boolean(wanted)
-        or t.is_string(wanted)
-        or t.is_large_string(wanted)
-        or t.is_null(wanted)
-    )
-    if native:
-        return (Reading(wanted, _same),)
-    return (Reading(pa.float32() if t.is_float16(wanted) else pa.string(), _cast(wanted)),)
+        return (Reading(pa.string(), _through_call(json_duck.from_base64, wanted), _STRING),)
+    pattern = _native_pattern(wanted)
+    if pattern:
+        return (Reading(wanted, _same, pattern),)
+    if t.is_float16(wanted):
+        return (Reading(pa.float32(), _cast(wanted), _NUMBER),)
+    return (Reading(pa.string(), _cast(wanted), _STRING),)
+
+
+def _native_pattern(wanted: pa.DataType) -> str:
+    """How a type that ``pyarrow.json`` reads as it is looks in JSON; empty for the others."""
+    t = pa.types
+    if t.is_integer(wanted):
+        return _WHOLE
+    if t.is_float32(wanted) or t.is_float64(wanted):
+        return _NUMBER
+    if t.is_decimal128(wanted) or t.is_decimal256(wanted):
+        return _DECIMAL
+    if t.is_boolean(wanted):
+        return _BOOLEAN
+    if t.is_null(wanted):
+        return "null"
+    return _STRING if t.is_string(wanted) or t.is_large_string(wanted) else ""
 
 
 def _timestamp(wanted: pa.DataType) -> tuple[Reading, ...]:
     """ISO 8601 text or epoch milliseconds; digits finer than the unit are cut off."""
     zone = "UTC"
     finish = _cast(wanted, safe=False)
-    epoch = Reading(pa.int64(), _epoch_milliseconds(wanted), _NUMBER)
+    epoch = Reading(pa.int64(), _epoch_milliseconds(wanted), _WHOLE)
     nanoseconds = pa.timestamp("ns", zone)
     if wanted.unit == "ns":
-        return (Reading(nanoseconds, finish, _STRING), epoch)
+        return (Reading(nanoseconds, finish, _ISO_ANY), epoch)
     return (
-        Reading(pa.timestamp("us", zone), finish, r'"(?![^"]*\.\d{7})'),
+        Reading(pa.timestamp("us", zone), finish, _ISO),
         epoch,
-        Reading(nanoseconds, finish, _NANOSECONDS),
+        Reading(nanoseconds, finish, _ISO_NANOSECONDS),
     )
 
 

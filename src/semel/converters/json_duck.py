@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json_text import joined, members
+from semel.converters.json_text import content, members
 
 _LONG_NUMBER = r"[0-9][0-9.]{16}"
 _NOT_A_NUMBER = r"(^|[:\[,])-?(NaN|Inf)"
@@ -57,19 +57,19 @@ def raw(text: pa.Array, names: Sequence[str]) -> list[pa.Array]:
     """
     pointers = ["/" + n.replace("~", "~0").replace("/", "~1") for n in names]
     table = _query([f"json_extract(v, {_text(p)})::VARCHAR" for p in pointers], text)
-    content = joined(text, "").to_pybytes()
+    characters = content(text)
     return [
-        _checked(text, content, name, column.combine_chunks().cast(pa.string()))
+        _checked(text, characters, name, column.combine_chunks().cast(pa.string()))
         for name, column in zip(names, table.columns, strict=True)
     ]
 
 
-def _checked(text: pa.Array, content: bytes, name: str, found: pa.Array) -> pa.Array:
+def _checked(text: pa.Array, characters: bytes, name: str, found: pa.Array) -> pa.Array:
     doubtful = None
     written = quoted(name)
-    if content.count(written.encode()) != len(found) - found.null_count:
+    if characters.count(written.encode()) != len(found) - found.null_count:
         doubtful = pc.greater(pc.count_substring(text, written), 1)
-    kept = joined(found.drop_null(), "").to_pybytes()
+    kept = content(found.drop_null())
     if b"NaN" in kept or b"Inf" in kept:
         doubtful = _either(doubtful, pc.match_substring_regex(found, _NOT_A_NUMBER))
     if b"." in kept or pc.any(pc.match_substring_regex(found, _EXPONENT)).as_py():
@@ -86,7 +86,7 @@ def _either(one: pa.Array | None, other: pa.Array) -> pa.Array:
 
 
 def _member(text: str, name: str) -> str | None:
-    found = members(text).get(name)
+    found = members(text)[0].get(name)
     if found is not None and re.search("NaN|Inf", found):
         json.loads(found, parse_constant=_refuse)
     return found
@@ -111,17 +111,17 @@ def uuids(text: pa.Array) -> pa.Array:
 
 def unscaled_decimals(text: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
     """Kafka Connect's Decimal: base64 of the unscaled value, two's complement, big-endian."""
-    content = from_base64(text)
-    lengths = pc.binary_length(content)
+    unscaled = from_base64(text)
+    lengths = pc.binary_length(unscaled)
     if pc.any(pc.equal(lengths, 0)).as_py():
         raise ValueError("a Decimal of no bytes")
     if (pc.max(lengths).as_py() or 0) > 15:
-        return _long_decimals(content, wanted)
+        return _long_decimals(unscaled, wanted)
     number = "('0x' || hex(v))::HUGEINT"
     bits = "8 * octet_length(v)"
     negative = f"{number} >= (1::HUGEINT << ({bits} - 1)::INT)"
     signed = f"{number} - CASE WHEN {negative} THEN 1::HUGEINT << ({bits})::INT ELSE 0 END"
-    whole = _query([f"({signed})::HUGEINT AS d"], content)["d"].combine_chunks()
+    whole = _query([f"({signed})::HUGEINT AS d"], unscaled)["d"].combine_chunks()
     if whole.type != pa.decimal128(38, 0):
         raise TypeError(f"DuckDB returns HUGEINT as {whole.type}")
     scaled = pa.Array.from_buffers(
@@ -130,11 +130,11 @@ def unscaled_decimals(text: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
     return scaled.cast(wanted)
 
 
-def _long_decimals(content: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
+def _long_decimals(unscaled: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
     numbers = [
         None
         if value is None
         else Decimal(f"{int.from_bytes(value, 'big', signed=True)}E{-wanted.scale}")
-        for value in content.to_pylist()
+        for value in unscaled.to_pylist()
     ]
     return pa.array(numbers, wanted)

@@ -59,9 +59,15 @@ class PayloadReader:
         block, failures = self._objects.read(values.objects)
         failures = moved(failures, values.object_rows)
         for row, value in values.others:
+            if value == "null":
+                continue
             reason = syntax_error(value) or f"payload {shown(value)} is {kind(value)}, not a struct"
             failures.append(Failure(row, DATA_EXCEPTION, reason))
         return place(block, values.object_rows, len(text)), failures
+
+
+def _begin_with(text: pa.Array, prefix: str) -> pa.Array:
+    return pc.and_(pc.starts_with(text, prefix), pc.ends_with(text, "}"))
 
 
 class EnvelopeReader:
@@ -78,14 +84,37 @@ class EnvelopeReader:
 
     def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Read a string array; null where null or failed."""
+        present = text.drop_null() if text.null_count else text
+        block = self._read_alike(present)
+        if block is not None:
+            rows = pc.indices_nonzero(text.is_valid()) if text.null_count else None
+            return place(block, rows, len(text)), []
         values = sort(text)
         failures = [
             Failure(row, DATA_EXCEPTION, syntax_error(value) or NO_ENVELOPE)
-            for row, value in [*values.others, *((row, "null") for row in values.nulls)]
+            for row, value in values.others
         ]
         block, more = self._read_objects(values.objects)
         failures += moved(more, values.object_rows)
         return place(block, values.object_rows, len(text)), failures
+
+    def _read_alike(self, text: pa.Array) -> pa.Array | None:
+        """Values of one spelling of one schema, all of them good; None when they are not."""
+        if not len(text):
+            return None
+        prefix = self._prefix(text[0].as_py())
+        if prefix is None or not pc.all(_begin_with(text, prefix)).as_py():
+            return None
+        block, failures = self._read_payloads(text, prefix)
+        if failures:
+            return None
+        self._last = block.type
+        return block
+
+    def _read_payloads(self, text: pa.Array, prefix: str) -> tuple[pa.Array, list[Failure]]:
+        """Read what stands between the prefix and the closing brace of the envelope."""
+        payloads = pc.binary_slice(text.cast(pa.binary()), len(prefix.encode()), -1)
+        return self._by_prefix[prefix].read(payloads.cast(pa.string()))
 
     def _read_objects(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Peel off the values that begin as the first one does, until none is left."""
@@ -104,9 +133,7 @@ class EnvelopeReader:
             same = pc.starts_with(rest, prefix)
             all_same = pc.all(same).as_py()
             group, group_rows = (rest, rows) if all_same else (rest.filter(same), rows.filter(same))
-            end = -1  # the envelope's closing brace
-            payloads = pc.binary_slice(group.cast(pa.binary()), len(prefix.encode()), end)
-            block, failed = self._by_prefix[prefix].read(payloads.cast(pa.string()))
+            block, failed = self._read_payloads(group, prefix)
             if failed:
                 bad = {f.index for f in failed}
                 odd += [group_rows[i].as_py() for i in bad]
@@ -167,7 +194,7 @@ class EnvelopeReader:
         for row in sorted(rows):
             value = text[row].as_py()
             try:
-                fields = members(value)
+                fields, _ = members(value)
             except (JSONDecodeError, RecursionError):
                 failures[row] = f"{syntax_error(value)}"
                 continue

@@ -154,6 +154,6 @@ def as_column(name: str, kind: Kind) -> Column:
     A field that was only null is refused anything else, so that its first value is noticed.
     """
     if kind == NULL:
-        only_null = Reading(pa.null(), lambda array: array.cast(pa.string()))
+        only_null = Reading(pa.null(), lambda array: array.cast(pa.string()), "null")
         return Column(name, pa.string(), (only_null,))
     return column(name, arrow_type(kind))

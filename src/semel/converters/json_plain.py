@@ -13,7 +13,7 @@ from semel.converters.json_block import ObjectReader
 from semel.converters.json_columns import column
 from semel.converters.json_infer import NULL, Kind, as_column, kinds, widen
 from semel.converters.json_scalars import NAME, ScalarReader, scalar_kind
-from semel.converters.json_text import kind, moved, place, shown, sort, syntax_error
+from semel.converters.json_text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
 
 
 class PlainReader:
@@ -30,7 +30,8 @@ class PlainReader:
         self._base: pa.Schema | None = None
         self._found: dict[str, Kind] = {}
         self._ignored: set[str] = set()
-        self._scalars = NULL
+        self._scalar = NULL
+        self._scalars = ScalarReader(as_column(NAME, NULL))
         self._use(declared)
 
     def read(self, text: pa.Array, expected: pa.Schema | None) -> tuple[pa.Array, list[Failure]]:
@@ -39,11 +40,14 @@ class PlainReader:
         if wanted is not self._base and (wanted is None or wanted != self._base):
             self._use(wanted)
         values = sort(text)
-        if self._base is None and not self._found and len(values.objects) <= len(values.others):
+        others = [(row, value) for row, value in values.others if value not in ("", "null")]
+        objects = len(values.objects)
+        unknown = self._base is None and not self._found
+        if unknown and (not objects or objects < len(others)):
             return self._read_scalars(text)
         block, failures = self._read_objects(values.objects)
         failures = moved(failures, values.object_rows)
-        for row, value in values.others:
+        for row, value in others:
             reason = syntax_error(value) or f"{shown(value)} is {kind(value)}, not an object"
             failures.append(Failure(row, DATA_EXCEPTION, reason))
         return place(block, values.object_rows, len(text)), failures
@@ -102,8 +106,15 @@ class PlainReader:
 
     def _read_scalars(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Values that are mostly no objects: keys, and tombstones before anything else."""
+        blank = pc.equal(pc.ascii_trim(text, characters=WHITESPACE), "")
+        text = pc.if_else(blank, pa.scalar(None, pa.string()), text)
         present = text.drop_null()
-        self._scalars = widen(self._scalars, scalar_kind(present.to_pylist()))
         rows = pc.indices_nonzero(text.is_valid())
-        block, failures = ScalarReader(as_column(NAME, self._scalars)).read(present)
+        block, failures = self._scalars.read(present)
+        if failures:
+            wider = widen(self._scalar, scalar_kind(present.to_pylist()))
+            if wider != self._scalar:
+                self._scalar = wider
+                self._scalars = ScalarReader(as_column(NAME, wider))
+                block, failures = self._scalars.read(present)
         return place(block, rows, len(text)), moved(failures, rows)

@@ -111,12 +111,12 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
         return _decimal(name, schema)
     if logical in _LOGICAL and pa.types.is_integer(primitive):
         wanted = _LOGICAL[logical]
-        return wanted, (Reading(primitive, _in_unit(wanted)),)
+        return wanted, (Reading(primitive, _in_unit(wanted), r"-?\d+\Z"),)
     if logical == _DEBEZIUM + "time.ZonedTimestamp" and kind == "string":
         zoned = column(name, pa.timestamp("us", "UTC"))
         return zoned.type, tuple(r for r in zoned.readings if not pa.types.is_integer(r.parsed))
     if logical == _DEBEZIUM + "data.Json" and kind == "string":
-        return JSON, (Reading(pa.string(), _as_json),)
+        return JSON, (Reading(pa.string(), _as_json, '"'),)
     plain = column(name, primitive)
     return plain.type, tuple(plain.readings)
 

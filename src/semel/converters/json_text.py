@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from semel.converters.base import DATA_EXCEPTION, Failure
 
 WHITESPACE = " \t\n\r"
+BYTE_ORDER_MARK = "\ufeff"
 SHOWN = 80
 
 
@@ -31,9 +32,8 @@ class Sorted:
     objects: pa.Array
     object_rows: pa.Array | None
     """None: every value is an object, in order."""
-    nulls: Sequence[int] = ()
-    """The literal ``null`` and blank values; Arrow nulls are in none of the three."""
     others: Sequence[tuple[int, str]] = ()
+    """The literal ``null`` and blank values too; Arrow's null is in neither."""
 
 
 def as_text(values: pa.Array) -> tuple[pa.Array, list[Failure]]:
@@ -62,6 +62,23 @@ def joined(text: pa.Array, separator: str) -> pa.Buffer:
     return pc.binary_join(pa.ListArray.from_arrays(offsets, text), separator)[0].as_buffer()
 
 
+def without_mark(text: pa.Array) -> pa.Array:
+    """Drop byte order marks, which Kafka Connect's JSON parser passes over."""
+    if not pc.any(pc.starts_with(text, BYTE_ORDER_MARK)).as_py():
+        return text
+    return pc.replace_substring_regex(text, "^" + BYTE_ORDER_MARK, "")
+
+
+def content(text: pa.Array) -> bytes:
+    """The characters of all values, for questions that bytes answer faster than Arrow."""
+    _, offsets, characters = text.buffers()
+    if characters is None or not len(text):
+        return b""
+    ends = memoryview(offsets).cast("i")
+    first, last = ends[text.offset], ends[text.offset + len(text)]
+    return bytes(characters.slice(first, last - first))
+
+
 def sort(text: pa.Array) -> Sorted:
     """Find the values that can be parsed as a block, after removing harmless white space."""
     present = text.drop_null() if text.null_count else text
@@ -76,29 +93,23 @@ def sort(text: pa.Array) -> Sorted:
         return Sorted(clean, rows)
     object_rows = pc.indices_nonzero(like_object)
     rest = pc.indices_nonzero(pc.invert(like_object))
-    nulls, others = [], []
     back = (rest if rows is None else rows.take(rest)).to_pylist()
-    for row, value in zip(back, clean.take(rest).to_pylist(), strict=True):
-        if value in ("null", ""):
-            nulls.append(row)
-        else:
-            others.append((row, value))
+    texts = clean.take(rest).to_pylist()
+    others = list(zip(back, texts, strict=True))
     objects = clean.take(object_rows)
-    return Sorted(objects, object_rows if rows is None else rows.take(object_rows), nulls, others)
+    return Sorted(objects, object_rows if rows is None else rows.take(object_rows), others)
 
 
 def _clean(text: pa.Array) -> tuple[pa.Array, bool]:
     """Newlines become tabs, which are white space and an error in the same places."""
-    content = joined(text, "").to_pybytes()
-    if b"\n" in content:
+    characters = content(text)
+    if b"\n" in characters:
         text = pc.replace_substring(text, "\n", "\t")
-    if b"\r" in content:
+    if b"\r" in characters:
         text = pc.replace_substring(text, "\r", "\t")
     if not pc.all(pc.starts_with(text, "{")).as_py() or not pc.all(pc.ends_with(text, "}")).as_py():
-        if b"\xef\xbb\xbf" in content:
-            text = pc.replace_substring_regex(text, "^\ufeff", "")
         text = pc.ascii_trim(text, characters=WHITESPACE)
-    return text, b"\0" in content
+    return text, b"\0" in characters
 
 
 def place(array: pa.Array, rows: pa.Array | None, length: int) -> pa.Array:
@@ -115,14 +126,18 @@ def moved(failures: Sequence[Failure], rows: pa.Array | None) -> list[Failure]:
     return [Failure(rows[f.index].as_py(), f.exception, f.message) for f in failures]
 
 
-def members(text: str) -> dict[str, str]:
-    """The fields of a JSON object with their values as written; of duplicates the last one.
+def members(text: str) -> tuple[dict[str, str], bool]:
+    """The fields of a JSON object with their values as written, and whether some are duplicates.
+
+    Of duplicates the last one counts.
 
     Raises:
         JSONDecodeError: not exactly one JSON object.
         RecursionError: nested too deeply.
     """
-    return {name: text[start:end] for name, start, end in spans(text)}
+    found = spans(text)
+    fields = {name: text[start:end] for name, start, end in found}
+    return fields, len(fields) < len(found)
 
 
 def spans(text: str) -> list[tuple[str, int, int]]:
@@ -155,7 +170,8 @@ def spans(text: str) -> list[tuple[str, int, int]]:
     return found
 
 
-_decoder = json.JSONDecoder()
+# Numbers are not converted: Python refuses very long ones.
+_decoder = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
 def _value_end(text: str, start: int) -> int:
@@ -188,7 +204,7 @@ def shown(text: str) -> str:
 def syntax_error(text: str) -> str | None:
     """Why a text is not one JSON value, or None when it is."""
     try:
-        json.loads(text)
+        _decoder.decode(text)
     except JSONDecodeError as error:
         return f"not JSON: {error.msg} at position {error.pos}: {shown(text[error.pos :])!r}"
     except RecursionError:

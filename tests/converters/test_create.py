@@ -1,0 +1,129 @@
+"""Converters by name, and the small ones."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pyarrow as pa
+import pytest
+
+from semel import converters
+from semel.converters.base import Converter, Decoded
+from semel.converters.bytearray import ByteArrayConverter
+from semel.converters.json import JsonConverter
+from semel.converters.string import StringConverter
+from semel.errors import ConfigError
+
+
+def create(name: str, **config: str) -> Converter:
+    options = {k.replace("_", "."): v for k, v in config.items()}
+    return converters.create(name, options, is_key=False, where="value.converter")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("org.apache.kafka.connect.json.JsonConverter", JsonConverter),
+        ("JsonConverter", JsonConverter),
+        ("org.apache.kafka.connect.storage.StringConverter", StringConverter),
+        (" StringConverter ", StringConverter),
+        ("org.apache.kafka.connect.converters.ByteArrayConverter", ByteArrayConverter),
+        ("ByteArrayConverter", ByteArrayConverter),
+    ],
+)
+def test_converters_have_kafka_connects_names(name: str, wanted: type[Converter]) -> None:
+    assert type(create(name)) is wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("JsonConvertor", "no such converter; did you mean JsonConverter?"),
+        ("io.confluent.connect.avro.AvroConverter", "not available yet"),
+        ("io.confluent.connect.protobuf.ProtobufConverter", "not available yet"),
+        ("", "available are ByteArrayConverter, JsonConverter, StringConverter"),
+    ],
+)
+def test_an_unknown_converter_is_refused_with_the_known_ones(name: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        create(name)
+    assert problem in str(raised.value)
+    assert "available are ByteArrayConverter, JsonConverter, StringConverter" in str(raised.value)
+
+
+class Upper(Converter):
+    def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
+        return Decoded(values)
+
+
+def test_third_parties_add_converters_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        EntryPoint("Upper", f"{__name__}:Upper", converters.GROUP),
+        EntryPoint("Broken", "nowhere:Nothing", converters.GROUP),
+        EntryPoint("Wrong", "json:loads", converters.GROUP),
+    ]
+    monkeypatch.setattr(converters, "entry_points", lambda group: entries)
+    assert type(create("Upper")).__name__ == "Upper"
+    with pytest.raises(ConfigError, match="cannot load nowhere:Nothing"):
+        create("Broken")
+    with pytest.raises(ConfigError, match="is not a semel Converter"):
+        create("Wrong")
+
+
+def test_json_schemas_are_enabled_unless_told_otherwise() -> None:
+    value = pa.array([b'{"a":1}'])
+    assert create("JsonConverter").decode(value).failures
+    assert create("JsonConverter", schemas_enable="true").decode(value).failures
+    assert not create("JsonConverter", schemas_enable="FALSE").decode(value).failures
+
+
+def test_a_declared_schema_means_plain_json() -> None:
+    found = create("JsonConverter", schema="a SMALLINT").decode(pa.array([b'{"a":1}']))
+    assert found.values.type == pa.struct([("a", pa.int16())])
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"schemas_enable": "yes"}, "value.converter.schemas.enable='yes' must be true or false"),
+        ({"schemas_enable": "true", "schema": "a INT"}, "set it to false, or remove the schema"),
+        ({"schema": "a NUMBER"}, "value.converter.schema: unknown type 'NUMBER' of field a"),
+    ],
+)
+def test_a_bad_json_configuration_is_refused(config: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        create("JsonConverter", **config)
+    assert problem in str(raised.value)
+
+
+def test_a_converter_names_the_keys_it_reads() -> None:
+    assert {"schemas.enable", "schema"} == create("JsonConverter").KEYS
+    assert frozenset() == create("StringConverter").KEYS
+
+
+def test_fields_that_the_sink_does_not_know_are_wanted_with_evolve() -> None:
+    converter = converters.create(
+        "JsonConverter",
+        {"schemas.enable": "false"},
+        is_key=False,
+        where="value.converter",
+        evolve=True,
+    )
+    found = converter.decode(pa.array([b'{"a":1,"b":2}']), pa.schema([("a", pa.int64())]))
+    assert found.values.to_pylist() == [{"a": 1, "b": 2}]
+
+
+def test_strings_must_be_utf8() -> None:
+    found = create("StringConverter").decode(pa.array(["é".encode(), None, b"", b"a\xff"]))
+    assert found.values.to_pylist() == ["é", None, "", None]
+    assert [(f.index, f.message) for f in found.failures] == [
+        (3, "not UTF-8: byte 0xff at position 1")
+    ]
+
+
+def test_bytes_pass_unchanged() -> None:
+    values = pa.array([b"\xff", None, b""])
+    found = create("ByteArrayConverter").decode(values)
+    assert found.values.equals(values)
+    assert found.failures == ()
+    assert create("ByteArrayConverter").infer(values) is None
