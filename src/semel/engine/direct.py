@@ -11,60 +11,27 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from semel import failpoints
-from semel.config import ConnectorConfig
-from semel.delivery import Guarantee
 from semel.engine import ranges, sample
+from semel.engine.base import Progress, Run
 from semel.engine.control import ControlServer, Report, rebuild
 from semel.engine.deadletters import create_topic
 from semel.engine.pipeline import Transform
 from semel.engine.task import TaskSpec, run_task
 from semel.errors import Fenced, LedgerConflict, SemelError
-from semel.kafka import Cluster, client_config
+from semel.kafka import client_config
 from semel.ledger import TopicPartition
-from semel.sinks.base import Sink
 
 log = logging.getLogger(__name__)
 
 _BACKOFF = (1.0, 60.0)
 _SETTLE = 20.0
-
-
-@dataclass(slots=True)
-class Progress:
-    """Totals since this run started, for whoever watches."""
-
-    records: int = 0
-    rows: int = 0
-    failed: int = 0
-    commits: int = 0
-    restarts: int = 0
-    positions: dict[TopicPartition, int] = field(default_factory=dict)
-    tasks: dict[int, Report] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a run was asked to do, shared by both engines.
-
-    ``observe`` is called with the progress several times a second; ``stop`` is set from outside.
-    """
-
-    connector: ConnectorConfig
-    raw: Mapping[str, str]
-    guarantee: Guarantee
-    sink: Sink
-    cluster: Cluster
-    stop: threading.Event
-    until_caught_up: bool = False
-    observe: Callable[[Progress], None] = lambda _progress: None
 
 
 class DirectEngine:

@@ -1,0 +1,44 @@
+"""What both engines share: what a run was asked to do, and how far it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from semel.config import ConnectorConfig
+from semel.delivery import Guarantee
+from semel.engine.control import Report
+from semel.kafka import Cluster
+from semel.ledger import TopicPartition
+from semel.sinks.base import Sink
+
+
+@dataclass(slots=True)
+class Progress:
+    """Totals since this run started, for whoever watches."""
+
+    records: int = 0
+    rows: int = 0
+    failed: int = 0
+    commits: int = 0
+    restarts: int = 0
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    tasks: dict[int, Report] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run was asked to do, shared by both engines.
+
+    ``observe`` is called with the progress several times a second; ``stop`` is set from outside.
+    """
+
+    connector: ConnectorConfig
+    raw: Mapping[str, str]
+    guarantee: Guarantee
+    sink: Sink
+    cluster: Cluster
+    stop: threading.Event
+    until_caught_up: bool = False
+    observe: Callable[[Progress], None] = lambda _progress: None
