@@ -20,7 +20,7 @@ from semel.sinks.base import Sink
 if typing.TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from semel.engine.direct import Progress
+    from semel.engine.base import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,10 @@ def run(
     Raises:
         semel.errors.SemelError: what ended the connector; see the error's class.
     """
-    from semel.engine.direct import DirectEngine, Run
+    from pyspark.sql import SparkSession
+
+    from semel.engine.base import Run
     from semel.kafka import Cluster
-    from semel.spark import session
     from semel.spark import stop as stop_session
 
     planned = plan(config, transform)
@@ -115,15 +116,28 @@ def run(
     started = None
     try:
         task.cluster.matching(connector)  # before Spark starts: a clear error, at once
-        if planned.engine == "micro-batch":
-            raise ConfigError("engine=micro-batch is not built yet")
+        spark = spark or SparkSession.getActiveSession()
         if spark is None:
-            spark = started = session(connector, planned.raw)
+            spark = started = _session(planned)
+        if planned.engine == "micro-batch":
+            from semel.engine.microbatch import MicroBatchEngine
+
+            return MicroBatchEngine(task, spark, transform).run()
+        from semel.engine.direct import DirectEngine
+
         return DirectEngine(task, spark, transform).run()
     finally:
         planned.sink.close()
         if started is not None:
             stop_session(started)
+
+
+def _session(planned: Plan) -> SparkSession:
+    from semel.spark import micro_batch_session, session
+
+    if planned.engine == "micro-batch":
+        return micro_batch_session(planned.connector, planned.raw)
+    return session(planned.connector, planned.raw)
 
 
 def _engine(connector: ConnectorConfig, transform: Callable[..., Any] | None) -> str:

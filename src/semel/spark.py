@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from semel import failpoints
 from semel.config import ConnectorConfig, under
 from semel.errors import ServiceError
+from semel.jars import SPARK_KAFKA, resolve
 
 _LOG4J = """
 rootLogger.level = {level}
@@ -33,12 +34,25 @@ _TASK_FAILURES = 1000
 """Spark restarts a failed task at once; the driver's backoff is for a whole job that fails."""
 
 
+_MICRO_BATCH = {
+    # A failed task is tried again a few times: its commit may have gone through. Then the driver
+    # starts the query anew, with a backoff.
+    "spark.task.maxFailures": "4",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+}
+
+
 def session(
-    connector: ConnectorConfig, raw: Mapping[str, str], *, jars: list[Path] | None = None
+    connector: ConnectorConfig,
+    raw: Mapping[str, str],
+    *,
+    jars: list[Path] | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The active session, or a new one made from the connector's ``spark.*`` keys.
 
     Without ``spark.master`` a local one is made, with a slot for each task: a slot is a thread.
+    ``settings`` go before the defaults, and the connector's keys before both.
 
     Raises:
         ServiceError: the session cannot be started (no Java, no such master).
@@ -46,18 +60,20 @@ def session(
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
+    failures = (settings or {}).get("spark.task.maxFailures", str(_TASK_FAILURES))
     settings = {
-        "spark.master": f"local[{connector.tasks_max},{_TASK_FAILURES}]",
+        "spark.master": f"local[{connector.tasks_max},{failures}]",
         "spark.app.name": f"semel {connector.name}",
         "spark.driver.memory": "512m",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.task.maxFailures": str(_TASK_FAILURES),
+        "spark.task.maxFailures": failures,
         "spark.sql.shuffle.partitions": str(max(2, connector.tasks_max)),
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": "semel.engine.daemon",
         "spark.python.worker.faulthandler.enabled": "false",
         "spark.driver.extraJavaOptions": _java_options(),
+        **(settings or {}),
     }
     given = {f"spark.{k}": v for k, v in under(raw, "spark.").items()}
     if given.get("spark.master", "local").startswith("local"):
@@ -83,6 +99,27 @@ def session(
             f"{settings['spark.master']}: {_first_line(error)}. Is Java 17 installed, and is "
             "spark.master right?"
         ) from error
+
+
+def micro_batch_session(connector: ConnectorConfig, raw: Mapping[str, str]) -> SparkSession:
+    """A session that can read Kafka by itself, for the micro-batch engine.
+
+    Jars are resolved unless the connector's ``spark.jars*`` keys name the Kafka source already.
+
+    Raises:
+        ServiceError: the jars are not to be had, or the session cannot be started.
+    """
+    given = " ".join(v for k, v in raw.items() if k.startswith("spark.jars"))
+    if "spark-sql-kafka" in given:
+        return session(connector, raw, settings=_MICRO_BATCH)
+    try:
+        jars = resolve(SPARK_KAFKA)
+    except ServiceError as error:
+        raise ServiceError(
+            f"connector {connector.name}: {error} Or supply Spark's Kafka source in your own way: "
+            f"spark.jars.packages={','.join(SPARK_KAFKA.coordinates)}"
+        ) from error
+    return session(connector, raw, jars=jars, settings=_MICRO_BATCH)
 
 
 def stop(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""A poll on its way to the sink: converted, reduced by what failed, and counted."""
+"""Raw records on their way to the sink: converted, reduced by what failed, and counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from semel.config import ConnectorConfig
 from semel.engine.pipeline import Pipeline, count_by_partition
-from semel.engine.poll import TopicPoll, advances
+from semel.engine.poll import RawRecords, advances, last_offsets
 from semel.errors import BadRecord
 from semel.ledger import Advance, TopicPartition
 from semel.records import Commit, DeadLetter, Records, Rejected
@@ -31,7 +31,7 @@ class Batch:
 
 
 class Batcher:
-    """Makes batches from polls for one task."""
+    """Makes batches from raw records for one task."""
 
     def __init__(self, connector: ConnectorConfig, pipeline: Pipeline) -> None:
         self._connector = connector
@@ -39,7 +39,7 @@ class Batcher:
 
     def batch(
         self,
-        polls: Sequence[TopicPoll],
+        polls: Sequence[RawRecords],
         positions: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         rejected: Sequence[Rejected] = (),
@@ -53,18 +53,18 @@ class Batcher:
             rejected: records that the sink has refused; they are dealt with like bad ones.
 
         Raises:
-            OutOfOrder: see :meth:`TopicPoll.last_offsets`.
+            OutOfOrder: see :func:`semel.engine.poll.last_offsets`.
         """
         until = dict(ends)
         for poll in polls:
-            for partition, last in poll.last_offsets(positions).items():
+            for partition, last in last_offsets(poll, positions).items():
                 tp = TopicPartition(poll.topic, partition)
                 until[tp] = max(until.get(tp, 0), last + 1)
         refused = {(r.topic, r.partition, r.offset): r for r in rejected}
         records: list[Records] = []
         letters: list[DeadLetter] = []
         for poll in polls:
-            converted, bad = self._convert(poll, refused)
+            converted, bad = self.convert(poll, refused)
             records.append(converted)
             letters.extend(bad)
         letters.sort(key=lambda letter: (letter.topic, letter.partition, letter.offset))
@@ -72,36 +72,31 @@ class Batcher:
             return self._cut(polls, positions, until, letters)
         read = _sum(polls)
         written = _written(records)
-        failed: dict[TopicPartition, int] = {}
-        for letter in letters:
-            tp = TopicPartition(letter.topic, letter.partition)
-            failed[tp] = failed.get(tp, 0) + 1
-        moved = advances(until, positions, read, written, failed)
+        moved = advances(until, positions, read, written, count_failed(letters))
         return Batch(moved, Commit(records, letters))
 
-    def _convert(
-        self, poll: TopicPoll, refused: Mapping[tuple[str, int, int], Rejected]
+    def convert(
+        self, poll: RawRecords, refused: Mapping[tuple[str, int, int], Rejected]
     ) -> tuple[Records, list[DeadLetter]]:
+        """Convert one topic's records; ``refused`` ones and bad ones become dead letters."""
         letters = []
         if refused:
             places = zip(poll.partitions.tolist(), poll.offsets.tolist(), strict=True)
             hits = [refused.get((poll.topic, p, o)) for p, o in places]
             letters = [
-                _letter(poll, i, "TASK_PUT", hit.exception, hit.message)
+                poll.letter(i, "TASK_PUT", hit.exception, hit.message)
                 for i, hit in enumerate(hits)
                 if hit is not None
             ]
             poll = poll.only(np.array([hit is None for hit in hits], dtype=bool))
         raw = poll.raw(key=self._pipeline.wants_key, timestamp=self._pipeline.wants_timestamp)
         converted = self._pipeline.convert(poll.topic, raw)
-        letters += [
-            _letter(poll, f.index, f.stage, f.exception, f.message) for f in converted.failed
-        ]
+        letters += [poll.letter(f.index, f.stage, f.exception, f.message) for f in converted.failed]
         return converted.records, letters
 
     def _cut(
         self,
-        polls: Sequence[TopicPoll],
+        polls: Sequence[RawRecords],
         positions: Mapping[TopicPartition, int],
         until: dict[TopicPartition, int],
         letters: Sequence[DeadLetter],
@@ -117,7 +112,7 @@ class Batcher:
                 if tp.topic == poll.topic:
                     limit[poll.partitions == tp.partition] = offset
             kept.append(poll.only(poll.offsets < limit))
-        records = [self._convert(poll, {})[0] for poll in kept if len(poll.messages)]
+        records = [self.convert(poll, {})[0] for poll in kept if len(poll.offsets)]
         moved = advances({**until, **first}, positions, _sum(kept), _written(records), {})
         return Batch(moved, Commit(records), stop=letters[0])
 
@@ -132,28 +127,22 @@ def bad_record(connector: str, letter: DeadLetter) -> BadRecord:
     )
 
 
-def _letter(poll: TopicPoll, index: int, stage: str, exception: str, message: str) -> DeadLetter:
-    source = poll.messages[index]
-    return DeadLetter(
-        topic=poll.topic,
-        partition=int(poll.partitions[index]),
-        offset=int(poll.offsets[index]),
-        key=source.key(),
-        value=source.value(),
-        headers=source.headers() or (),  # type: ignore[arg-type]
-        timestamp=source.timestamp()[1],
-        stage=stage,
-        exception=exception,
-        message=message,
-    )
+def count_failed(letters: Sequence[DeadLetter]) -> dict[TopicPartition, int]:
+    """How many records of each partition are dead letters."""
+    failed: dict[TopicPartition, int] = {}
+    for letter in letters:
+        tp = TopicPartition(letter.topic, letter.partition)
+        failed[tp] = failed.get(tp, 0) + 1
+    return failed
 
 
-def _sum(polls: Sequence[TopicPoll]) -> dict[TopicPartition, int]:
+def _sum(polls: Sequence[RawRecords]) -> dict[TopicPartition, int]:
     read: dict[TopicPartition, int] = {}
     for poll in polls:
         partitions, counts = np.unique(poll.partitions, return_counts=True)
         for partition, count in zip(partitions.tolist(), counts.tolist(), strict=True):
-            read[TopicPartition(poll.topic, partition)] = count
+            tp = TopicPartition(poll.topic, partition)
+            read[tp] = read.get(tp, 0) + count
     return read
 
 

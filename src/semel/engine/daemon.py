@@ -20,7 +20,13 @@ for entry in set(sys.path) - set(folders):
 
 from pyspark import daemon  # noqa: E402
 
-for module in ("pyarrow.compute", "pyarrow.json", "confluent_kafka", "semel.engine.task"):
+for module in (
+    "pyarrow.compute",
+    "pyarrow.json",
+    "confluent_kafka",
+    "semel.engine.task",
+    "semel.engine.microtask",
+):
     importlib.import_module(module)
 gc.collect()
 gc.freeze()

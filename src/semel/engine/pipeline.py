@@ -49,7 +49,8 @@ class Pipeline:
     """Converters and transform of one task; they may remember schemas between batches.
 
     ``target`` gives the fields that a topic's target takes; ``schemas`` holds what the driver
-    inferred for topics without a target, so that all tasks agree.
+    inferred for topics without a target, so that all tasks agree. ``frames`` says that a DataFrame
+    transform follows: all metadata is wanted, and the target says nothing of the values.
     """
 
     def __init__(
@@ -61,29 +62,31 @@ class Pipeline:
         target: Callable[[str], pa.Schema | None],
         transform: Transform | None = None,
         schemas: Mapping[str, pa.Schema] | None = None,
+        frames: bool = False,
     ) -> None:
         self._connector = connector
         self._raw = raw
         self._sink = sink
         self._target = target
         self._transform = transform
+        self._transforms = transform is not None or frames
         self._schemas = dict(schemas or {})
         self._converters: dict[tuple[str, bool], Converter] = {}
 
     @property
     def wants_key(self) -> bool:
-        return self._sink.uses_key or self._transform is not None
+        return self._sink.uses_key or self._transforms
 
     @property
     def wants_timestamp(self) -> bool:
-        return self._connector.provenance or self._transform is not None
+        return self._connector.provenance or self._transforms
 
     def schema(self, topic: str) -> pa.Schema | None:
         """The fields to look for in values: the driver's inference, else the target's columns.
 
         With a transform the target's columns say nothing of the values.
         """
-        if topic not in self._schemas and self._transform is None:
+        if topic not in self._schemas and not self._transforms:
             found = self._target(topic)
             if found is not None:
                 self._schemas[topic] = found
@@ -124,7 +127,7 @@ class Pipeline:
                 under(self._raw, f"{where}."),
                 is_key=is_key,
                 where=where,
-                evolve=self._sink.evolves or self._transform is not None,
+                evolve=self._sink.evolves or self._transforms,
             )
         return self._converters[topic, is_key]
 

@@ -1,19 +1,45 @@
-"""What one poll returned: raw records as Arrow, and the offset ranges they make."""
+"""Raw records of one topic, from a poll or from Spark, and the offset ranges they make."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
 from semel.ledger import Advance, OffsetRange, TopicPartition
-from semel.records import TIMESTAMP_TYPE
+from semel.records import TIMESTAMP_TYPE, DeadLetter
 
 _TIMESTAMP = operator.itemgetter(1)
+
+
+class RawRecords(Protocol):
+    """One topic's raw records, in the order they came."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partitions(self) -> np.ndarray: ...
+
+    @property
+    def offsets(self) -> np.ndarray: ...
+
+    def raw(self, *, key: bool, timestamp: bool) -> pa.Table:
+        """The raw batch (see :mod:`semel.records`) with the columns that are wanted."""
+        ...
+
+    def only(self, keep: np.ndarray) -> Self:
+        """The records where ``keep`` is true."""
+        ...
+
+    def letter(self, index: int, stage: str, exception: str, message: str) -> DeadLetter:
+        """The dead letter of one record."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +52,6 @@ class TopicPoll:
     offsets: np.ndarray
 
     def raw(self, *, key: bool, timestamp: bool) -> pa.Table:
-        """The raw batch (see :mod:`semel.records`) with the columns that are wanted."""
         columns = {
             "value": pa.array(list(map(Message.value, self.messages)), pa.binary()),
             "partition": pa.array(self.partitions),
@@ -40,31 +65,100 @@ class TopicPoll:
         return pa.table(columns)
 
     def only(self, keep: np.ndarray) -> TopicPoll:
-        """The messages where ``keep`` is true."""
         chosen = [self.messages[i] for i in np.flatnonzero(keep).tolist()]
         return TopicPoll(self.topic, chosen, self.partitions[keep], self.offsets[keep])
 
-    def last_offsets(self, positions: Mapping[TopicPartition, int]) -> dict[int, int]:
-        """The last offset of each partition.
+    def letter(self, index: int, stage: str, exception: str, message: str) -> DeadLetter:
+        source = self.messages[index]
+        return DeadLetter(
+            topic=self.topic,
+            partition=int(self.partitions[index]),
+            offset=int(self.offsets[index]),
+            key=source.key(),
+            value=source.value(),
+            headers=source.headers() or (),  # type: ignore[arg-type]
+            timestamp=source.timestamp()[1],
+            stage=stage,
+            exception=exception,
+            message=message,
+        )
 
-        Raises:
-            OutOfOrder: offsets do not rise from the position within a partition.
-        """
-        order = np.argsort(self.partitions, kind="stable")
-        partitions, offsets = self.partitions[order], self.offsets[order]
-        starts = np.flatnonzero(np.diff(partitions, prepend=-1))
-        ends = np.append(starts[1:], len(partitions))
-        steps = np.diff(offsets)
-        steps[starts[1:] - 1] = 1
-        if (steps <= 0).any():
-            raise OutOfOrder(self.topic)
-        last = {}
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            partition = int(partitions[start])
-            if offsets[start] < positions.get(TopicPartition(self.topic, partition), 1 << 62):
-                raise OutOfOrder(self.topic)
-            last[partition] = int(offsets[end - 1])
-        return last
+    def last_offsets(self, positions: Mapping[TopicPartition, int]) -> dict[int, int]:
+        """See :func:`last_offsets`."""
+        return last_offsets(self, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTable:
+    """One topic's records as Spark's Kafka source gives them.
+
+    ``table`` has ``value``, ``partition``, ``offset`` and ``timestamp``, and ``key`` and
+    ``headers`` where they are wanted.
+    """
+
+    topic: str
+    table: pa.Table
+
+    @property
+    def partitions(self) -> np.ndarray:
+        return np.asarray(self.table.column("partition"))
+
+    @property
+    def offsets(self) -> np.ndarray:
+        return np.asarray(self.table.column("offset"))
+
+    def raw(self, *, key: bool, timestamp: bool) -> pa.Table:
+        names = ["value", "partition", "offset", *(["key"] if key else [])]
+        columns = {n: self.table.column(n) for n in names}
+        for name in {"key", "value"} & columns.keys():
+            columns[name] = columns[name].cast(pa.binary())
+        if timestamp:
+            columns["timestamp"] = self.table.column("timestamp").cast(TIMESTAMP_TYPE, safe=False)
+        return pa.table(columns)
+
+    def only(self, keep: np.ndarray) -> TopicTable:
+        return TopicTable(self.topic, self.table.filter(pa.array(keep, pa.bool_())))
+
+    def letter(self, index: int, stage: str, exception: str, message: str) -> DeadLetter:
+        row = self.table.slice(index, 1)
+        names = row.column_names
+        headers = row.column("headers")[0].as_py() if "headers" in names else None
+        stamp = row.column("timestamp").cast(TIMESTAMP_TYPE, safe=False).cast(pa.int64())
+        return DeadLetter(
+            topic=self.topic,
+            partition=row.column("partition")[0].as_py(),
+            offset=row.column("offset")[0].as_py(),
+            key=row.column("key")[0].as_py() if "key" in names else None,
+            value=row.column("value")[0].as_py(),
+            headers=[(h["key"], h["value"]) for h in headers or ()],
+            timestamp=stamp[0].as_py(),
+            stage=stage,
+            exception=exception,
+            message=message,
+        )
+
+
+def last_offsets(records: RawRecords, positions: Mapping[TopicPartition, int]) -> dict[int, int]:
+    """The last offset of each partition.
+
+    Raises:
+        OutOfOrder: offsets do not rise from the position within a partition.
+    """
+    order = np.argsort(records.partitions, kind="stable")
+    partitions, offsets = records.partitions[order], records.offsets[order]
+    starts = np.flatnonzero(np.diff(partitions, prepend=-1))
+    ends = np.append(starts[1:], len(partitions))
+    steps = np.diff(offsets)
+    steps[starts[1:] - 1] = 1
+    if (steps <= 0).any():
+        raise OutOfOrder(records.topic)
+    last = {}
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        partition = int(partitions[start])
+        if offsets[start] < positions.get(TopicPartition(records.topic, partition), 1 << 62):
+            raise OutOfOrder(records.topic)
+        last[partition] = int(offsets[end - 1])
+    return last
 
 
 class OutOfOrder(Exception):

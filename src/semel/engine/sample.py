@@ -37,20 +37,60 @@ def schemas(
     pipeline = Pipeline(connector, raw, sink, target=sink.schema, transform=transform)
     unknown = [t for t in sorted({tp.topic for tp in positions}) if pipeline.schema(t) is None]
     for topic in unknown:
-        mine = {tp: at for tp, at in positions.items() if tp.topic == topic}
-        share = -(-_RECORDS // len(mine))
-        latest = cluster.latest(mine)
-        ends = {tp: min(latest[tp], at + share) for tp, at in mine.items()}
-        messages = [*itertools.chain.from_iterable(read_ranges(connector, raw, mine, ends))]
-        if not messages:
+        sample = _sample(connector, raw, cluster, topic, positions)
+        if sample is None:
             continue
-        batch = by_topic(messages)[0].raw(key=True, timestamp=True)
-        schema = pipeline.infer(topic, batch)
+        schema = _infer(pipeline, topic, sample)
         if schema is not None:
             found[topic] = schema
-            fields = ", ".join(f"{f.name} {f.type}" for f in schema)
-            log.info("topic %s: columns found in %d records: %s", topic, len(messages), fields)
-        converted = pipeline.convert(topic, batch)
+        converted = pipeline.convert(topic, sample)
         if converted.records.rows.num_rows:
             sink.accommodate(converted.records)
     return found
+
+
+def row_schemas(
+    connector: ConnectorConfig,
+    raw: Mapping[str, str],
+    sink: Sink,
+    cluster: Cluster,
+    positions: Mapping[TopicPartition, int],
+) -> dict[str, pa.Schema]:
+    """The columns of each topic's decoded rows, metadata included, for a DataFrame transform.
+
+    A topic without rows in the sample is left out.
+    """
+    found: dict[str, pa.Schema] = {}
+    pipeline = Pipeline(connector, raw, sink, target=sink.schema, frames=True)
+    for topic in sorted({tp.topic for tp in positions}):
+        sample = _sample(connector, raw, cluster, topic, positions)
+        if sample is None:
+            continue
+        _infer(pipeline, topic, sample)
+        rows = pipeline.convert(topic, sample).records.rows
+        if rows.num_rows:
+            found[topic] = rows.schema.remove_metadata()
+    return found
+
+
+def _sample(
+    connector: ConnectorConfig,
+    raw: Mapping[str, str],
+    cluster: Cluster,
+    topic: str,
+    positions: Mapping[TopicPartition, int],
+) -> pa.Table | None:
+    mine = {tp: at for tp, at in positions.items() if tp.topic == topic}
+    share = -(-_RECORDS // len(mine))
+    latest = cluster.latest(mine)
+    ends = {tp: min(latest[tp], at + share) for tp, at in mine.items()}
+    messages = [*itertools.chain.from_iterable(read_ranges(connector, raw, mine, ends))]
+    return by_topic(messages)[0].raw(key=True, timestamp=True) if messages else None
+
+
+def _infer(pipeline: Pipeline, topic: str, sample: pa.Table) -> pa.Schema | None:
+    schema = pipeline.infer(topic, sample)
+    if schema is not None:
+        fields = ", ".join(f"{f.name} {f.type}" for f in schema)
+        log.info("topic %s: columns found in %d records: %s", topic, sample.num_rows, fields)
+    return schema

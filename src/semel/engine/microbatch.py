@@ -1,0 +1,275 @@
+"""The micro-batch engine's driver: a Structured Streaming query whose batches semel commits.
+
+Spark plans the batches and reads Kafka; the ledger says where the first one begins. The query's
+checkpoint is scratch, new at each start: whatever ends the query, it starts again from the
+ledger's positions. See :mod:`semel.engine.microjob` for what happens to a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import (
+    AnalysisException,
+    ArithmeticException,
+    PySparkException,
+    PythonException,
+    SparkRuntimeException,
+    StreamingQueryException,
+)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from semel.config import ConnectorConfig, under
+from semel.engine import ranges
+from semel.engine.base import Progress, Run
+from semel.engine.deadletters import create_topic
+from semel.engine.microjob import FrameTransform, MicroBatches, Stopped
+from semel.errors import BadRecord, ConfigError, SemelError, ServiceError
+from semel.jars import SPARK_KAFKA
+from semel.kafka import client_config
+from semel.ledger import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_BACKOFF = (1.0, 60.0)
+_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_NOT_SPARKS = (
+    "bootstrap.servers",
+    "auto.offset.reset",
+    "key.deserializer",
+    "value.deserializer",
+    "interceptor.classes",
+    "isolation.level",
+    "sasl.username",
+    "sasl.password",
+)
+"""Consumer keys that Spark refuses or that are set here."""
+
+
+class MicroBatchEngine:
+    """One run of a connector."""
+
+    def __init__(self, run: Run, spark: SparkSession, transform: FrameTransform | None) -> None:
+        # Spark's own failOnDataLoss=false would skip in silence; the ledger records the hole.
+        skips = not run.connector.fail_on_data_loss
+        connector = replace(run.connector, offset_out_of_range="earliest") if skips else None
+        self._run = replace(run, connector=connector) if connector else run
+        self._spark = spark
+        self._transform = transform
+        self._progress = Progress()
+        self._in_hand = threading.Lock()
+        self._error: SemelError | None = None
+        self._failure = ""
+
+    def run(self) -> Progress:
+        """Run until stopped, caught up, or an error ends the connector.
+
+        Raises:
+            SemelError: what ended it.
+        """
+        require_source(self._spark)
+        targets = self._prepare()
+        backoff = _BACKOFF[0]
+        while True:
+            started = time.monotonic()
+            self._query(targets)
+            if self._error is not None:
+                raise self._error
+            if self._run.stop.is_set() or self._caught_up(targets):
+                return self._progress
+            if time.monotonic() - started > _BACKOFF[1]:
+                backoff = _BACKOFF[0]
+            log.warning(
+                "the streaming query ended (%s); it starts again in %.0f s",
+                self._failure or "early",
+                backoff,
+            )
+            self._progress.restarts += 1
+            self._run.stop.wait(backoff)
+            backoff = min(2 * backoff, _BACKOFF[1])
+
+    def _prepare(self) -> dict[TopicPartition, int]:
+        run = self._run
+        topics = run.cluster.matching(run.connector)
+        run.sink.prepare(topics)
+        run.sink.claim()
+        if run.connector.dead_letter_topic:
+            create_topic(run.connector, client_config(run.connector, run.raw, "admin"))
+        ranges.first_positions(run.connector, run.sink, run.cluster, topics)
+        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        return run.cluster.latest(partitions) if run.until_caught_up else {}
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        """Where the ledger stands for all partitions there are now."""
+        run = self._run
+        topics = run.cluster.matching(run.connector)
+        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        return ranges.positions(run.connector, run.sink, run.cluster, partitions)
+
+    def _caught_up(self, targets: Mapping[TopicPartition, int]) -> bool:
+        if not self._run.until_caught_up:
+            return False
+        seen = self._progress.positions
+        return all(seen.get(tp, 0) >= end for tp, end in targets.items())
+
+    # The query
+
+    def _query(self, targets: Mapping[TopicPartition, int]) -> None:
+        """Run one streaming query to its end."""
+        run = self._run
+        self._failure = ""
+        positions = self._positions()
+        self._progress.positions |= positions
+        if self._caught_up(targets):
+            return
+        batches = MicroBatches(run, self._transform, self._progress)
+        checkpoint = tempfile.mkdtemp(prefix="semel-checkpoint-")
+        reader = self._spark.readStream.format("kafka")
+        for name, value in kafka_options(run.connector, run.raw, positions).items():
+            reader = reader.option(name, value)
+        try:
+            writer = (
+                reader.load()
+                .writeStream.queryName(f"semel-{run.connector.name}-{time.time_ns()}")
+                .option("checkpointLocation", f"file://{checkpoint}")
+                .foreachBatch(lambda batch, _id: self._process(batches, batch))
+            )
+            if run.until_caught_up:
+                writer = writer.trigger(availableNow=True)
+            else:
+                writer = writer.trigger(processingTime=run.connector.processing_time)
+            self._watch(writer.start())
+        except AnalysisException as error:
+            raise ConfigError(f"connector {run.connector.name}: {_reason(error)}") from None
+        finally:
+            batches.close()
+            shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def _watch(self, query: StreamingQuery) -> None:
+        try:
+            while not query.awaitTermination(0.1):  # type: ignore[arg-type]
+                self._run.observe(self._progress)
+                if self._run.stop.is_set():
+                    with self._in_hand:  # the batch in hand ends first
+                        query.stop()
+        except StreamingQueryException as error:
+            self._failure = self._failure or _reason(error)
+        except (Py4JNetworkError, ConnectionError) as error:
+            raise ServiceError(
+                f"connector {self._run.connector.name}: Spark has gone: {_reason(error)}"
+            ) from None
+        self._run.observe(self._progress)
+
+    def _process(self, batches: MicroBatches, batch: DataFrame) -> None:
+        """Called by Spark, in a thread of its own. What is raised here ends the query."""
+        with self._in_hand:
+            if self._run.stop.is_set() or self._error is not None:
+                raise Stopped
+            try:
+                batches.process(batch)
+            except SemelError as error:
+                self._error = error
+                raise
+            except Stopped:
+                raise
+            except Exception as error:
+                self._failure = _reason(error)
+                self._error = self._lasting(error)
+                log.debug("a batch failed", exc_info=True)
+                raise
+
+    def _lasting(self, error: Exception) -> SemelError | None:
+        """What would fail again: an error of the transform's own code or of its expressions."""
+        code = isinstance(error, (PythonException, ArithmeticException, SparkRuntimeException))
+        if not code:
+            return None
+        return BadRecord(
+            f"connector {self._run.connector.name}: the transform fails on a record of this "
+            f"batch: {_reason(error)}. What is committed is committed; correct the transform, or "
+            "filter such records out before"
+        )
+
+
+def require_source(spark: SparkSession) -> None:
+    """Check that Spark can read Kafka.
+
+    Raises:
+        ConfigError: its Kafka source is missing; says how to add it.
+    """
+    session: Any = spark
+    if not session._jvm.org.apache.spark.util.Utils.classIsLoadable(_SOURCE):
+        packages = ",".join(SPARK_KAFKA.coordinates)
+        raise ConfigError(
+            "this Spark session has no Kafka source, which engine=micro-batch needs, and jars "
+            f"cannot be added to it any more. Start it with --packages {packages} (or "
+            "spark.jars.packages), or let semel start Spark"
+        )
+
+
+def kafka_options(
+    connector: ConnectorConfig, raw: Mapping[str, str], positions: Mapping[TopicPartition, int]
+) -> dict[str, str]:
+    """The options of Spark's Kafka source; client settings keep Java's names."""
+    starts: dict[str, dict[str, int]] = {}
+    for tp, at in positions.items():
+        starts.setdefault(tp.topic, {})[str(tp.partition)] = at
+    subscribed = (
+        {"subscribePattern": connector.topics_regex}
+        if connector.topics_regex
+        else {"subscribe": ",".join(connector.topics)}
+    )
+    given = under(raw, "consumer.override.")
+    options = {f"kafka.{k}": v for k, v in given.items() if k not in _NOT_SPARKS}
+    if "sasl.username" in given and "sasl.jaas.config" not in given:
+        mechanism = given.get("sasl.mechanism") or given.get("sasl.mechanisms", "PLAIN")
+        user, password = (
+            given[f"sasl.{k}"].replace("\\", "\\\\").replace('"', '\\"')
+            for k in ("username", "password")
+        )
+        options["kafka.sasl.jaas.config"] = (
+            f"{_LOGIN_MODULES.get(mechanism, _LOGIN_MODULES['PLAIN'])} required "
+            f'username="{user}" password="{password}";'
+        )
+    letters = connector.dead_letter_table or connector.dead_letter_topic
+    return {
+        **options,
+        **subscribed,
+        "kafka.bootstrap.servers": connector.bootstrap_servers,
+        "kafka.isolation.level": "read_committed",
+        "startingOffsets": json.dumps(starts) if starts else "earliest",
+        "maxOffsetsPerTrigger": str(connector.max_offsets_per_trigger),
+        "failOnDataLoss": "true",
+        "includeHeaders": "true" if letters else "false",
+    }
+
+
+def _reason(error: Exception) -> str:
+    """The line that says what happened: a Python error's last one, or the first one of Spark's."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if isinstance(error, PythonException):
+        raised = [n for n, line in enumerate(lines) if line.startswith("File ")]
+        after = [line for line in lines[raised[-1] :] if _is_error(line)] if raised else []
+        lines = after or lines
+    elif isinstance(error, PySparkException) and len(lines) > 1:
+        lines = [line for line in lines if "Exception:" in line][:1] or lines
+    return (lines or [type(error).__name__])[0][:500]
+
+
+def _is_error(line: str) -> bool:
+    name, colon, _ = line.partition(":")
+    return bool(colon) and name.replace(".", "").replace("_", "").isalnum() and "File" not in name

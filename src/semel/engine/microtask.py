@@ -1,0 +1,308 @@
+"""What a micro-batch runs on executors: decode raw records, and commit what becomes of them.
+
+A Spark task holds the records of one offset range. Without a transform it decodes and commits in
+one go. With one, decoding comes before it and the commit after it, in two Python workers of the
+same task; what must not pass through the transform (dead letters, tombstones, counts) goes around
+it as a :class:`Side`: in a file where the same task commits, to the driver where the driver does.
+
+Tasks answer with a :class:`Result` instead of raising, because Spark would try again. What a worker
+process keeps from batch to batch is one sink with its connection for each run.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from semel.config import ConnectorConfig
+from semel.delivery import Guarantee
+from semel.engine import frames
+from semel.engine.batch import Batcher
+from semel.engine.microcommit import (
+    Committer,
+    Result,
+    Side,
+    arranged,
+    assembled,
+    committed,
+    rejection_of,
+)
+from semel.engine.pipeline import Pipeline
+from semel.engine.poll import TopicTable
+from semel.errors import ConfigError, SemelError, TransientError
+from semel.failpoints import hit
+from semel.ledger import OffsetRange
+from semel.records import Rejected, RowsRejected
+from semel.sinks import sink_class
+
+COMMIT = "semel.commit"
+"""The Spark local property that tells a decoding task who commits: ``task`` or ``driver``."""
+
+_CHUNK = 64 * 1024 * 1024
+_RUNS_KEPT = 4
+
+Refused = Mapping[tuple[str, int, int], Rejected]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroSpec:
+    """What holds for a run; it travels in the closure of each job.
+
+    ``schemas`` are the value fields that the driver knows; ``version`` changes with them.
+    """
+
+    run: str
+    connector: ConnectorConfig
+    raw: Mapping[str, str]
+    guarantee: Guarantee
+    environment: Mapping[str, str]
+    frames: bool
+    version: int = 0
+    schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one job reads: ``ranges[i]`` is Spark partition ``i``.
+
+    ``schema`` holds the columns that decoded rows have on their way through a transform;
+    ``refused`` are records that the sink has refused before.
+    """
+
+    ranges: Sequence[OffsetRange]
+    refused: Refused = field(default_factory=dict)
+    schema: pa.Schema | None = None
+    id: str = ""
+
+
+class Worker:
+    """What a worker process keeps for a run."""
+
+    def __init__(self, spec: MicroSpec) -> None:
+        self.spec = spec
+        self.sink = sink_class(spec.connector.connector_class)(spec.connector, spec.raw)
+        self.committer = Committer(
+            spec.connector, spec.raw, spec.guarantee, self.sink, _partition_id()
+        )
+        self.batcher = self._batcher()
+
+    def renew(self, spec: MicroSpec) -> None:
+        """Take the driver's newer schemas."""
+        if spec.version != self.spec.version:
+            self.spec = spec
+            self.batcher = self._batcher()
+
+    def _batcher(self) -> Batcher:
+        spec = self.spec
+        pipeline = Pipeline(
+            spec.connector,
+            spec.raw,
+            self.sink,
+            target=self.sink.schema,
+            schemas=spec.schemas,
+            frames=spec.frames,
+        )
+        return Batcher(spec.connector, pipeline)
+
+
+_workers: dict[str, Worker] = {}
+
+
+def _worker(spec: MicroSpec) -> Worker:
+    found = _workers.pop(spec.run, None)
+    if found is None:
+        os.environ.update(spec.environment)
+        found = Worker(spec)
+    found.renew(spec)
+    _workers[spec.run] = found
+    while len(_workers) > _RUNS_KEPT:
+        _workers.pop(next(iter(_workers))).sink.close()
+    return found
+
+
+def _context() -> Any:
+    return TaskContext.get()
+
+
+def _partition_id() -> int:
+    context = _context()
+    return context.partitionId() if context else 0
+
+
+# Without a transform
+
+
+def commit_raw(
+    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Decode one range and commit it."""
+    index = _partition_id()
+    worker = _worker(spec)
+    range_ = reading.ranges[index]
+    polls = list(_chunks(range_.topic, batches))
+    hit("task.after_poll")
+    return _answer(index, lambda: _commit_raw(worker, range_, polls, index))
+
+
+def _commit_raw(
+    worker: Worker, range_: OffsetRange, polls: Sequence[TopicTable], index: int
+) -> Result:
+    tp = range_.topic_partition
+    refused: list[Rejected] = []
+    while True:
+        batch = worker.batcher.batch(
+            polls, {tp: range_.from_offset}, {tp: range_.until_offset}, refused
+        )
+        hit("task.after_convert")
+        try:
+            worker.committer.commit(batch)
+        except RowsRejected as rejection:
+            refused.extend(rejection.rejected)
+            continue
+        return committed(index, batch)
+
+
+def _chunks(topic: str, batches: Iterable[pa.RecordBatch]) -> Iterator[TopicTable]:
+    """Whole ranges at once are quickest, but an Arrow string array ends at 2 GiB."""
+    chunk: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        chunk.append(batch)
+        size += batch.nbytes
+        if size >= _CHUNK:
+            yield TopicTable(topic, pa.Table.from_batches(chunk))
+            chunk, size = [], 0
+    if chunk:
+        yield TopicTable(topic, pa.Table.from_batches(chunk))
+
+
+# Before a transform
+
+
+def decode(
+    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch], report: Any
+) -> Iterator[pa.RecordBatch]:
+    """Decode one range for a transform; ``report`` takes what goes around it to the driver."""
+    context = _context()
+    index = context.partitionId()
+    decoder = _Decoder(_worker(spec), reading, reading.ranges[index].topic)
+    for batch in batches:
+        try:
+            yield from decoder.decode(batch)
+        except SemelError as error:
+            decoder.side.failed = (type(error).__name__, str(error))
+    if context.getLocalProperty(COMMIT) == "task":
+        _side_file(spec.run, context).write_bytes(pickle.dumps(decoder.side))
+    else:
+        report.add([(reading.id, index, pickle.dumps(decoder.side))])
+
+
+class _Decoder:
+    def __init__(self, worker: Worker, reading: Reading, topic: str) -> None:
+        assert reading.schema is not None
+        self._batcher = worker.batcher
+        self._tolerates = worker.spec.connector.errors_tolerance == "all"
+        self._schema = reading.schema
+        self._refused = reading.refused
+        self._topic = topic
+        self.side = Side()
+
+    def decode(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        side = self.side
+        if side.stop is not None or side.failed is not None:
+            return []
+        poll = TopicTable(self._topic, pa.Table.from_batches([batch]))
+        records, letters = self._batcher.convert(poll, self._refused)
+        if letters and not self._tolerates:
+            side.stop = min(letters, key=lambda letter: letter.offset)
+            poll = poll.only(poll.offsets < side.stop.offset)
+            records, letters = self._batcher.convert(poll, {})
+        side.read += len(poll.offsets)
+        side.letters += letters
+        if records.tombstones is not None:
+            side.tombstones.append(records.tombstones)
+        if not records.rows.num_rows:
+            return []
+        self._grow(records.rows.schema)
+        return [] if side.grown is not None else frames.carry(records.rows, self._schema)
+
+    def _grow(self, found: pa.Schema) -> None:
+        known = self.side.grown or self._schema
+        found = found.remove_metadata()
+        if all(_holds(known, f) for f in found):
+            return
+        try:
+            merged = pa.unify_schemas([known, found], promote_options="permissive")
+        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            raise ConfigError(
+                f"values of topic {self._topic} do not agree on their types: {error}. Declare "
+                "them in value.converter.schema"
+            ) from None
+        if merged != known:
+            self.side.grown = merged
+
+
+def _holds(schema: pa.Schema, field_: pa.Field) -> bool:
+    at = schema.get_field_index(field_.name)
+    return bool(at >= 0 and (pa.types.is_null(field_.type) or schema.field(at).type == field_.type))
+
+
+# After a transform
+
+
+def commit_rows(
+    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Commit what a transform made of one range."""
+    index = _partition_id()
+    worker = _worker(spec)
+    parts = [batch for batch in batches if batch.num_rows]
+    path = _side_file(spec.run, _context())
+    if not path.exists():
+        return _answer(index, lambda: Result("unread", index))
+    side: Side = pickle.loads(path.read_bytes())
+    path.unlink()
+    return _answer(index, lambda: _commit_rows(worker, reading, index, parts, side))
+
+
+def _commit_rows(
+    worker: Worker, reading: Reading, index: int, parts: Sequence[pa.RecordBatch], side: Side
+) -> Result:
+    if side.failed is not None:
+        return Result("failed", index, error=side.failed[0], message=side.failed[1])
+    if side.grown is not None:
+        return Result("grown", index, grown=side.grown)
+    range_ = reading.ranges[index]
+    assert reading.schema is not None
+    tp = range_.topic_partition
+    rows = pa.Table.from_batches(parts) if parts else reading.schema.empty_table()
+    records = arranged(rows, reading.schema, range_.topic, [side], partition=range_.partition)
+    batch = assembled([range_], [side], [records], {tp: records.count})
+    hit("task.after_convert")
+    worker.committer.commit(batch)
+    return committed(index, batch)
+
+
+def _side_file(run: str, context: Any) -> Path:
+    return Path(tempfile.gettempdir()) / f"semel-{run}-{context.taskAttemptId()}"
+
+
+def _answer(index: int, action: Any) -> pa.RecordBatch:
+    """Run ``action`` and pack its result, or its error, as the one row that the task returns."""
+    try:
+        result = action()
+    except RowsRejected as rejection:
+        result = rejection_of(index, rejection)
+    except TransientError as error:
+        result = Result("transient", index, message=str(error))
+    except SemelError as error:
+        result = Result("failed", index, error=type(error).__name__, message=str(error))
+    return pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})
