@@ -1,0 +1,86 @@
+"""``python -m benchmarks``: measure, print tables, keep the figures."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.exactness import exactness
+from benchmarks.latency import latency
+from benchmarks.partitions import partitions
+from benchmarks.report import Figures, machine
+from benchmarks.rig import Rig, rig
+from benchmarks.throughput import throughput
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Suite(StrEnum):
+    """What can be measured."""
+
+    throughput = "throughput"
+    latency = "latency"
+    partitions = "partitions"
+    exactness = "exactness"
+    all = "all"
+
+
+def main(
+    suite: Annotated[Suite, typer.Argument(help="Which benchmark to run.")] = Suite.all,
+    records: Annotated[int, typer.Option(min=1000, help="Records of one run.")] = 2_000_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each contest.")] = 3,
+    tasks: Annotated[int, typer.Option(min=1, help="tasks.max of both sides.")] = 2,
+    rate: Annotated[
+        list[int] | None, typer.Option(help="Latency: records a second; may be repeated.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Latency: seconds measured at each rate.")] = 20.0,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where the services' data may lie meanwhile.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Where to write the figures as JSON.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Where to write the tables as Markdown.")
+    ] = None,
+) -> None:
+    """Measure semel beside Kafka Connect with Debezium's JDBC sink, on this machine."""
+    console = Console()
+    suites: dict[str, Callable[[Rig], Figures]] = {
+        "throughput": lambda r: throughput(r, records, repeats, tasks),
+        "latency": lambda r: latency(r, rate or [20, 1_000, 5_000], seconds),
+        "partitions": lambda r: partitions(r, records, repeats),
+        "exactness": lambda r: exactness(r, records, repeats, tasks),
+    }
+    chosen = list(suites) if suite is Suite.all else [suite.value]
+    stamp = time.strftime("%Y-%m-%d")
+    path = json_file or RESULTS / f"{stamp}{'' if suite is Suite.all else f'-{suite.value}'}.json"
+    document: dict[str, object] = {"date": stamp}
+    tables = []
+    for name in chosen:
+        began = time.monotonic()
+        with rig(console, directory) as running:  # new services each time: nothing is left over
+            document.setdefault("machine", machine(running))
+            figures = suites[name](running)
+        minutes = (time.monotonic() - began) / 60
+        console.print()
+        figures.print(console)
+        console.print(f"[dim]{name} took {minutes:.1f} minutes[/]\n", highlight=False)
+        document[name] = figures.document()
+        tables.append(figures.markdown())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=1, default=float) + "\n")
+        if markdown:
+            markdown.write_text("\n".join(tables))
+    console.print(f"figures: {path}", highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

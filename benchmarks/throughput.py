@@ -1,0 +1,160 @@
+"""Kafka to PostgreSQL: records a second, CPU and memory of semel and of Kafka Connect."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.measure import WARM, Sample, median, run
+from benchmarks.peer_connect import ConnectWorker
+from benchmarks.records import Workload, produce
+from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds
+from benchmarks.rig import Rig
+from benchmarks.sides import ENVELOPE, PLAIN, PLAIN_WITH_SCHEMA, Peer, Semel, Side
+
+PARTITIONS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """A side with the records it is given."""
+
+    side: str
+    records: str
+    envelope: bool
+    converter: Mapping[str, str]
+
+
+CONTESTS = (
+    Contest("peer", "with schema envelope", True, ENVELOPE),
+    Contest("semel", "with schema envelope", True, ENVELOPE),
+    Contest("peer", "plain, schema.content", False, PLAIN_WITH_SCHEMA),
+    Contest("semel", "plain", False, PLAIN),
+)
+"""Kafka Connect before 4.2 needs the envelope; since then its JSON converter can be given one
+schema for all records, which costs it less. Both are measured."""
+
+
+def throughput(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
+    """Insert and upsert, all contests, ``repeats`` times each, in turn."""
+    samples: dict[tuple[str, Contest], list[Sample]] = {}
+    workloads: dict[tuple[str, bool], tuple[str, Workload]] = {}
+    with ConnectWorker(rig.directory / "connect", rig.kafka.bootstrap_servers) as worker:
+        sides: dict[str, Side] = {"peer": Peer(worker), "semel": Semel(rig)}
+        for mode in ("insert", "upsert"):
+            for envelope in (True, False):
+                workload = Workload.of(
+                    records, PARTITIONS, updates=mode == "upsert", envelope=envelope
+                )
+                rig.say(f"{mode}: producing {workload.records:,} x {workload.bytes_each()} bytes")
+                workloads[mode, envelope] = produce(rig, workload), workload
+
+            def once(contest: Contest, mode: str = mode) -> Sample:
+                topic, workload = workloads[mode, contest.envelope]
+                return run(
+                    rig,
+                    sides[contest.side],
+                    topic,
+                    workload,
+                    upsert=mode == "upsert",
+                    converter=contest.converter,
+                    tasks=tasks,
+                )
+
+            for contest in CONTESTS:  # warm the worker's JVM and PostgreSQL's files: not counted
+                rig.say(f"{mode}: {_name(contest, sides)}: warm-up, {_shown(once(contest))}")
+            for repeat in range(repeats):
+                order = random.Random(repeat).sample(CONTESTS, len(CONTESTS))
+                for contest in order:
+                    sample = once(contest)
+                    samples.setdefault((mode, contest), []).append(sample)
+                    rig.say(
+                        f"{mode}: {_name(contest, sides)}: {repeat + 1}/{repeats}, {_shown(sample)}"
+                    )
+        start = worker.start_seconds
+    return _figures(samples, sides, tasks, records, repeats, start)
+
+
+def _name(contest: Contest, sides: Mapping[str, Side]) -> str:
+    return f"{sides[contest.side].name}, {contest.records}"
+
+
+def _shown(sample: Sample) -> str:
+    return f"{sample.rate:,.0f}/s ({sample.cpu:.1f} CPU s per million)"
+
+
+def _figures(
+    samples: Mapping[tuple[str, Contest], list[Sample]],
+    sides: Mapping[str, Side],
+    tasks: int,
+    records: int,
+    repeats: int,
+    start: float,
+) -> Figures:
+    rows: list[dict[str, Any]] = []
+    for (mode, contest), taken in sorted(
+        samples.items(), key=lambda item: (item[0][0], CONTESTS.index(item[0][1]))
+    ):
+        base = next(
+            median(s)
+            for (m, c), s in samples.items()
+            if m == mode and c.side == "peer" and c.envelope == contest.envelope
+        )
+        middle = median(taken)
+        rates = [s.rate for s in taken]
+        rows.append(
+            {
+                "mode": mode,
+                "side": sides[contest.side].name,
+                **middle,
+                "form": contest.records,
+                "lowest": min(rates),
+                "highest": max(rates),
+                "ratio": middle["rate"] / base["rate"],
+                "cpu_ratio": base["cpu"] / middle["cpu"],
+                "samples": [asdict(s) for s in taken],
+            }
+        )
+    enveloped = {
+        (r["mode"], r["side"]): r["rate"] for r in rows if r["form"] == CONTESTS[0].records
+    }
+    plain = {(r["mode"], r["side"]): r["rate"] for r in rows if r["form"] == "plain"}
+    semel, peer = sides["semel"].name, sides["peer"].name
+    headline = {mode: plain[mode, semel] / enveloped[mode, peer] for mode in ("insert", "upsert")}
+    return Figures(
+        name="throughput",
+        title=f"Kafka to PostgreSQL, {records:,} JSON records, {PARTITIONS} partitions, "
+        f"{tasks} tasks, warm: medians of {repeats}",
+        columns=[
+            Column("mode", "mode"),
+            Column("side", "side"),
+            Column("form", "records"),
+            Column("rate", "records/s", count),
+            Column("lowest", "lowest", count),
+            Column("highest", "highest", count),
+            Column("ratio", "ratio", ratio),
+            Column("cpu", "CPU s per million", seconds),
+            Column("cpu_postgres", "PostgreSQL CPU s", seconds),
+            Column("cpu_kafka", "Kafka CPU s", seconds),
+            Column("peak_pss", "peak memory, MiB", megabytes),
+            Column("overall_rate", "records/s with start", count),
+            Column("first_seconds", "first rows after, s", seconds),
+        ],
+        rows=rows,
+        notes=[
+            "Headline ratio, each side with the records that suit it (semel plain, Kafka Connect "
+            "with the envelope): "
+            + ", ".join(f"{mode} {value:.2f}x" for mode, value in headline.items())
+            + ".",
+            "ratio: to Kafka Connect on the same topic. Warm: between "
+            f"{WARM[0]:.0%} and {WARM[1]:.0%} of the records committed, seen by their rows in the "
+            "table. CPU: of that window, per million records, with that of PostgreSQL and Kafka "
+            "meanwhile apart.",
+            "Peak memory is the sum of proportional set sizes of all processes of a side. "
+            "Kafka Connect's worker is started once and stays warm from run to run; its start "
+            f"({start:.1f} s) is added where the start is included. semel starts anew each time.",
+        ],
+        facts={"headline": headline, "tasks": tasks, "repeats": repeats, "worker_start": start},
+    )
