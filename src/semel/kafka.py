@@ -7,15 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import (
+    Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
+    KafkaError,
     KafkaException,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from semel.config import ConnectorConfig, under
-from semel.errors import ConfigError, ServiceError
+from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.ledger import TopicPartition
 
 _TIMEOUT = 20.0
@@ -41,6 +43,16 @@ _JAVA_NAMES: dict[str, str | None] = {
 }
 _SASL_JAAS = re.compile(r"""(username|password)=["']?([^"'; ]+)["']?""")
 
+_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+_REFUSED = (
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
 RESERVED = ("group.id", "group.instance.id", "enable.auto.commit", "partition.assignment.strategy")
 """Consumer keys that the engine sets; overriding them would break the guarantee."""
 
@@ -62,6 +74,12 @@ def client_config(connector: ConnectorConfig, raw: Mapping[str, str], kind: str)
                 f"connector {connector.name}: consumer.override.{name} is set by semel: the "
                 "guarantee depends on it. Remove it"
             )
+    isolation = overrides.get("isolation.level", "read_committed")
+    if kind == "consumer" and isolation != "read_committed":
+        raise ConfigError(
+            f"connector {connector.name}: consumer.override.isolation.level={isolation}: semel "
+            "reads committed records only; an aborted transaction's are none. Remove it"
+        )
     config: dict[str, Any] = {"bootstrap.servers": connector.bootstrap_servers}
     for name, value in overrides.items():
         if name == "sasl.jaas.config":
@@ -73,36 +91,56 @@ def client_config(connector: ConnectorConfig, raw: Mapping[str, str], kind: str)
     return config
 
 
+def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+    """Let librdkafka judge the overrides, without connecting to anything.
+
+    Raises:
+        ConfigError: a setting that it does not know, or a value that it does not take.
+    """
+    for kind in ("consumer", "producer", "admin"):
+        config = client_config(connector, raw, kind)
+        group = {"group.id": connector.group_id}
+        try:
+            Consumer({**group, **config, "bootstrap.servers": "", "log_level": 0}).close()
+        except KafkaException as error:
+            raise ConfigError(
+                f"connector {connector.name}: {kind}.override.*: {error.args[0].str()}. The client "
+                "is librdkafka, which lacks some settings of the Java client: remove or correct it"
+            ) from None
+
+
 class Cluster:
-    """Questions to a Kafka cluster about topics, offsets and groups. Creates nothing."""
+    """Questions to a Kafka cluster about topics, offsets and groups. Creates nothing.
+
+    Every question may raise TransientError when no broker answers in time (it may pass), and
+    ServiceError when one refuses.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._servers = config["bootstrap.servers"]
         self._admin = AdminClient({**config, "log_level": 0}, logger=_quiet())
 
     def topics(self) -> dict[str, int]:
-        """Every topic with its number of partitions.
-
-        Raises:
-            ServiceError: no broker answers.
-        """
+        """Every topic with its number of partitions."""
         try:
             metadata = self._admin.list_topics(timeout=_TIMEOUT)
         except KafkaException as error:
-            raise self._unreachable(error) from None
+            raise self._failed(error) from None
         return {name: len(t.partitions) for name, t in metadata.topics.items() if t.error is None}
 
     def matching(self, connector: ConnectorConfig) -> dict[str, int]:
         """The connector's topics with their numbers of partitions.
 
+        ``topics.regex`` must match the whole name; Kafka's internal topics are left out.
+
         Raises:
             ConfigError: a topic named in ``topics`` does not exist; it is never created.
-            ServiceError: no broker answers.
         """
         found = self.topics()
         if connector.topics_regex:
             pattern = re.compile(connector.topics_regex)
-            return {n: p for n, p in found.items() if pattern.fullmatch(n)}
+            chosen = {n: p for n, p in found.items() if pattern.fullmatch(n)}
+            return {n: p for n, p in chosen.items() if n not in _INTERNAL}
         missing = [t for t in connector.topics if t not in found]
         if missing:
             raise ConfigError(
@@ -137,7 +175,7 @@ class Cluster:
                 for kp, answer in answers.items()
             }
         except KafkaException as error:
-            raise self._unreachable(error) from None
+            raise self._failed(error) from None
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The positions that a consumer group has published; empty when it has none."""
@@ -146,7 +184,7 @@ class Cluster:
             answer = self._admin.list_consumer_group_offsets(request, request_timeout=_TIMEOUT)
             found = answer[group].result().topic_partitions
         except KafkaException as error:
-            raise self._unreachable(error) from None
+            raise self._failed(error) from None
         return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
     def groups(self, prefix: str) -> list[str]:
@@ -154,14 +192,21 @@ class Cluster:
         try:
             listed = self._admin.list_consumer_groups(request_timeout=_TIMEOUT).result()
         except KafkaException as error:
-            raise self._unreachable(error) from None
+            raise self._failed(error) from None
         return sorted(g.group_id for g in listed.valid if g.group_id.startswith(prefix))
 
-    def _unreachable(self, error: KafkaException) -> ServiceError:
-        reason = error.args[0].str() if error.args else str(error)
-        return ServiceError(
-            f"no Kafka broker answers at {self._servers}: {reason}. Check bootstrap.servers and "
-            "that the broker runs"
+    def _failed(self, error: KafkaException) -> SemelError:
+        cause = error.args[0]
+        if cause.code() in _REFUSED:
+            return ServiceError(f"Kafka at {self._servers} refuses: {cause.str()}")
+        if cause.code() in _GONE:
+            return ServiceError(
+                f"Kafka at {self._servers}: {cause.str()}. Was a topic deleted, or created again "
+                "with fewer partitions?"
+            )
+        return TransientError(
+            f"no Kafka broker answers at {self._servers}: {cause.str()}. Check bootstrap.servers "
+            "and that the broker runs"
         )
 
 
@@ -169,6 +214,7 @@ def _quiet() -> Any:
     import logging
 
     logger = logging.getLogger("semel.kafka")
-    logger.addHandler(logging.NullHandler())
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
     logger.propagate = False
     return logger

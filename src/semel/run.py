@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import threading
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,8 @@ from typing import Any
 from semel import converters, delivery
 from semel.config import ConnectorConfig, check_keys, load, read, under
 from semel.delivery import Guarantee
-from semel.errors import ConfigError
-from semel.kafka import client_config
+from semel.errors import ConfigError, ServiceError, TransientError
+from semel.kafka import check_clients, client_config
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
 
@@ -62,7 +65,8 @@ def plan(
     ):
         below = under(raw, f"{where}.")
         converters.create(name, below, is_key=where == "key.converter", where=where)
-    client_config(connector, raw, "consumer")
+    check_clients(connector, raw)
+    _check_dead_letter_topic(connector)
     return Plan(connector, raw, sink, guarantee, _engine(connector, transform), warnings)
 
 
@@ -118,7 +122,8 @@ def run(
         task.cluster.matching(connector)  # before Spark starts: a clear error, at once
         spark = spark or SparkSession.getActiveSession()
         if spark is None:
-            spark = started = _session(planned)
+            with _kept_interrupt():
+                spark = started = _session(planned)
         if planned.engine == "micro-batch":
             from semel.engine.microbatch import MicroBatchEngine
 
@@ -126,6 +131,8 @@ def run(
         from semel.engine.direct import DirectEngine
 
         return DirectEngine(task, spark, transform).run()
+    except TransientError as error:
+        raise ServiceError(str(error)) from None
     finally:
         planned.sink.close()
         if started is not None:
@@ -138,6 +145,30 @@ def _session(planned: Plan) -> SparkSession:
     if planned.engine == "micro-batch":
         return micro_batch_session(planned.connector, planned.raw)
     return session(planned.connector, planned.raw)
+
+
+@contextmanager
+def _kept_interrupt() -> Iterator[None]:
+    """PySpark installs a handler for SIGINT that cancels all jobs: keep the one that is there."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if main and before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _check_dead_letter_topic(connector: ConnectorConfig) -> None:
+    name = connector.dead_letter_topic
+    if name and (
+        name in connector.topics
+        or (connector.topics_regex and re.fullmatch(connector.topics_regex, name))
+    ):
+        raise ConfigError(
+            f"connector {connector.name}: errors.deadletterqueue.topic.name={name} is among the "
+            "topics that it reads: dead letters would come back. Choose another name"
+        )
 
 
 def _engine(connector: ConnectorConfig, transform: Callable[..., Any] | None) -> str:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import secrets
+import socket
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
@@ -68,6 +71,7 @@ class ControlServer:
         self._lines: set[Connection[Any, Any]] = set()
         self._lock = threading.Lock()
         self._stopping = False
+        self._closed = False
         threading.Thread(target=self._accept, daemon=True, name="semel-control").start()
 
     def address(self, host: str) -> Address:
@@ -85,25 +89,24 @@ class ControlServer:
 
     def close(self) -> None:
         """Hang up; tasks that are still there stop."""
-        self._listener.close()
+        self._closed = True
+        host, port = self._listener.address
+        with contextlib.suppress(OSError):  # wakes up the thread that accepts
+            socket.create_connection(("127.0.0.1" if host == "0.0.0.0" else host, port)).close()
         with self._lock:
             for line in self._lines:
-                with contextlib.suppress(OSError):
-                    line.close()
+                _hang_up(line)
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 line = self._listener.accept()
             except Exception as error:
-                if self._listener_closed():
-                    return
                 log.debug("a connection was refused: %s", error)
+                time.sleep(0.01)
                 continue
             threading.Thread(target=self._listen, args=(line,), daemon=True).start()
-
-    def _listener_closed(self) -> bool:
-        return getattr(self._listener, "_listener", None) is None
+        self._listener.close()
 
     def _listen(self, line: Connection[Any, Any]) -> None:
         with self._lock:
@@ -116,6 +119,7 @@ class ControlServer:
                 self.reports.put(line.recv())
         with self._lock:
             self._lines.discard(line)
+        line.close()
 
 
 class ControlLine:
@@ -134,7 +138,7 @@ class ControlLine:
             self._line.send(report)
 
     def close(self) -> None:
-        self._line.close()
+        _hang_up(self._line)
 
     def _listen(self) -> None:
         try:
@@ -143,3 +147,9 @@ class ControlLine:
         except (OSError, EOFError):
             self.orphaned = True
         self.stop.set()
+
+
+def _hang_up(line: Connection[Any, Any]) -> None:
+    """End the connection although a thread waits in it: closing the descriptor alone would not."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as open_:
+        open_.shutdown(socket.SHUT_RDWR)

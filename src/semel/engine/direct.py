@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _BACKOFF = (1.0, 60.0)
 _SETTLE = 20.0
+_ATTEMPTS = 1_000_000
+"""Attempts are numbered through all jobs of a run; Spark begins anew with each job."""
 
 
 class DirectEngine:
@@ -96,7 +98,7 @@ class DirectEngine:
     ) -> None:
         backoff = _BACKOFF[0]
         while True:
-            job = _Job(self._spark, spec)
+            job = _Job(self._spark, spec, self._progress.restarts)
             started = time.monotonic()
             self._watch(server, job, targets)
             if self._error is not None or self._run.stop.is_set() or self._caught_up(targets):
@@ -109,7 +111,8 @@ class DirectEngine:
                 backoff,
             )
             self._progress.restarts += 1
-            self._run.stop.wait(backoff)
+            if self._run.stop.wait(backoff):
+                return
             backoff = min(2 * backoff, _BACKOFF[1])
 
     def _watch(
@@ -178,7 +181,8 @@ class DirectEngine:
 class _Job:
     """The Spark job, started in a thread of its own because it lasts."""
 
-    def __init__(self, spark: SparkSession, spec: TaskSpec) -> None:
+    def __init__(self, spark: SparkSession, spec: TaskSpec, number: int) -> None:
+        self._first_attempt = number * _ATTEMPTS
         self._context = spark.sparkContext
         self._group = f"semel-{spec.connector.name}-{time.time_ns()}"
         self._spec = spec
@@ -197,9 +201,11 @@ class _Job:
         spec, tasks = self._spec, self._spec.connector.tasks_max
         self._context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
 
+        first = self._first_attempt
+
         def body(index: int, _rows: Iterable[int]) -> Iterable[int]:
             context = TaskContext.get()
-            run_task(spec, index, context.attemptNumber() if context else 0)
+            run_task(spec, index, first + (context.attemptNumber() if context else 0))
             return ()
 
         try:

@@ -1,0 +1,78 @@
+"""A task's Kafka consumer: its configuration, its subscription, and the meaning of its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from semel.config import ConnectorConfig
+from semel.errors import Fenced, SemelError, ServiceError
+from semel.kafka import client_config
+
+METADATA_AGE = "topic.metadata.refresh.interval.ms"
+SEEK_AGAIN = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+"""Errors after which the position must be looked up, and judged, again."""
+
+_FENCED = (KafkaError._FATAL, KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID)
+_REFUSED = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+)
+
+
+def consumer_config(
+    connector: ConnectorConfig, raw: Mapping[str, str], index: int
+) -> dict[str, Any]:
+    """librdkafka's configuration of one task. The keys at its end cannot be overridden."""
+    return {
+        "fetch.queue.backoff.ms": 10,
+        "queued.min.messages": max(100_000, connector.max_poll_records),
+        # Short, because the ledger, not the session, keeps a zombie from doing harm.
+        "session.timeout.ms": 10_000,
+        METADATA_AGE: 30_000,
+        "log_level": 0,
+        **client_config(connector, raw, "consumer"),
+        "isolation.level": "read_committed",
+        "queued.max.messages.kbytes": max(1, connector.max_poll_bytes // 1024),
+        "group.id": connector.group_id,
+        "group.instance.id": f"{connector.group_id}-{index}",
+        "client.id": f"semel-{connector.name}-{index}",
+        "partition.assignment.strategy": "roundrobin",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "allow.auto.create.topics": False,
+    }
+
+
+def fenced(connector: ConnectorConfig, index: int, reason: str) -> Fenced:
+    """The error of a task whose place in the group another one has taken."""
+    return Fenced(
+        f"connector {connector.name}: task {index} was fenced: another run of this connector has "
+        f"taken its place in consumer group {connector.group_id} ({reason}). This one has stopped; "
+        "nothing was written twice"
+    )
+
+
+def translated(connector: ConnectorConfig, index: int, error: KafkaError) -> SemelError | None:
+    """What a consumer's error means for the connector; None if it passes by itself."""
+    code = error.code()
+    if code in _FENCED or error.fatal():
+        return fenced(connector, index, error.str())
+    if code in _REFUSED:
+        return ServiceError(f"connector {connector.name}: {error.str()}")
+    return None
+
+
+def raised(connector: ConnectorConfig, index: int, error: KafkaException) -> SemelError:
+    """The same for an error that a call to the consumer has raised."""
+    cause = error.args[0]
+    return translated(connector, index, cause) or ServiceError(
+        f"connector {connector.name}: Kafka: {cause.str()}"
+    )

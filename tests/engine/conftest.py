@@ -1,0 +1,73 @@
+"""What the engine's tests share: a connector's configuration, and runs that end with the test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.embedded import Kafka
+from tests.engine.harness import Running, name
+
+Config = dict[str, str]
+Configure = Callable[..., Config]
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def configure(kafka: Kafka, database: str) -> Configure:
+    """A connector from the session's Kafka to the test's database, with keys of the test's own."""
+
+    def make(topics: str, keys: dict[str, Any] | None = None) -> Config:
+        config = {
+            "name": name(),
+            "connector.class": "postgresql",
+            "topics": topics,
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "connection.url": database,
+            "auto.create": "true",
+            "provenance": "true",
+            "value.converter.schemas.enable": "false",
+            "retry.backoff.ms": "200",
+            **(keys or {}),
+        }
+        return {k: v for k, v in config.items() if v is not None}
+
+    return make
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts connectors; those that still run at the test's end are stopped."""
+    started: list[Running] = []
+
+    def begin(*arguments: Any, **keys: Any) -> Running:
+        started.append(Running(*arguments, **keys))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.end()
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> Path:
+    """A directory for failpoints."""
+    path = tmp_path / "failpoints"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[Config], Path]:
+    """A configuration as a file."""
+
+    def write(config: Config) -> Path:
+        path = tmp_path / f"{config.get('name', 'connector')}.json"
+        path.write_text(json.dumps(config))
+        return path
+
+    return write

@@ -1,0 +1,286 @@
+"""The direct engine without Spark's start: its driver, and its tasks in processes of their own.
+
+``LocalSpark`` stands in for the session that the driver gets. It does for a job what Spark does:
+one process a task, and a new one, with the next attempt number, for each that dies. The driver, the
+tasks, Kafka and PostgreSQL are the real ones.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_postgresql.dbapi as adbc
+from pyspark import TaskContext, cloudpickle
+
+from semel import failpoints, run
+from semel.audit import AuditReport, audit
+from semel.engine.direct import Progress
+from semel.ledger import TopicPartition
+from semel.run import plan
+from tests.conftest import wait_gone
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["semel.engine.direct", "adbc_driver_postgresql.dbapi", __name__])
+PATIENCE = 60.0
+
+
+class _Attempt:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def attemptNumber(self) -> int:
+        return self._number
+
+
+def _work(body: bytes, index: int, attempt: int, points: str | None) -> None:
+    """The process of one task."""
+    os.setpgid(0, 0)
+    failpoints._directory = points
+    TaskContext._taskContext = _Attempt(attempt)  # type: ignore[assignment]
+    list(cloudpickle.loads(body)(index, iter(())))
+
+
+class LocalSpark:
+    """A session without a JVM; ``workers`` holds the process of each task that runs.
+
+    ``only`` starts just these tasks; ``restarts`` is how often a task that dies is started again
+    before the job fails.
+    """
+
+    def __init__(
+        self,
+        points: Path | None = None,
+        *,
+        only: Sequence[int] | None = None,
+        restarts: int = 1000,
+    ) -> None:
+        self.points = points
+        self.only = only
+        self.restarts = restarts
+        self.workers: dict[int, ForkServerProcess] = {}
+        self.attempts: collections.Counter[int] = collections.Counter()
+        self.jobs = 0
+        self.conf = {"spark.driver.host": "127.0.0.1"}
+        self.master = "local[*]"
+        self._cancelled = False
+
+    @property
+    def sparkContext(self) -> LocalSpark:
+        return self
+
+    def setJobGroup(self, *_arguments: object) -> None:
+        self._cancelled = False
+
+    def cancelJobGroup(self, _group: str) -> None:
+        self._cancelled = True
+
+    def parallelize(self, _items: Iterable[int], slices: int) -> LocalSpark:
+        self._slices = slices
+        return self
+
+    def mapPartitionsWithIndex(self, body: Callable[..., Any]) -> LocalSpark:
+        self._body = cloudpickle.dumps(body)
+        return self
+
+    def count(self) -> int:
+        """Run the job to its end, as Spark's DAG scheduler would."""
+        self.jobs += 1
+        indices = range(self._slices) if self.only is None else self.only
+        left = dict.fromkeys(indices, 0)
+        for index in left:
+            self._start(index, 0)
+        try:
+            while left:
+                time.sleep(0.01)
+                for index in list(left):
+                    code = self.workers[index].exitcode
+                    if code == 0:
+                        del left[index]
+                    elif code is not None:
+                        left[index] += 1
+                        if left[index] > self.restarts:
+                            raise RuntimeError(f"Error: task {index} died with {code}")
+                        self._start(index, left[index])
+                    elif self._cancelled:
+                        raise RuntimeError("Error: the job was cancelled")
+        finally:
+            for worker in self.workers.values():
+                worker.kill()
+        return 0
+
+    def _start(self, index: int, attempt: int) -> None:
+        self.attempts[index] = attempt
+        points = str(self.points) if self.points else None
+        worker = _SERVER.Process(target=_work, args=(self._body, index, attempt, points))
+        worker.daemon = True
+        worker.start()
+        self.workers[index] = worker
+
+    def signal(self, index: int, number: signal.Signals) -> int:
+        """Signal a task's process; returns its id."""
+        pid = self.workers[index].pid
+        assert pid is not None
+        os.kill(pid, number)
+        return pid
+
+
+class Running:
+    """A connector that runs in a thread of the test, its tasks in processes."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        transform: Callable[..., Any] | None = None,
+        *,
+        spark: Any = None,
+        until_caught_up: bool = False,
+    ) -> None:
+        self.spark = LocalSpark() if spark is None else spark
+        self.progress = Progress()
+        self.error: BaseException | None = None
+        self.halt = threading.Event()
+        self._arguments = (dict(config), transform, until_caught_up)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        config, transform, until_caught_up = self._arguments
+        try:
+            self.progress = run(
+                config,
+                transform,
+                spark=self.spark,
+                until_caught_up=until_caught_up,
+                stop=self.halt,
+                observe=self._observe,
+            )
+        except BaseException as error:
+            self.error = error
+
+    def _observe(self, progress: Progress) -> None:
+        self.progress = progress
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def wait(self, timeout: float = PATIENCE) -> Progress:
+        """The run's totals once it has ended; raises what ended it."""
+        self._thread.join(timeout)
+        assert not self.alive, f"still running after {timeout} s: {self.progress}"
+        if self.error is not None:
+            raise self.error
+        return self.progress
+
+    def until(self, condition: Callable[[Progress], bool], timeout: float = PATIENCE) -> None:
+        """Wait until the progress is as wanted."""
+        wait_until(lambda: condition(self.progress) or not self.alive, timeout)
+        if not self.alive and self.error is not None:
+            raise self.error
+        assert condition(self.progress), self.progress
+
+    def stop(self) -> Progress:
+        """Ask it to stop, as SIGTERM does, and wait."""
+        self.halt.set()
+        return self.wait()
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever state it is in."""
+        self.halt.set()
+        if isinstance(self.spark, LocalSpark):
+            for worker in list(self.spark.workers.values()):
+                if worker.pid is not None and worker.exitcode is None:
+                    os.kill(worker.pid, signal.SIGCONT)
+        self._thread.join(PATIENCE)
+        assert not self.alive
+        if isinstance(self.spark, LocalSpark):
+            assert all(wait_gone(w.pid) for w in self.spark.workers.values() if w.pid)
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.02)
+
+
+def caught_up(
+    config: Mapping[str, Any],
+    transform: Callable[..., Any] | None = None,
+    *,
+    spark: Any = None,
+    timeout: float = PATIENCE,
+) -> Progress:
+    """Run a connector until everything that Kafka holds is committed."""
+    running = Running(config, transform, spark=spark, until_caught_up=True)
+    try:
+        return running.wait(timeout)
+    finally:
+        running.end()
+
+
+def name() -> str:
+    return f"c{uuid.uuid4().hex[:8]}"
+
+
+def records(count: int, start: int = 0) -> list[bytes]:
+    """JSON values that :func:`ids` recognises."""
+    return [
+        json.dumps({"id": i, "text": f"text {i}"}).encode() for i in range(start, start + count)
+    ]
+
+
+def sql(url: str, statement: str) -> list[Any]:
+    """The rows of a query (single values where it has one column); any other statement runs."""
+    with adbc.connect(url, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        if cursor.description is None:
+            return []
+        rows = cursor.fetchall()
+    return [row[0] for row in rows] if rows and len(rows[0]) == 1 else rows
+
+
+def ids(url: str, table: str) -> list[int]:
+    return sorted(sql(url, f'SELECT id FROM "{table}"'))
+
+
+def positions(config: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """The ledger."""
+    sink = plan(config).sink
+    try:
+        return {e.topic_partition: e.position for e in sink.entries()}
+    finally:
+        sink.close()
+
+
+def assert_nothing_lost_nothing_twice(
+    config: Mapping[str, Any],
+    expected: Iterable[int],
+    transform: Callable[..., Any] | None = None,
+) -> AuditReport:
+    """The claim of every exactly-once test, told twice: by the audit, and straight from SQL.
+
+    ``expected`` are the ``id`` values that must stand in the tables of ``topics`` once each.
+    """
+    found = []
+    for topic in config["topics"].split(","):
+        found += ids(config["connection.url"], topic)
+    wanted = collections.Counter(expected)
+    seen = collections.Counter(found)
+    lost, twice = wanted - seen, seen - wanted
+    assert not lost, f"{lost.total()} lost, such as {sorted(lost)[:5]}"
+    assert not twice, f"{twice.total()} twice or strange, such as {sorted(twice)[:5]}"
+    report = audit(config, transform)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+    return report
