@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.ledger import TopicPartition
 
 _TIMEOUT = 20.0
+_GONE_AFTER = 3.0
+"""A broker may hear of a new partition later than its clients."""
 
 # The Java client's name -> librdkafka's, where they differ; None: has no counterpart.
 _JAVA_NAMES: dict[str, str | None] = {
@@ -118,7 +121,11 @@ class Cluster:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._servers = config["bootstrap.servers"]
-        self._admin = AdminClient({**config, "log_level": 0}, logger=_quiet())
+        self._config = {**config, "log_level": 0}
+        self._admin = self._connected()
+
+    def _connected(self) -> AdminClient:
+        return AdminClient(self._config, logger=_quiet())
 
     def topics(self) -> dict[str, int]:
         """Every topic with its number of partitions."""
@@ -166,16 +173,25 @@ class Cluster:
         request = {KafkaPartition(tp.topic, tp.partition): spec for tp in partitions}
         if not request:
             return {}
-        try:
-            answers = self._admin.list_offsets(
-                request, isolation_level=level, request_timeout=_TIMEOUT
-            )
-            return {
-                TopicPartition(kp.topic, kp.partition): answer.result().offset
-                for kp, answer in answers.items()
-            }
-        except KafkaException as error:
-            raise self._failed(error) from None
+        asked = time.monotonic()
+        while True:
+            try:
+                answers = self._admin.list_offsets(
+                    request, isolation_level=level, request_timeout=_TIMEOUT
+                )
+                return {
+                    TopicPartition(kp.topic, kp.partition): answer.result().offset
+                    for kp, answer in answers.items()
+                }
+            except KafkaException as error:
+                code = error.args[0].code()
+                patience = _GONE_AFTER if code in _GONE else _TIMEOUT
+                if code in _REFUSED or time.monotonic() - asked > patience:
+                    raise self._failed(error) from None
+                # After a leader election librdkafka's ListOffsets asks with the old leader epoch,
+                # and goes on to do so however often it is refused: only a new client asks anew.
+                self._admin = self._connected()
+                time.sleep(0.1)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The positions that a consumer group has published; empty when it has none."""
