@@ -11,7 +11,7 @@ import sys
 import typer
 from rich.console import Console
 
-from semel.cli import connector, demo, offsets, proof, services
+from semel.cli import connector, demo, drill, offsets, proof, services
 from semel.errors import SemelError
 
 _EXIT_CODES = """
@@ -31,6 +31,7 @@ app = typer.Typer(
 connector.register(app)
 proof.register(app)
 demo.register(app)
+drill.register(app)
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(services.app, name="services")
 

@@ -1,0 +1,304 @@
+"""Injecting one fault and seeing the connector recover from it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from semel.drill.plan import ANY_MOMENT, Fault, Kind
+from semel.drill.stage import SESSION, DrillFailed, Process, Stage
+from semel.drill.traffic import Traffic
+from semel.errors import SemelError
+from semel.ledger import TopicPartition
+
+PATIENCE = 90.0
+_FENCED_STATUS = 4
+_KICK_EVERY = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What must be passed for a recovery to count: all that Kafka held when the fault struck, and
+    on every partition something more than the ledger held."""
+
+    at: float
+    latest: Mapping[TopicPartition, int]
+    positions: Mapping[TopicPartition, int]
+
+    def missing(self, positions: Mapping[TopicPartition, int]) -> list[str]:
+        """The partitions that have not got there yet, and how far they are."""
+        return [
+            f"{tp} at {positions.get(tp)}, must reach {end} and pass {self.positions.get(tp)}"
+            for tp, end in self.latest.items()
+            if positions.get(tp, -1) < end or positions.get(tp, -1) <= self.positions.get(tp, -1)
+        ]
+
+
+class Injector:
+    """Strikes on a stage, one fault after another."""
+
+    def __init__(self, stage: Stage, traffic: Traffic, seed: int) -> None:
+        self._stage = stage
+        self._traffic = traffic
+        self._dice = random.Random(f"{seed} targets")
+        self._kicked = 0.0
+
+    def inject(self, fault: Fault) -> float:
+        """Inject a fault and wait until the connector has gone on; returns how long that took.
+
+        Raises:
+            DrillFailed: it could not be injected, or the connector has not gone on.
+        """
+        return _INJECT[fault.kind](self, fault)
+
+    # Seeing it recover
+
+    def mark(self) -> Mark:
+        """From here on it must go on."""
+        at = time.monotonic()
+        return Mark(at, self._latest(), self._stage.positions())
+
+    def _latest(self) -> dict[TopicPartition, int]:
+        """Where Kafka's records end; a broker that has just started may not know yet."""
+        found: dict[TopicPartition, int] = {}
+
+        def known() -> bool:
+            try:
+                found.update(self._stage.latest())
+            except SemelError:
+                return False
+            return True
+
+        self._stage.until(known, PATIENCE, "Kafka does not say where its records end")
+        return found
+
+    def gone_on(self, mark: Mark, patience: float = PATIENCE) -> float:
+        """Wait until the ledger has passed the mark; returns the seconds since the mark."""
+        missing = ["nothing seen yet"]
+
+        def passed() -> bool:
+            status = self._stage.running.status
+            if status is not None:
+                raise DrillFailed(f"the connector has ended: {self._stage.running.end()}")
+            missing[:] = mark.missing(self._stage.positions())
+            return not missing
+
+        self._stage.until(
+            passed,
+            patience,
+            lambda: (
+                f"the connector has not gone on: {'; '.join(missing)}; see "
+                f"{self._stage.running.log}"
+            ),
+            meanwhile=self._kick,
+        )
+        return time.monotonic() - mark.at
+
+    def _kick(self) -> None:
+        """Records on the way, but not without limit."""
+        now = time.monotonic()
+        if now - self._kicked > _KICK_EVERY:
+            self._kicked = now
+            self._traffic.kick()
+
+    # Striking
+
+    def _at(self, fault: Fault, action: str, by_hand: Callable[[], int]) -> int:
+        """Strike at the fault's place or moment; returns the process that was hit."""
+        self._stage.remember()
+        if fault.place == ANY_MOMENT:
+            self._traffic.kick()
+            time.sleep(fault.delay)
+            return by_hand()
+        before = len(self._stage.fired())
+        self._stage.arm(fault.place, action, fault.skip)
+        try:
+            self._stage.until(
+                lambda: len(self._stage.fired()) > before,
+                30,
+                f"failpoint {fault.place} was not reached",
+                meanwhile=self._kick,
+            )
+        finally:
+            self._stage.disarm()
+        return self._stage.fired()[-1]
+
+    def _signal_worker(self, number: signal.Signals) -> int:
+        def strike() -> bool:
+            workers = sorted(self._stage.workers(), key=lambda p: p.pid)
+            if not workers:
+                return False
+            chosen = self._dice.choice(workers)
+            try:
+                chosen.send_signal(number)
+            except psutil.NoSuchProcess:
+                return False
+            hit.append(chosen.pid)
+            return True
+
+        hit: list[int] = []
+        self._stage.until(strike, 30, "no Python worker runs")
+        return hit[0]
+
+    def _driver_kill(self, fault: Fault) -> float:
+        process = self._stage.running
+
+        def by_hand() -> int:
+            os.kill(process.pid, signal.SIGKILL)
+            return process.pid
+
+        self._at(fault, "kill-driver", by_hand)
+        mark = self.mark()
+        self._stage.until(lambda: process.status is not None, 10, "the driver has not died")
+        self._stage.start()
+        return self.gone_on(mark)
+
+    def _worker_kill(self, fault: Fault) -> float:
+        self._at(fault, "kill-worker", lambda: self._signal_worker(signal.SIGKILL))
+        return self.gone_on(self.mark())
+
+    def _error(self, fault: Fault) -> float:
+        self._at(fault, "raise", lambda: 0)
+        return self.gone_on(self.mark())
+
+    def _executor_kill(self, fault: Fault) -> float:
+        def by_hand() -> int:
+            executors = sorted(self._stage.executors(), key=lambda p: p.pid)
+            if not executors:
+                raise DrillFailed("no executor runs")
+            chosen = self._dice.choice(executors)
+            chosen.kill()
+            return int(chosen.pid)
+
+        self._at(fault, "kill-executor", by_hand)
+        return self.gone_on(self.mark())
+
+    def _freeze(self, fault: Fault) -> psutil.Process:
+        pid = self._at(fault, "freeze", lambda: self._signal_worker(signal.SIGSTOP))
+        try:
+            frozen = psutil.Process(pid)
+            self._stage.until(
+                lambda: frozen.status() == psutil.STATUS_STOPPED, 5, f"process {pid} did not freeze"
+            )
+        except psutil.NoSuchProcess:
+            raise DrillFailed(f"process {pid}, which was to freeze, has ended") from None
+        return frozen
+
+    def _zombie(self, fault: Fault) -> float:
+        frozen = self._freeze(fault)
+        mark = self.mark()
+        # With one task nobody is there to take over.
+        seconds = self.gone_on(mark) if self._stage.tasks > 1 else SESSION + 1
+        # Its session must be over, also where it held no partition.
+        time.sleep(max(0.0, SESSION + 1 - (time.monotonic() - mark.at)))
+        mark = self.mark()
+        frozen.resume()
+        self._whole()
+        self.gone_on(mark)
+        return seconds
+
+    def _replaced_zombie(self, fault: Fault) -> float:
+        frozen = self._freeze(fault)
+        mark = self.mark()
+        # Its daemon would end it together with the executor: a zombie is cut off from both.
+        daemon = frozen.parent()
+        java = daemon.parent() if daemon is not None else None
+        if daemon is None or java is None or not java.name().startswith("java"):
+            raise DrillFailed(f"process {frozen.pid} is no worker of an executor")
+        daemon.suspend()
+        java.kill()
+        seconds = self.gone_on(mark)
+        mark = self.mark()
+        frozen.resume()
+        self.gone_on(mark)
+        daemon.resume()
+        self._whole()
+        return seconds
+
+    def _whole(self) -> None:
+        """Every task is back in the consumer group: a zombie has found out what became of it."""
+        self._stage.until(
+            self._stage.group_is_whole,
+            PATIENCE,
+            "not every task is in the consumer group again",
+            meanwhile=self._kick,
+        )
+
+    def _service(self, fault: Fault, action: Callable[[], object]) -> float:
+        self._traffic.kick()
+        time.sleep(fault.delay)
+        at = time.monotonic()
+        action()
+        mark = self.mark()
+        self.gone_on(mark)
+        return time.monotonic() - at
+
+    def _postgres_restart(self, fault: Fault) -> float:
+        return self._service(fault, self._stage.services.postgres.restart)
+
+    def _postgres_kill(self, fault: Fault) -> float:
+        postgres = self._stage.services.postgres
+
+        def crash() -> None:
+            postgres.kill()
+            postgres.start()
+
+        return self._service(fault, crash)
+
+    def _broker_restart(self, fault: Fault) -> float:
+        return self._service(fault, self._stage.services.kafka.restart)
+
+    def _broker_kill(self, fault: Fault) -> float:
+        kafka = self._stage.services.kafka
+
+        def crash() -> None:
+            kafka.kill()
+            kafka.start()
+
+        return self._service(fault, crash)
+
+    def _second_driver(self, _fault: Fault) -> float:
+        self._stage.remember()
+        first, second = self._stage.running, self._stage.launch()
+        at = time.monotonic()
+        self.one_is_fenced(first, second)
+        self.gone_on(self.mark())
+        return time.monotonic() - at
+
+    def one_is_fenced(self, first: Process, second: Process) -> None:
+        """Wait until one of two processes has given way, and check that it says why."""
+        both = (first, second)
+        try:
+            self._stage.until(
+                lambda: any(p.status is not None for p in both),
+                PATIENCE,
+                "two drivers run and neither was fenced",
+                meanwhile=self._kick,
+            )
+        finally:
+            loser = first if first.status is not None else second
+            self._stage.process = second if loser is first else first
+            self._stage.adopt(loser)
+        if loser.status != _FENCED_STATUS or not loser.says("fenced"):
+            raise DrillFailed(f"the loser does not say that it was fenced: {loser.end()}")
+
+
+_INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
+    Kind.DRIVER_KILL: Injector._driver_kill,
+    Kind.WORKER_KILL: Injector._worker_kill,
+    Kind.ZOMBIE: Injector._zombie,
+    Kind.ERROR: Injector._error,
+    Kind.POSTGRES_RESTART: Injector._postgres_restart,
+    Kind.POSTGRES_KILL: Injector._postgres_kill,
+    Kind.BROKER_RESTART: Injector._broker_restart,
+    Kind.BROKER_KILL: Injector._broker_kill,
+    Kind.SECOND_DRIVER: Injector._second_driver,
+    Kind.EXECUTOR_KILL: Injector._executor_kill,
+    Kind.REPLACED_ZOMBIE: Injector._replaced_zombie,
+}

@@ -1,0 +1,114 @@
+"""Which faults a drill injects: a pure function of their number and a seed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from semel.delivery import Guarantee, Mechanism
+from semel.failpoints import PLACES
+
+T = TypeVar("T")
+
+
+class Kind(Enum):
+    """What goes wrong."""
+
+    DRIVER_KILL = "driver-kill"
+    WORKER_KILL = "worker-kill"
+    ZOMBIE = "zombie"
+    ERROR = "error"
+    POSTGRES_RESTART = "postgres-restart"
+    POSTGRES_KILL = "postgres-kill"
+    BROKER_RESTART = "broker-restart"
+    BROKER_KILL = "broker-kill"
+    SECOND_DRIVER = "second-driver"
+    EXECUTOR_KILL = "executor-kill"
+    REPLACED_ZOMBIE = "replaced-zombie"
+
+
+MEANING = {
+    Kind.DRIVER_KILL: "SIGKILL of the driver; it is started again",
+    Kind.WORKER_KILL: "SIGKILL of one task's Python worker; Spark restarts the task",
+    Kind.ZOMBIE: "SIGSTOP of a task until another task has its partitions, then SIGCONT",
+    Kind.ERROR: "the store answers with an error, or its answer is lost",
+    Kind.POSTGRES_RESTART: "PostgreSQL is restarted in order",
+    Kind.POSTGRES_KILL: "SIGKILL of PostgreSQL and its backends; it recovers",
+    Kind.BROKER_RESTART: "the broker is restarted in order",
+    Kind.BROKER_KILL: "SIGKILL of the broker; it is started again",
+    Kind.SECOND_DRIVER: "the same connector is started a second time",
+    Kind.EXECUTOR_KILL: "SIGKILL of an executor; Spark restarts its task elsewhere",
+    Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
+    "put another task in its place",
+}
+
+ANY_MOMENT = "any moment"
+
+_ON_EXECUTORS = (Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE)
+_PLACED = (
+    Kind.DRIVER_KILL,
+    Kind.WORKER_KILL,
+    Kind.ZOMBIE,
+    Kind.ERROR,
+    Kind.EXECUTOR_KILL,
+    Kind.REPLACED_ZOMBIE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: at a failpoint after it was passed ``skip`` times, or ``delay`` seconds after
+    records were sent."""
+
+    number: int
+    kind: Kind
+    place: str
+    skip: int
+    delay: float
+
+    @property
+    def needs_executors(self) -> bool:
+        """Whether it needs executors of their own, and so a cluster, to happen."""
+        return self.kind in _ON_EXECUTORS
+
+
+def plan(
+    faults: int, seed: int, guarantee: Guarantee, kinds: Collection[Kind] = tuple(Kind)
+) -> list[Fault]:
+    """The faults of a seed.
+
+    Every kind comes equally often, every place of a kind too, in an order that the seed decides.
+    Faults of executors come last, as they need another cluster.
+    """
+    dice = random.Random(seed)
+    places = {kind: _cycle(dice, _places(kind, guarantee)) for kind in Kind}
+    wanted = [kind for kind in Kind if kind in kinds]
+    chosen = list(itertools.islice(_cycle(dice, wanted), faults))
+    chosen.sort(key=_ON_EXECUTORS.__contains__)
+    return [
+        Fault(number, kind, next(places[kind]), dice.randrange(4), round(dice.uniform(0, 0.1), 3))
+        for number, kind in enumerate(chosen, start=1)
+    ]
+
+
+def _places(kind: Kind, guarantee: Guarantee) -> list[str]:
+    if kind not in _PLACED:
+        return [ANY_MOMENT]
+    reached = [
+        p
+        for p in PLACES
+        if p != "deliver.between" or guarantee.mechanism is not Mechanism.TRANSACTIONAL
+    ]
+    if kind is Kind.ERROR:  # only the store fails for a while
+        return [p for p in reached if not p.startswith("task.")]
+    return [*reached, ANY_MOMENT]
+
+
+def _cycle(dice: random.Random, cards: Sequence[T]) -> Iterator[T]:
+    """Deal a deck, shuffle it again, and so on."""
+    while True:
+        yield from dice.sample(cards, len(cards))

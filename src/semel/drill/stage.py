@@ -1,0 +1,328 @@
+"""Where a drill plays: services, the connector's processes, and what can be seen of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+import pyspark
+from confluent_kafka import ConsumerGroupState, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from semel import failpoints
+from semel.audit import AuditReport, audit
+from semel.embedded import Services, leash
+from semel.errors import ConfigError, SemelError
+from semel.kafka import Cluster, client_config
+from semel.ledger import TopicPartition
+from semel.run import plan
+
+BUILT_IN = {
+    "name": "drill",
+    "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
+    "tasks.max": "2",
+    "topics": "drill",
+    "insert.mode": "insert",
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+    "provenance": "true",
+}
+"""The connector of a drill without a file: inserts without a key, which forgive nothing."""
+
+PARTITIONS = 4
+SESSION = 3.0
+"""Seconds after which Kafka gives a frozen task's partitions to another one."""
+
+_QUICK = {
+    "auto.create": "true",
+    "consumer.override.session.timeout.ms": str(int(SESSION * 1000)),
+    "consumer.override.heartbeat.interval.ms": "500",
+    "consumer.override.reconnect.backoff.ms": "50",
+    "consumer.override.reconnect.backoff.max.ms": "500",
+    "admin.override.reconnect.backoff.ms": "50",
+    "admin.override.reconnect.backoff.max.ms": "500",
+    "connection.idle.in.transaction.timeout.ms": "1000",
+    "max.retries": "200",
+    "retry.backoff.ms": "200",
+}
+"""Shorter timeouts than in production, so that a drill does not wait for most of its time."""
+
+_POLL = 0.03
+
+
+class DrillFailed(SemelError):
+    """A fault could not be injected, or the connector has not recovered from it."""
+
+
+class Process:
+    """One process of the connector. It dies with the drill."""
+
+    def __init__(self, file: Path, log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid())]
+        command += [str(int(signal.SIGKILL)), "", sys.executable, "-m", "semel", "run", str(file)]
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        return self._popen.poll()
+
+    def family(self) -> list[psutil.Process]:
+        """The processes below this one: JVM, executors, Python workers."""
+        try:
+            return list(psutil.Process(self.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return []
+
+    def end(self, log_lines: int = 12) -> str:
+        """How it ended and the last lines of its log."""
+        lines = self.log.read_text(errors="replace").splitlines()[-log_lines:]
+        return "\n".join([f"exit status {self.status}; the end of {self.log}:", *lines])
+
+    def says(self, word: str) -> bool:
+        """Whether its log holds a word."""
+        return word in self.log.read_text(errors="replace")
+
+
+class Stage:
+    """Services and connector of one drill, in one directory."""
+
+    def __init__(self, raw: Mapping[str, str], directory: Path) -> None:
+        self.directory = directory
+        self.services = Services(directory)
+        self.points = directory / "failpoints"
+        self.points.mkdir(parents=True)
+        self._fired = self.points / "fired.log"
+        self._fired.touch()
+        self._spark_home = _spark_home(directory / "spark")
+        self._started = 0
+        self._seen: set[psutil.Process] = set()
+        self.on_executors = False
+        self.raw = self._adapted(raw)
+        self.planned = plan(self.raw)
+        connector = self.planned.connector
+        self._client = client_config(connector, self.raw, "admin")
+        self.cluster = Cluster(self._client)
+        self.tasks = connector.tasks_max
+        self.topics = dict.fromkeys(connector.topics, PARTITIONS)
+        self.partitions = [TopicPartition(t, p) for t, n in self.topics.items() for p in range(n)]
+        self.process: Process | None = None
+
+    def open(self) -> None:
+        """Start Kafka and PostgreSQL and create the topics."""
+        self.services.up(detached=False)
+        for topic, partitions in self.topics.items():
+            self.services.kafka.create_topic(topic, partitions)
+
+    def _adapted(self, raw: Mapping[str, str]) -> dict[str, str]:
+        """The connector's configuration with this stage's services and short timeouts."""
+        name = raw.get("name", "")
+        if raw.get("topics.regex"):
+            raise ConfigError(f"connector {name}: a drill needs topics, it cannot guess a name "
+                              "from topics.regex")  # fmt: skip
+        replaced = (
+            "bootstrap.servers",
+            "connection.username",
+            "spark.master",
+        )
+        secured = ("security.", "sasl.", "ssl.")
+        kept = {
+            k: v
+            for k, v in raw.items()
+            if not k.endswith(replaced) and not any(f".override.{s}" in k for s in secured)
+        }
+        postgres = self.services.postgres
+        return {
+            **kept,
+            **_QUICK,
+            "bootstrap.servers": self.services.kafka.bootstrap_servers,
+            "connection.url": postgres.jdbc_url,
+            "connection.user": postgres.user,
+            "connection.password": postgres.password,
+        }
+
+    # The connector's processes
+
+    @property
+    def running(self) -> Process:
+        assert self.process is not None
+        return self.process
+
+    def launch(self, *, on_executors: bool | None = None) -> Process:
+        """Start one more process of the connector."""
+        if on_executors is not None:
+            self.on_executors = on_executors
+        settings = dict(self.raw)
+        if self.on_executors:
+            settings |= {
+                "spark.master": f"local-cluster[{self.tasks},1,1024]",
+                "spark.executor.memory": "512m",
+                "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            }
+        file = self.directory / "connector.json"
+        file.write_text(json.dumps(settings, indent=2) + "\n")
+        self._started += 1
+        log = self.directory / f"connector-{self._started:03}.log"
+        environment = {
+            failpoints.DIRECTORY: str(self.points),
+            "SPARK_HOME": str(self._spark_home),
+            "PYSPARK_PYTHON": sys.executable,
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+        return Process(file, log, environment)
+
+    def start(self, *, on_executors: bool | None = None) -> None:
+        """Start the connector's process; the one before has ended."""
+        self.process = self.launch(on_executors=on_executors)
+
+    def switch(self, on_executors: bool) -> None:
+        """Start the connector again on the other cluster, if it is not there already."""
+        if self.process is None or on_executors != self.on_executors:
+            if self.process is not None:
+                self.remember()
+                os.kill(self.process.pid, signal.SIGTERM)
+                process = self.process
+                self.until(lambda: process.status is not None, 30, "the connector does not stop")
+            self.start(on_executors=on_executors)
+
+    def workers(self) -> list[psutil.Process]:
+        """The Python workers that run tasks: forked by Spark's daemon, which is forked by Java."""
+        found = []
+        for process in self.running.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                parent = process.parent()
+                if _is_daemon(process) and parent is not None and _is_daemon(parent):
+                    found.append(process)
+        return found
+
+    def executors(self) -> list[psutil.Process]:
+        """The executors' JVMs."""
+        found = []
+        for process in self.running.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any("CoarseGrainedExecutorBackend" in part for part in process.cmdline()):
+                    found.append(process)
+        return found
+
+    def remember(self) -> None:
+        """Note the connector's processes, so that none outlives the drill."""
+        if self.process is not None:
+            self._seen.update(self.process.family())
+
+    def adopt(self, process: Process) -> None:
+        """Note a process that is none of the connector's any more."""
+        self._seen.update(process.family())
+        if process.status is None:
+            self._seen.add(psutil.Process(process.pid))
+
+    def close(self) -> None:
+        """End everything."""
+        self.remember()
+        if self.process is not None and self.process.status is None:
+            os.kill(self.process.pid, signal.SIGKILL)
+        for process in self._seen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.planned.sink.close()
+        self.services.postgres.kill()
+        self.services.kafka.kill()
+
+    # Failpoints
+
+    def arm(self, place: str, action: str, skip: int) -> None:
+        failpoints.arm(self.points, place, action, skip)
+
+    def disarm(self) -> None:
+        for place in failpoints.PLACES:
+            (self.points / place).unlink(missing_ok=True)
+
+    def fired(self) -> list[int]:
+        """The processes in which failpoints have fired so far."""
+        return [int(line.split()[2]) for line in self._fired.read_text().splitlines()]
+
+    # What is to be seen
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The ledger's positions; empty while the store is away."""
+        try:
+            return {e.topic_partition: e.position for e in self.planned.sink.entries()}
+        except SemelError:
+            self.planned.sink.close()
+            return {}
+
+    def latest(self) -> dict[TopicPartition, int]:
+        """Where Kafka's committed records end."""
+        return self.cluster.latest(self.partitions)
+
+    def group_is_whole(self) -> bool:
+        """Whether every task is a member of the consumer group, and no rebalance is under way."""
+        group = self.planned.connector.group_id
+        # A new client each time: one that has seen a broker restart may not recover from it.
+        admin = AdminClient({**self._client, "log_level": 0})
+        try:
+            found = admin.describe_consumer_groups([group], request_timeout=5)[group].result()
+        except KafkaException:
+            return False
+        return found.state is ConsumerGroupState.STABLE and len(found.members) == self.tasks
+
+    def audit(self) -> AuditReport:
+        return audit(None, planned=self.planned)
+
+    def until(
+        self,
+        condition: Callable[[], bool],
+        patience: float,
+        otherwise: str | Callable[[], str],
+        *,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Wait for a condition.
+
+        Raises:
+            DrillFailed: it does not come true in time.
+        """
+        deadline = time.monotonic() + patience
+        while not condition():
+            if time.monotonic() > deadline:
+                what = otherwise if isinstance(otherwise, str) else otherwise()
+                raise DrillFailed(f"{what} (waited {patience:.0f} s)")
+            meanwhile()
+            time.sleep(_POLL)
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    return any("semel.engine.daemon" in part for part in process.cmdline()) and not (
+        process.name().startswith("java")
+    )
+
+
+def _spark_home(directory: Path) -> Path:
+    """Spark as it came with PySpark, in a place where its workers may write their logs."""
+    directory.mkdir()
+    package = Path(pyspark.__file__).parent
+    for name in ("jars", "bin", "sbin", "python"):
+        if (package / name).exists():
+            (directory / name).symlink_to(package / name)
+    return directory
