@@ -6,23 +6,28 @@ audit may run while the connector does.
 
 With provenance columns it is exact to the record. Where a later record of a key replaces the row
 of an earlier one, the rows that must be there are computed from Kafka's records by the connector's
-own converters. Without provenance, counts are compared: records in Kafka with records the ledger
+own converters. What cannot be told is called ``unknown`` rather than lost or duplicated: a record
+without a row where ``insert.mode=update`` may have found none to update, a row whose record
+compaction may have removed, and which of a key's rows came last if it stands in several partitions.
+Without provenance, counts are compared: records in Kafka with records the ledger
 says were read, and rows in the table with rows the ledger says were written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import by_topic
 from semel.engine.reader import read_ranges
+from semel.errors import OffsetOutOfRange
 from semel.kafka import Cluster, client_config
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.run import Plan, plan
@@ -37,7 +42,8 @@ class PartitionAudit:
     by counts, the records read); ``replaced`` records whose row a later record of the same key
     has replaced; ``filtered`` and ``failed`` those that were left out or went to the dead letters;
     ``retention`` offsets that retention removed before they were read (lost, but not by semel);
-    ``behind`` the records that are still to be read.
+    ``behind`` the records that are still to be read; ``unknown`` records or rows that cannot be
+    judged (see :mod:`semel.audit`).
     """
 
     topic: str
@@ -51,6 +57,7 @@ class PartitionAudit:
     failed: int = 0
     retention: int = 0
     behind: int = 0
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,10 @@ class AuditReport:
     def duplicated(self) -> int:
         return sum(p.duplicated for p in self.partitions)
 
+    @property
+    def unknown(self) -> int:
+        return sum(p.unknown for p in self.partitions)
+
 
 def audit(
     config: Any, transform: Callable[..., Any] | None = None, *, planned: Plan | None = None
@@ -94,8 +105,10 @@ def audit(
     try:
         topics = cluster.matching(connector)
         snapshot = sink.snapshot(topics)
+        entries = [e for e in snapshot.entries if e.topic in topics]
+        _check_not_recreated(connector.name, entries, topics, cluster)
         pipeline = Pipeline(connector, raw, sink, target=sink.schema, transform=transform)
-        found = _Auditor(planned, cluster, snapshot, pipeline).partitions()
+        found = _Auditor(planned, cluster, snapshot, entries, pipeline).partitions()
     finally:
         sink.close()
     lost = any(p.lost for p in found)
@@ -107,14 +120,35 @@ def audit(
     return AuditReport(connector.name, str(planned.guarantee), connector.provenance, found, kept)
 
 
+def _check_not_recreated(
+    connector: str, entries: Sequence[LedgerEntry], topics: Mapping[str, int], cluster: Cluster
+) -> None:
+    there = [e for e in entries if e.partition < topics[e.topic]]
+    ends = cluster.latest((e.topic_partition for e in there), committed=False)
+    for entry in entries:
+        if entry.position > ends.get(entry.topic_partition, 0):
+            raise OffsetOutOfRange(
+                f"connector {connector}: the ledger stands at {entry.position} for "
+                f"{entry.topic_partition}, which Kafka does not have. Was the topic deleted and "
+                "created again? There is nothing to compare the rows with"
+            )
+
+
 class _Auditor:
     def __init__(
-        self, planned: Plan, cluster: Cluster, snapshot: Snapshot, pipeline: Pipeline
+        self,
+        planned: Plan,
+        cluster: Cluster,
+        snapshot: Snapshot,
+        entries: Sequence[LedgerEntry],
+        pipeline: Pipeline,
     ) -> None:
         self._planned = planned
         self._snapshot = snapshot
         self._pipeline = pipeline
-        self._entries = {e.topic_partition: e for e in snapshot.entries}
+        self._entries = {e.topic_partition: e for e in entries}
+        self._compacted = cluster.compacted({e.topic for e in entries})
+        self._updates = planned.raw.get("insert.mode", "").strip().lower() == "update"
         self._earliest = cluster.earliest(self._entries)
         self._latest = cluster.latest(self._entries)
 
@@ -142,35 +176,47 @@ class _Auditor:
                     seen[TopicPartition(poll.topic, partition)].offsets.append(mine)
                 if connector.provenance:
                     replacing.add(poll.topic, poll.raw(key=True, timestamp=True))
-        for tp, numbers in replacing.gone().items():
-            seen[tp].replaced = numbers
+        for tp, (gone, unsure) in replacing.gone().items():
+            seen[tp].replaced, seen[tp].unsure = gone, unsure
         return seen
 
     def _exact(self, tp: TopicPartition, seen: _Seen) -> PartitionAudit:
         entry = self._entries[tp]
         rows = _offsets_of(self._snapshot.records.get(tp.topic), tp.partition)
+        rows = rows[rows >= entry.start_position]
         dead = _offsets_of(self._snapshot.dead.get(tp.topic), tp.partition)
         kafka = seen.all()
-        expected = np.setdiff1d(np.setdiff1d(kafka, seen.replaced), dead)
         distinct = np.unique(rows)
-        comparable = distinct[(distinct >= self._start(entry))]
-        missing = len(np.setdiff1d(expected, comparable))
+        judged = np.setdiff1d(distinct[distinct >= self._start(entry)], seen.unsure)
+        gone = np.concatenate([seen.replaced, seen.unsure, dead])
+        expected = np.setdiff1d(kafka, gone)
+        missing = len(np.setdiff1d(expected, judged))
         # A record that failed or was filtered has no row; the ledger counts them, and its counts
         # move with its position.
-        excused = min(missing, entry.records_filtered + entry.records_failed - len(dead))
-        stray = len(np.setdiff1d(comparable, expected))
+        failed_or_filtered = entry.records_filtered + entry.records_failed - len(dead)
+        missing -= min(missing, max(0, failed_or_filtered))
+        stray = np.setdiff1d(judged, expected)
+        unknown = len(seen.unsure)
+        if tp.topic in self._compacted:
+            compacted = (stray < entry.position) & ~np.isin(stray, kafka)
+            unknown += int(compacted.sum())
+            stray = stray[~compacted]
+        if self._updates:
+            unknown += missing
+            missing = 0
         return PartitionAudit(
             tp.topic,
             tp.partition,
             kafka=len(kafka),
             rows=len(rows),
-            lost=missing - max(0, excused),
-            duplicated=len(rows) - len(distinct) + stray,
+            lost=missing,
+            duplicated=len(rows) - len(distinct) + len(stray),
             replaced=len(seen.replaced),
             filtered=entry.records_filtered,
             failed=entry.records_failed,
             retention=entry.records_lost,
             behind=max(0, self._latest[tp] - entry.position),
+            unknown=unknown,
         )
 
     def _by_counts(self, offsets: Mapping[TopicPartition, _Seen]) -> list[PartitionAudit]:
@@ -183,6 +229,9 @@ class _Auditor:
             expired = max(0, self._earliest[tp] - entry.start_position)
             kafka = len(offsets[tp].all())
             difference = kafka - entry.records_read if not expired else 0
+            unknown = 0
+            if tp.topic in self._compacted and difference < 0:
+                difference, unknown = 0, -difference
             lost, duplicated = whole.pop(tp.topic, (0, 0))
             found.append(
                 PartitionAudit(
@@ -196,6 +245,7 @@ class _Auditor:
                     failed=entry.records_failed,
                     retention=entry.records_lost,
                     behind=max(0, self._latest[tp] - entry.position),
+                    unknown=unknown,
                 )
             )
         return found
@@ -216,6 +266,7 @@ class _Seen:
     def __init__(self) -> None:
         self.offsets: list[np.ndarray] = []
         self.replaced = np.array([], dtype=np.int64)
+        self.unsure = np.array([], dtype=np.int64)
 
     def all(self) -> np.ndarray:
         return np.concatenate(self.offsets) if self.offsets else np.array([], dtype=np.int64)
@@ -256,29 +307,39 @@ class _Replacing:
                 )
             )
 
-    def gone(self) -> dict[TopicPartition, np.ndarray]:
-        """The offsets without a row, by topic-partition."""
+    def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
+        """By topic-partition: the offsets without a row, and those that may have one or not,
+        because other partitions have the same key and the order between them is not known."""
         found = {}
         for topic, tables in self._changes.items():
             changes = pa.concat_tables(tables).sort_by("__offset")
             keys = changes.column_names[:-3]
-            index = np.arange(changes.num_rows, dtype=np.int64)
+            index = pa.array(np.arange(changes.num_rows, dtype=np.int64))
             last = (
-                changes.select(keys)
-                .append_column("__index", pa.array(index))
-                .group_by(keys, use_threads=False)
+                changes.select([*keys, "__partition"])
+                .append_column("__index", index)
+                .group_by([*keys, "__partition"], use_threads=False)
                 .aggregate([("__index", "max")])
-                .column("__index_max")
-                .to_numpy()
             )
+            spread = (
+                last.group_by(keys, use_threads=False)
+                .aggregate([("__index_max", "max"), ("__index_max", "count")])
+                .filter(pc.field("__index_max_count") > 1)
+            )
+            both = last.join(spread.select(keys), keys, join_type="left semi", use_threads=False)
             alive = np.zeros(changes.num_rows, dtype=bool)
-            alive[last] = True
+            alive[last.column("__index_max").to_numpy()] = True
             alive &= ~changes.column("__deleted").to_numpy(zero_copy_only=False)
+            unsure = np.zeros(changes.num_rows, dtype=bool)
+            unsure[both.column("__index_max").to_numpy()] = True
             partitions = changes.column("__partition").to_numpy()
             offsets = changes.column("__offset").to_numpy()
             for partition in np.unique(partitions).tolist():
-                mine = offsets[(partitions == partition) & ~alive]
-                found[TopicPartition(topic, partition)] = mine
+                mine = partitions == partition
+                found[TopicPartition(topic, partition)] = (
+                    offsets[mine & ~alive & ~unsure],
+                    offsets[mine & unsure],
+                )
         return found
 
 

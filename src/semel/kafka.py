@@ -15,7 +15,7 @@ from confluent_kafka import (
     KafkaException,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from semel.config import ConnectorConfig, under
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
@@ -202,6 +202,18 @@ class Cluster:
         except KafkaException as error:
             raise self._failed(error) from None
         return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
+
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        """Those of the topics in which a later record of a key may replace an earlier one."""
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, t) for t in topics]
+        if not resources:
+            return set()
+        try:
+            answers = self._admin.describe_configs(resources, request_timeout=_TIMEOUT)
+            policies = {r.name: f.result()["cleanup.policy"].value for r, f in answers.items()}
+        except KafkaException as error:
+            raise self._failed(error) from None
+        return {topic for topic, policy in policies.items() if "compact" in str(policy)}
 
     def groups(self, prefix: str) -> list[str]:
         """The consumer groups whose name begins with ``prefix``."""

@@ -54,7 +54,7 @@ def audit_(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False
 def audit_table(report: AuditReport) -> Table:
     """The audit's findings per partition; columns that hold only zeros are left out."""
     table = Table(box=None, header_style="bold")
-    optional = ("replaced", "filtered", "failed", "retention", "behind")
+    optional = ("replaced", "filtered", "failed", "retention", "behind", "unknown")
     shown = [n for n in optional if any(getattr(p, n) for p in report.partitions)]
     titles = {"kafka": "in Kafka", "rows": "rows", "retention": "lost by retention"}
     for name in ("topic", "partition", "kafka", "rows", "lost", "duplicated", *shown):

@@ -1,0 +1,213 @@
+"""What is read, from where, and what happens when it is not there."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from semel.audit import audit
+from semel.embedded import Kafka
+from semel.errors import OffsetOutOfRange, SemelError
+from semel.ledger import TopicPartition
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure, Start
+from tests.engine.harness import (
+    assert_nothing_lost_nothing_twice,
+    caught_up,
+    ids,
+    name,
+    positions,
+    records,
+    sql,
+    wait_until,
+)
+
+pytestmark = pytest.mark.integration
+
+FRESH = {"consumer.override.metadata.max.age.ms": 1000}
+
+
+def test_a_commit_holds_at_most_max_poll_records(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(100))
+    config = configure(source, {"consumer.override.max.poll.records": 30})
+    progress = caught_up(config)
+    assert progress.commits >= 4
+    assert (
+        max(sql(config["connection.url"], f'SELECT count(*) FROM "{source}" GROUP BY xmin')) <= 30
+    )
+
+
+def test_aborted_transactions_are_not_read_and_markers_at_the_end_are_passed(
+    kafka: Kafka, topic: MakeTopic, configure: Configure
+) -> None:
+    source = topic()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name()})
+    producer.init_transactions()
+    for start, commit in ((0, True), (10, False), (20, True), (30, False)):
+        producer.begin_transaction()
+        for value in records(10, start):
+            producer.produce(source, value)
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.flush()
+            producer.abort_transaction()
+    config = configure(source)
+    progress = caught_up(config)
+    assert progress.records == 20
+    assert positions(config) == {TopicPartition(source, 0): 44}
+    assert_nothing_lost_nothing_twice(config, [*range(10), *range(20, 30)])
+
+
+def test_partitions_added_while_it_runs_are_read_from_their_start_even_with_latest(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    source = topic(partitions=1)
+    produce(source, records(10))
+    config = configure(source, {**FRESH, "consumer.override.auto.offset.reset": "latest"})
+    running = start(config)
+    running.until(lambda p: TopicPartition(source, 0) in p.positions and bool(p.tasks))
+    kafka.increase_partitions(source, 2)
+    produce(source, records(10, start=10), partition=1)
+    produce(source, records(5, start=20), partition=0)
+    running.until(lambda p: p.positions.get(TopicPartition(source, 1)) == 10)
+    running.until(lambda p: p.positions.get(TopicPartition(source, 0)) == 15)
+    running.stop()
+    assert ids(config["connection.url"], source) == list(range(10, 25))
+
+
+def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    prefix = name()
+    first = topic(prefix=f"{prefix}-a1")
+    produce(first, records(5))
+    # Python's pattern: librdkafka's has no \d, and would bind ^ and $ tighter than |.
+    pattern = rf"{prefix}-a\d-.+|{prefix}-b.*"
+    config = configure(
+        "", {**FRESH, "topics.regex": pattern, "auto.offset.reset": "latest", "topics": None}
+    )
+    running = start(config)
+    running.until(lambda p: TopicPartition(first, 0) in p.positions and bool(p.tasks))
+    second = topic(prefix=f"{prefix}-b")
+    other = topic(prefix=f"{prefix}-c")
+    produce(second, records(7))
+    produce(other, records(7))
+    running.until(lambda p: p.positions.get(TopicPartition(second, 0)) == 7)
+    running.stop()
+    assert ids(config["connection.url"], second) == list(range(7))
+    assert {tp.topic for tp in positions(config)} == {first, second}
+
+
+def test_a_topic_never_seen_before_starts_at_its_end_with_latest(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source, {"auto.offset.reset": "latest"})
+    running = start(config)
+    running.until(lambda p: bool(p.tasks))
+    produce(source, records(5, start=10))
+    running.until(lambda p: p.positions.get(TopicPartition(source, 0)) == 15)
+    running.stop()
+    assert_nothing_lost_nothing_twice(config, range(10, 15))
+
+
+def test_records_removed_before_they_were_read_stop_it_with_all_facts(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    config = configure(source)
+    caught_up(config)
+    produce(source, records(20, start=20))
+    kafka.delete_records(source, {0: 33})
+    with pytest.raises(
+        OffsetOutOfRange,
+        match=rf"{source}-0: stored position 20, earliest available 33, 13 records lost",
+    ):
+        caught_up(config)
+    assert positions(config) == {TopicPartition(source, 0): 20}
+
+    caught_up({**config, "offset.out.of.range": "earliest"})
+    holes = sql(
+        config["connection.url"],
+        "SELECT topic, partition, from_offset, until_offset, reason FROM semel_holes",
+    )
+    assert holes == [(source, 0, 20, 33, "removed by retention")]
+    report = audit(config)
+    assert report.kept
+    assert (report.lost, report.duplicated, report.partitions[0].retention) == (0, 0, 13)
+    assert ids(config["connection.url"], source) == [*range(20), *range(33, 40)]
+
+
+def test_records_removed_under_a_running_task_stop_it(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    source = topic()
+    config = configure(source, {"consumer.override.fetch.max.wait.ms": 100})
+    running = start(config)
+    running.until(lambda p: bool(p.tasks))
+    running.spark.signal(0, signal.SIGSTOP)
+    time.sleep(0.5)  # the fetch that is under way ends
+    produce(source, records(20))
+    kafka.delete_records(source, {0: 15})
+    running.spark.signal(0, signal.SIGCONT)
+    with pytest.raises(OffsetOutOfRange, match="stored position 0, earliest available 15"):
+        running.wait()
+
+
+def test_a_topic_deleted_and_created_again_stops_it(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    config = configure(source)
+    caught_up(config)
+    _recreate(kafka, source)
+    produce(source, records(5))
+    with pytest.raises(OffsetOutOfRange, match="Was the topic deleted and created again"):
+        caught_up(config)
+    with pytest.raises(SemelError, match="deleted and created again"):
+        audit(config)
+
+
+def test_a_topic_deleted_and_created_again_under_a_running_task_stops_it(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    config = configure(source, FRESH)
+    running = start(config)
+    running.until(lambda p: p.rows == 20)
+    _recreate(kafka, source)
+    produce(source, records(5))
+    with pytest.raises(SemelError, match=r"created again|does not exist"):
+        running.wait()
+
+
+def test_dead_letters_keep_the_headers_of_their_records(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, [b"{"], keys=[b"k"], headers=[[("h", b"1"), ("h", b"2"), ("none", None)]])
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    config = configure(source, keys)
+    caught_up(config)
+    (headers,) = sql(config["connection.url"], "SELECT headers::text FROM dead")
+    assert json.loads(headers) == [["h", "1"], ["h", "2"], ["none", None]]
+
+
+def _recreate(kafka: Kafka, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(10)
+    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics)
+    kafka.create_topic(topic, 1)

@@ -1,0 +1,226 @@
+"""Tasks that die, freeze, meet a twin or lose their driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from semel import failpoints
+from semel.engine import direct
+from semel.engine.control import ControlLine, ControlServer, Report
+from semel.errors import Fenced, SemelError
+from tests.conftest import MakeTopic, Produce, wait_gone
+from tests.engine.conftest import Configure, Start
+from tests.engine.harness import (
+    LocalSpark,
+    assert_nothing_lost_nothing_twice,
+    caught_up,
+    records,
+    wait_until,
+)
+
+pytestmark = pytest.mark.integration
+
+
+def test_of_two_runs_of_one_connector_one_stops_as_fenced_and_nothing_is_written_twice(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(500))
+    config = configure(
+        source,
+        {
+            "consumer.override.max.poll.records": 20,
+            "consumer.override.heartbeat.interval.ms": 300,
+        },
+    )
+    first = start(config)
+    first.until(lambda p: p.rows > 0)
+    second = start(config)
+    wait_until(lambda: not (first.alive and second.alive))
+    loser, winner = (first, second) if not first.alive else (second, first)
+    with pytest.raises(Fenced, match="another run of this connector has taken its place"):
+        loser.wait()
+    produce(source, records(500, start=500))
+    winner.until(lambda p: sum(p.positions.values()) >= 1000)
+    winner.stop()
+    assert_nothing_lost_nothing_twice(config, range(1000))
+
+
+def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothing_twice(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start, points: Path
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(400))
+    config = configure(
+        source,
+        {
+            "tasks.max": 2,
+            "consumer.override.max.poll.records": 20,
+            "consumer.override.session.timeout.ms": 1500,
+            "consumer.override.heartbeat.interval.ms": 300,
+            "connection.idle.in.transaction.timeout.ms": 1000,
+        },
+    )
+    failpoints.arm(points, "sink.before_commit", "freeze", skip=3)
+    spark = LocalSpark(points)
+    running = start(config, spark=spark)
+    # The other task goes on with all partitions while one is frozen inside its transaction.
+    running.until(lambda p: sum(p.positions.values()) >= 400)
+    frozen = int((points / "fired.log").read_text().split()[-1])
+    assert running.alive
+    os.kill(frozen, signal.SIGCONT)
+    produce(source, records(200, start=400))
+    running.until(lambda p: sum(p.positions.values()) >= 600)
+    running.stop()
+    assert spark.attempts == {0: 0, 1: 0}
+    assert_nothing_lost_nothing_twice(config, range(600))
+
+
+def test_more_tasks_than_partitions_is_no_error(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic(partitions=1)
+    produce(source, records(50))
+    config = configure(source, {"tasks.max": 3})
+    progress = caught_up(config)
+    assert len(progress.tasks) == 3
+    assert_nothing_lost_nothing_twice(config, range(50))
+
+
+def test_a_job_that_fails_is_started_again_after_a_pause(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    points: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(direct, "_BACKOFF", (0.1, 1.0))
+    source = topic(partitions=2)
+    produce(source, records(200))
+    config = configure(source, {"consumer.override.max.poll.records": 20})
+    failpoints.arm(points, "sink.after_commit", "kill-worker", skip=1)
+    spark = LocalSpark(points, restarts=0)
+    progress = caught_up(config, spark=spark)
+    assert (spark.jobs, progress.restarts) == (2, 1)
+    assert "the Spark job ended" in caplog.text
+    assert_nothing_lost_nothing_twice(config, range(200))
+
+
+def test_a_run_that_is_stopped_while_its_job_waits_to_start_again_ends_at_once(
+    topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_BACKOFF", (60.0, 60.0))
+    spark = LocalSpark(restarts=0)
+    running = start(configure(topic()), spark=spark)
+    running.until(lambda p: bool(p.tasks))
+    spark.signal(0, signal.SIGKILL)
+    running.until(lambda p: p.restarts == 1)
+    begun = time.monotonic()
+    running.stop()
+    assert time.monotonic() - begun < 2
+    assert spark.jobs == 1
+
+
+def test_a_task_that_does_not_stop_in_time_is_cancelled(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(direct, "_SETTLE", 0.5)
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    running = start(config)
+    running.until(lambda p: p.rows == 10)
+    pid = running.spark.signal(0, signal.SIGSTOP)
+    running.stop()
+    assert wait_gone(pid)
+    assert_nothing_lost_nothing_twice(config, range(10))
+
+
+def test_a_task_whose_driver_is_gone_stops(
+    topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = []
+
+    class Kept(ControlServer):
+        def __init__(self, host: str) -> None:
+            super().__init__(host)
+            servers.append(self)
+
+    monkeypatch.setattr(direct, "ControlServer", Kept)
+    monkeypatch.setattr(direct, "_BACKOFF", (60.0, 60.0))
+    running = start(configure(topic()))
+    running.until(lambda p: bool(p.tasks))
+    worker = running.spark.workers[0]
+    servers[0].close()
+    worker.join(10)
+    assert worker.exitcode == 0
+
+
+def test_an_error_that_nobody_expected_ends_the_connector_with_a_message(
+    topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "run_task", _BrokenTask(direct.run_task))
+    running = start(configure(topic()))
+    with pytest.raises(SemelError, match="failed unexpectedly: ZeroDivisionError: nobody saw"):
+        running.wait()
+    assert running.spark.attempts[0] == 0
+
+
+class _BrokenTask:
+    """Runs a task whose loop fails."""
+
+    def __init__(self, run_task: object) -> None:
+        self._run_task = run_task
+
+    def __call__(self, *arguments: object) -> None:
+        from semel.engine import task
+
+        def broken(_self: object) -> None:
+            raise ZeroDivisionError("nobody saw it coming")
+
+        task.Task._step = broken  # type: ignore[method-assign,assignment]
+        self._run_task(*arguments)  # type: ignore[operator]
+
+
+def test_a_fenced_task_of_an_earlier_attempt_does_not_end_the_run() -> None:
+    engine = direct.DirectEngine.__new__(direct.DirectEngine)
+    engine._newest, engine._error = {}, None
+    engine._hear(Report("log", task=0, attempt=1))
+    engine._hear(Report("fenced", task=0, attempt=0, message="an old one"))
+    assert engine._error is None
+    engine._hear(Report("fenced", task=0, attempt=1, message="the newest one"))
+    assert isinstance(engine._error, Fenced)
+
+
+def test_closing_either_end_of_a_control_line_ends_the_other() -> None:
+    server = ControlServer("127.0.0.1")
+    line = ControlLine(server.address("127.0.0.1"))
+    line.send(Report("log", task=0, attempt=0, message="hello"))
+    assert server.reports.get(timeout=5).message == "hello"
+    server.close()
+    assert line.stop.wait(5)
+    assert line.orphaned
+    with pytest.raises(OSError, match=r"refused|reset"):
+        ControlLine(server.address("127.0.0.1"))
+
+
+def test_a_stranger_cannot_speak_on_a_control_line() -> None:
+    server = ControlServer("127.0.0.1")
+    address = server.address("127.0.0.1")
+    with pytest.raises(Exception, match="digest"):
+        ControlLine(type(address)(address.host, address.port, b"guess"))
+    line = ControlLine(address)
+    server.stop_tasks()
+    assert line.stop.wait(5)
+    assert not line.orphaned
+    server.close()
