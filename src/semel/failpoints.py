@@ -6,11 +6,12 @@ reaches an armed place takes the file away, so each fires once, wherever the pla
 
 Actions: ``kill-worker`` (SIGKILL this process), ``kill-driver`` (SIGKILL the driver, then this
 process), ``kill-executor`` (SIGKILL the executor that runs this Python worker), ``freeze``
-(SIGSTOP this process), ``raise`` (a transient error).
+(SIGSTOP this process until :func:`thaw`), ``raise`` (a transient error).
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from pathlib import Path
@@ -53,6 +54,12 @@ def arm(directory: Path, place: str, action: str, skip: int = 0) -> None:
     scratch.rename(directory / place)
 
 
+def thaw(directory: Path, pid: int) -> None:
+    """Let a process go on that was frozen at a failpoint."""
+    (directory / f"frozen.{pid}").unlink(missing_ok=True)
+    os.kill(pid, signal.SIGCONT)
+
+
 def environment() -> dict[str, str]:
     """The variables that executors need so that their failpoints work like the driver's."""
     names = (DIRECTORY, NO_LEDGER_CHECK)
@@ -79,15 +86,15 @@ def _fire(directory: Path, place: str) -> None:
         return
     with (directory / "fired.log").open("a") as log:
         log.write(f"{place} {action} {os.getpid()}\n")
-    _act(action, place)
+    _act(directory, action, place)
 
 
-def _act(action: str, place: str) -> None:
+def _act(directory: Path, action: str, place: str) -> None:
     me = os.getpid()
     if action == "raise":
         raise TransientError(f"failpoint {place}")
     if action == "freeze":
-        os.kill(me, signal.SIGSTOP)
+        _freeze(directory / f"frozen.{me}")
         return
     if action == "kill-driver":
         os.kill(int(os.environ.get(DRIVER, me)), signal.SIGKILL)
@@ -96,3 +103,17 @@ def _act(action: str, place: str) -> None:
         if java is not None:
             java.kill()
     os.kill(me, signal.SIGKILL)
+
+
+def _freeze(mark: Path) -> None:
+    """Stay stopped for as long as the mark is there.
+
+    When an executor dies, the kernel sends SIGHUP and SIGCONT to the stopped workers it leaves
+    behind; a zombie must survive the one and not wake up by the other.
+    """
+    mark.touch()
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)  # Python's may be called by one thread
+    libc.signal(signal.SIGHUP, int(signal.SIG_IGN))
+    while mark.exists():
+        os.kill(os.getpid(), signal.SIGSTOP)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from semel import failpoints
 from semel.drill.plan import ANY_MOMENT, Fault, Kind
 from semel.drill.stage import SESSION, DrillFailed, Process, Stage
 from semel.drill.traffic import Traffic
@@ -19,7 +20,7 @@ from semel.ledger import TopicPartition
 
 PATIENCE = 90.0
 _FENCED_STATUS = 4
-_KICK_EVERY = 0.25
+_KICK_EVERY = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ class Injector:
         # Its session must be over, also where it held no partition.
         time.sleep(max(0.0, SESSION + 1 - (time.monotonic() - mark.at)))
         mark = self.mark()
-        frozen.resume()
+        self._thaw(frozen)
         self._whole()
         self.gone_on(mark)
         return seconds
@@ -206,20 +207,35 @@ class Injector:
     def _replaced_zombie(self, fault: Fault) -> float:
         frozen = self._freeze(fault)
         mark = self.mark()
-        # Its daemon would end it together with the executor: a zombie is cut off from both.
-        daemon = frozen.parent()
-        java = daemon.parent() if daemon is not None else None
-        if daemon is None or java is None or not java.name().startswith("java"):
+        java = next((p for p in frozen.parents() if p.name().startswith("java")), None)
+        if java is None:
             raise DrillFailed(f"process {frozen.pid} is no worker of an executor")
-        daemon.suspend()
         java.kill()
-        seconds = self.gone_on(mark)
-        mark = self.mark()
-        frozen.resume()
+        stage = self._stage
+        stage.until(
+            lambda: len(stage.executors()) == stage.tasks and len(stage.workers()) == stage.tasks,
+            PATIENCE,
+            "Spark has not replaced the task whose executor died",
+        )
         self.gone_on(mark)
-        daemon.resume()
         self._whole()
+        seconds = time.monotonic() - mark.at
+        mark = self.mark()
+        self._thaw(frozen)
+        self.gone_on(mark)
+        stage.until(
+            lambda: not frozen.is_running(),
+            PATIENCE,
+            f"the zombie, process {frozen.pid}, has not been fenced",
+            meanwhile=self._kick,
+        )
         return seconds
+
+    def _thaw(self, frozen: psutil.Process) -> None:
+        try:
+            failpoints.thaw(self._stage.points, frozen.pid)
+        except ProcessLookupError:
+            raise DrillFailed(f"process {frozen.pid} has died while it was frozen") from None
 
     def _whole(self) -> None:
         """Every task is back in the consumer group: a zombie has found out what became of it."""

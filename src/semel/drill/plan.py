@@ -105,6 +105,8 @@ def _places(kind: Kind, guarantee: Guarantee) -> list[str]:
     ]
     if kind is Kind.ERROR:  # only the store fails for a while
         return [p for p in reached if not p.startswith("task.")]
+    if kind is Kind.REPLACED_ZOMBIE:  # only a failpoint keeps it from dying with its executor
+        return reached
     return [*reached, ANY_MOMENT]
 
 

@@ -27,6 +27,7 @@ _TRANSACTIONAL = {
     "socket.timeout.ms": 3000,
 }
 _BURSTS = (10, 40, 100, 200)
+_SHORT = (5, 20, 40)
 _ABORTED = 0.3
 _KEYS = 400
 _JSON = ("JsonConverter", "json")
@@ -145,7 +146,7 @@ class Traffic:
         self._budget = self._number + records
 
     def kick(self) -> None:
-        """Send the next bursts now."""
+        """Send a few records now."""
         with self._more:
             self._kicks += 1
             self._more.notify_all()
@@ -169,10 +170,11 @@ class Traffic:
 
     def _plain(self, dice: random.Random) -> None:
         producer = Producer({"bootstrap.servers": self._servers, **_CLIENT})
+        bursts: tuple[int, ...] = _BURSTS
         while not self._stop.is_set():
-            self._burst(producer, dice, dice.choice(_BURSTS))
+            self._burst(producer, dice, dice.choice(bursts))
             producer.poll(0)
-            self._pause(dice)
+            bursts = self._pause(dice)
         if producer.flush(20):
             self.trouble = "records were not delivered"
 
@@ -186,9 +188,10 @@ class Traffic:
             }
         )
         producer.init_transactions(20)
+        bursts: tuple[int, ...] = _BURSTS
         while not self._stop.is_set():
             producer.begin_transaction()
-            self._burst(producer, dice, dice.choice(_BURSTS))
+            self._burst(producer, dice, dice.choice(bursts))
             producer.flush(3)  # records of a transaction that is aborted later are in the log, too
             if dice.random() < 0.2:
                 self._stop.wait(dice.uniform(0.05, 0.3))
@@ -201,7 +204,7 @@ class Traffic:
                 if not error.args[0].txn_requires_abort():
                     raise
                 producer.abort_transaction(10)
-            self._pause(dice)
+            bursts = self._pause(dice)
 
     def _burst(self, producer: Producer, dice: random.Random, count: int) -> None:
         with self._lock:
@@ -218,11 +221,13 @@ class Traffic:
                 except BufferError:
                     producer.poll(0.1)
 
-    def _pause(self, dice: random.Random) -> None:
+    def _pause(self, dice: random.Random) -> tuple[int, ...]:
+        """Keep the pace; returns what to choose the next burst from."""
         rate = self._rate if self._number < self._budget else self._rate / 10
         with self._more:
             seen = self._kicks
             mean = 2 * sum(_BURSTS) / len(_BURSTS) / rate  # two producers share the pace
-            self._more.wait_for(
+            kicked = self._more.wait_for(
                 lambda: self._stop.is_set() or self._kicks > seen, dice.uniform(0, 2 * mean)
             )
+        return _SHORT if kicked else _BURSTS
