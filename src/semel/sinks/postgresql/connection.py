@@ -41,7 +41,16 @@ _TRANSIENT_STATES = {
     "57P05",  # idle_session_timeout
 }
 _DATA_CLASSES = ("22", "23")
-_STARTING = ("starting up", "shutting down", "recovery", "too many clients", "remaining connection")
+_PASSING = (
+    "starting up",
+    "shutting down",
+    "recovery",
+    "too many clients",
+    "remaining connection",
+    "terminating connection",  # the server went down while the connection was being made
+    "server closed the connection",
+)
+"""Reasons of a refused connection that pass by themselves."""
 
 
 class DataRefused(Exception):
@@ -151,7 +160,7 @@ class Connection:
     def _connect_error(self, text: str) -> SemelError:
         reason = " ".join(text.split("Failed to connect:", maxsplit=1)[-1].split())
         message = f"cannot connect to {self.where}: {reason}"
-        if "FATAL" in reason and not any(s in reason for s in _STARTING):
+        if "FATAL" in reason and not any(s in reason for s in _PASSING):
             return ServiceError(f"{message}. Check connection.url, connection.user and password.")
         return TransientError(message)
 
