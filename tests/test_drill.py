@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import subprocess
+import sys
+
 import pytest
 
+from semel import drill
+from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Guarantee, Mechanism
 from semel.drill.plan import ANY_MOMENT, Kind, plan
-from semel.failpoints import PLACES
+from semel.drill.stage import BUILT_IN
+from semel.drill.traffic import Shape
+from semel.errors import ConfigError
+from semel.failpoints import NO_LEDGER_CHECK, PLACES
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
 AT_LEAST_ONCE = Guarantee(Delivery.AT_LEAST_ONCE, None, "")
@@ -41,3 +52,94 @@ class TestPlan:
     @pytest.mark.parametrize("kinds", [[Kind.ERROR], [Kind.ZOMBIE, Kind.DRIVER_KILL]])
     def test_kinds_can_be_chosen(self, kinds: list[Kind]) -> None:
         assert {f.kind for f in plan(20, 1, TRANSACTIONAL, kinds)} == set(kinds)
+
+
+class TestRecords:
+    """Records that fit the connector's configuration."""
+
+    def shape(self, *, replaces: bool = False, **settings: str) -> Shape:
+        raw = {**BUILT_IN, "bootstrap.servers": "localhost:1"}
+        raw |= {k.replace("__", "."): v for k, v in settings.items()}
+        return Shape(read(ConnectorConfig, raw), raw, replaces)
+
+    def records(self, shape: Shape) -> list[tuple[str | None, str | None]]:
+        dice = random.Random(1)
+        return [shape.record(number, dice) for number in range(1000)]
+
+    def test_inserts_come_with_and_without_keys(self) -> None:
+        keys = [key for key, _ in self.records(self.shape())]
+        assert None in keys
+        assert len(set(keys)) > 100
+
+    def test_records_that_replace_each_other_share_their_key(self) -> None:
+        shape = self.shape(replaces=True, pk__mode="record_value", pk__fields="account")
+        seen: dict[str | None, int] = {}
+        for key, value in self.records(shape):
+            assert seen.setdefault(key, json.loads(value or "")["account"]) is not None
+            assert seen[key] == json.loads(value or "")["account"]
+        assert len(seen) < 1000
+
+    def test_deletes_come_as_tombstones(self) -> None:
+        shape = self.shape(
+            replaces=True, pk__mode="record_key", pk__fields="k", delete__enabled="true"
+        )
+        values = [value for key, value in self.records(shape) if key is not None]
+        assert len(values) == 1000
+        assert None in values
+
+    def test_schemas_travel_with_the_values_unless_switched_off(self) -> None:
+        shape = self.shape(value__converter__schemas__enable="true")
+        _, value = shape.record(1, random.Random(1))
+        assert set(json.loads(value or "")) == {"schema", "payload"}
+
+    def test_another_format_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"value\.converter must be"):
+            self.shape(value__converter="io.confluent.connect.avro.AvroConverter")
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "semel", "drill", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.integration
+class TestRun:
+    def test_faults_lose_nothing_and_write_nothing_twice(self) -> None:
+        kinds = [
+            Kind.DRIVER_KILL,
+            Kind.WORKER_KILL,
+            Kind.ZOMBIE,
+            Kind.ERROR,
+            Kind.POSTGRES_KILL,
+            Kind.BROKER_KILL,
+        ]
+        report = drill.drill(None, 6, 1, kinds=kinds)
+        assert {r.fault.kind for r in report.results} == set(kinds)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+        assert report.final is not None
+        assert report.final.records > 1000
+        assert not any(p.behind for p in report.final.partitions)
+
+    def test_a_zombie_that_spark_has_replaced_is_fenced(self) -> None:
+        report = drill.drill(None, 1, 1, kinds=[Kind.REPLACED_ZOMBIE])
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+
+    def test_of_two_drivers_one_yields_and_says_so(self) -> None:
+        report = drill.two_drivers(None, 10)
+        assert report.fenced > 0
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+
+    def test_without_the_ledger_rule_the_audit_finds_duplicates(self) -> None:
+        # A lost reply makes the task commit again: only the ledger knows that it has.
+        done = command("--faults", "3", "--seed", "1", "--only", "error", **{NO_LEDGER_CHECK: "1"})
+        assert done.returncode == 1, done.stderr
+        last = done.stdout.splitlines()[-1]
+        assert last.startswith("3 faults: 0 lost, ")
+        assert not last.endswith(" 0 duplicated")
+        assert "BROKEN" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -51,6 +52,7 @@ def drill(
     Exits with 1 when the declared guarantee is broken, a fault could not be injected or the
     connector has not recovered.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end what was started, too
     if two_drivers:
         _two_drivers(file, two_drivers, seed, keep, directory, as_json)
         return

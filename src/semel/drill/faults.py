@@ -56,7 +56,12 @@ class Injector:
         Raises:
             DrillFailed: it could not be injected, or the connector has not gone on.
         """
-        return _INJECT[fault.kind](self, fault)
+        try:
+            return _INJECT[fault.kind](self, fault)
+        except psutil.NoSuchProcess as gone:
+            raise DrillFailed(
+                f"a process has ended before the fault could strike: {gone}"
+            ) from gone
 
     # Seeing it recover
 
