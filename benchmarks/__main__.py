@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -52,7 +53,7 @@ def main(
     ] = None,
 ) -> None:
     """Measure semel beside Kafka Connect with Debezium's JDBC sink, on this machine."""
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=150)
     suites: dict[str, Callable[[Rig], Figures]] = {
         "throughput": lambda r: throughput(r, records, repeats, tasks),
         "latency": lambda r: latency(r, rate or [20, 1_000, 5_000], seconds),
@@ -64,23 +65,34 @@ def main(
     path = json_file or RESULTS / f"{stamp}{'' if suite is Suite.all else f'-{suite.value}'}.json"
     document: dict[str, object] = {"date": stamp}
     tables = []
+    failed = []
     for name in chosen:
         began = time.monotonic()
-        with rig(console, directory) as running:  # new services each time: nothing is left over
-            document.setdefault("machine", machine(running))
-            figures = suites[name](running)
+        try:
+            with rig(console, directory) as running:  # new services: nothing is left over
+                document.setdefault("machine", machine(running))
+                figures = suites[name](running)
+        except Exception as error:  # the other suites are still worth running
+            console.print_exception()
+            document[name] = {"error": f"{type(error).__name__}: {error}"}
+            failed.append(name)
+        else:
+            console.print()
+            figures.print(console)
+            document[name] = figures.document()
+            tables.append(figures.markdown())
         minutes = (time.monotonic() - began) / 60
-        console.print()
-        figures.print(console)
         console.print(f"[dim]{name} took {minutes:.1f} minutes[/]\n", highlight=False)
-        document[name] = figures.document()
-        tables.append(figures.markdown())
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1, default=float) + "\n")
         if markdown:
             markdown.write_text("\n".join(tables))
     console.print(f"figures: {path}", highlight=False)
+    if failed:
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    app.command()(main)
+    app()

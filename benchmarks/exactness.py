@@ -11,7 +11,7 @@ import benchmarks
 from benchmarks import no_ledger_sink
 from benchmarks.measure import Sample, median, run
 from benchmarks.records import Workload, produce
-from benchmarks.report import Column, Figures, count, percent, seconds
+from benchmarks.report import Column, Figures, count, percent, seconds, span
 from benchmarks.rig import Rig
 from benchmarks.sides import PLAIN, Semel
 
@@ -64,14 +64,12 @@ def exactness(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
         base = median(samples[VARIANTS[0]])
         for variant, taken in samples.items():
             middle = median(taken)
-            rates = [s.rate for s in taken]
             rows.append(
                 {
                     "mode": mode,
                     "variant": variant.name,
                     **middle,
-                    "lowest": min(rates),
-                    "highest": max(rates),
+                    "rates": [s.rate for s in taken],
                     "cost": middle["rate"] / base["rate"] - 1,
                     "samples": [asdict(s) for s in taken],
                 }
@@ -84,8 +82,7 @@ def exactness(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
             Column("mode", "mode"),
             Column("variant", "delivery"),
             Column("rate", "records/s", count),
-            Column("lowest", "lowest", count),
-            Column("highest", "highest", count),
+            Column("rates", "range", span),
             Column("cost", "difference", percent),
             Column("cpu", "CPU s per million", seconds),
             Column("cpu_postgres", "PostgreSQL CPU s", seconds),

@@ -30,7 +30,7 @@ class Sample:
     overall_rate: float
     """records a second from the start of worker and connector to the last record"""
     first_seconds: float
-    """from the start of the connector to the first rows"""
+    """from the start of worker and connector to the first rows"""
     seconds: float
     """from the start of the connector to the last record"""
     cpu: float
@@ -84,7 +84,7 @@ def _sample(side: Side, curve: Curve, meter: Meter, began: float) -> Sample:
         records=records,
         rate=warm / (until - since),
         overall_rate=records / (side.start_seconds + seconds),
-        first_seconds=curve.first - began,
+        first_seconds=side.start_seconds + curve.first - began,
         seconds=seconds,
         cpu=cpu["side"],
         cpu_postgres=cpu["postgres"],

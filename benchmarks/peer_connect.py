@@ -21,8 +21,6 @@ from semel.embedded.java import find_java
 from semel.embedded.process import LOOPBACK, ServerProcess, free_port, listening
 from semel.errors import ServiceError
 
-JVM_FLAGS: tuple[str, ...] = ()
-
 START_TIMEOUT = 120.0
 REST_TIMEOUT = 90.0
 
@@ -75,7 +73,6 @@ class ConnectWorker:
             [
                 str(find_java()),
                 f"-Xmx{self.heap}",
-                *JVM_FLAGS,
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",
                 classpath,

@@ -41,6 +41,11 @@ def seconds(value: float) -> str:
     return f"{value:.1f}"
 
 
+def span(values: Sequence[float]) -> str:
+    """The lowest and the highest."""
+    return f"{count(min(values))} to {count(max(values))}"
+
+
 def milliseconds(value: float) -> str:
     return f"{value:.1f}"
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.measure import WARM, Sample, median, run
 from benchmarks.peer_connect import ConnectWorker
 from benchmarks.records import Workload, produce
-from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds
+from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
 from benchmarks.rig import Rig
 from benchmarks.sides import ENVELOPE, PLAIN, PLAIN_WITH_SCHEMA, Peer, Semel, Side
 
@@ -103,15 +103,13 @@ def _figures(
             if m == mode and c.side == "peer" and c.envelope == contest.envelope
         )
         middle = median(taken)
-        rates = [s.rate for s in taken]
         rows.append(
             {
                 "mode": mode,
                 "side": sides[contest.side].name,
                 **middle,
                 "form": contest.records,
-                "lowest": min(rates),
-                "highest": max(rates),
+                "rates": [s.rate for s in taken],
                 "ratio": middle["rate"] / base["rate"],
                 "cpu_ratio": base["cpu"] / middle["cpu"],
                 "samples": [asdict(s) for s in taken],
@@ -132,9 +130,9 @@ def _figures(
             Column("side", "side"),
             Column("form", "records"),
             Column("rate", "records/s", count),
-            Column("lowest", "lowest", count),
-            Column("highest", "highest", count),
+            Column("rates", "range", span),
             Column("ratio", "ratio", ratio),
+            Column("cpu_ratio", "CPU ratio", ratio),
             Column("cpu", "CPU s per million", seconds),
             Column("cpu_postgres", "PostgreSQL CPU s", seconds),
             Column("cpu_kafka", "Kafka CPU s", seconds),
@@ -148,7 +146,7 @@ def _figures(
             "with the envelope): "
             + ", ".join(f"{mode} {value:.2f}x" for mode, value in headline.items())
             + ".",
-            "ratio: to Kafka Connect on the same topic. Warm: between "
+            "Ratios: to Kafka Connect on the same topic. Warm: between "
             f"{WARM[0]:.0%} and {WARM[1]:.0%} of the records committed, seen by their rows in the "
             "table. CPU: of that window, per million records, with that of PostgreSQL and Kafka "
             "meanwhile apart.",

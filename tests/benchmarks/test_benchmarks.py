@@ -1,0 +1,60 @@
+"""The parts of the benchmarks that need no services."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+from benchmarks.meter import Meter
+from benchmarks.progress import Curve
+from benchmarks.records import FIRST_TS, Workload
+from benchmarks.report import Column, Figures, count
+
+
+def test_every_key_of_an_update_workload_is_written_twice_in_one_partition() -> None:
+    workload = Workload.of(1000, 4, updates=True, envelope=False)
+    each = workload.records // 4
+    seen: dict[int, list[tuple[int, int]]] = {}
+    for partition in range(4):
+        for index in range(each):
+            key, ts = workload.record(partition, index)
+            seen.setdefault(key, []).append((partition, ts))
+    assert set(seen) == set(range(500))
+    assert all(len(writes) == 2 and writes[0][0] == writes[1][0] for writes in seen.values())
+    assert max(ts for writes in seen.values() for _, ts in writes) == FIRST_TS + 999
+
+
+def test_a_curve_counts_only_what_is_committed() -> None:
+    workload = Workload.of(400, 2, updates=False, envelope=False)
+    # partition 0 commits 100 at 1 s and 100 at 3 s, partition 1 all 200 at 2 s
+    curve = Curve(
+        workload,
+        0.0,
+        [[0, 1, 1, 3, 3], [0, 2, 2, 2, 2]],
+        [[0, 1, 100, 101, 200], [0, 1, 50, 100, 200]],
+    )
+    assert curve.committed(1 + 1e-6) == pytest.approx(100 + 0.5, abs=1)
+    assert curve.committed(2 + 1e-6) == pytest.approx(300, abs=1)
+    assert curve.reached(0.7) == 2
+    assert curve.ended == 3
+    assert curve.first == 1
+
+
+def test_the_meter_counts_this_process() -> None:
+    with Meter({"me": os.getpid()}, weigh=("me",), every=0.05, weigh_every=0.05) as meter:
+        began = time.monotonic()
+        while time.monotonic() - began < 0.6:
+            np.sort(np.random.default_rng(0).random(10_000))
+        ended = time.monotonic()
+    usage = meter.usage["me"]
+    assert 0 < usage.between(began, ended) <= (ended - began) * (os.cpu_count() or 1) + 0.1
+    assert usage.peak_rss >= usage.peak_pss > 1_000_000
+
+
+def test_a_table_in_markdown_shows_three_digits() -> None:
+    figures = Figures("x", "X", [Column("n", "name"), Column("v", "rows/s", count)], [])
+    figures = Figures("x", "X", figures.columns, [{"n": "a", "v": 123456.7}])
+    assert "| a | 123,000 |" in figures.markdown()
+    assert "| --- | --: |" in figures.markdown()
