@@ -18,6 +18,7 @@ from typing import Any
 
 from semel.audit import AuditReport
 from semel.config import load
+from semel.delivery import Mechanism
 from semel.drill.faults import Injector
 from semel.drill.plan import Fault, Kind, plan
 from semel.drill.stage import BUILT_IN, DrillFailed, Stage
@@ -109,16 +110,13 @@ def drill(
             for fault in plan(faults, seed, stage.planned.guarantee, kinds):
                 observe(fault, None)
                 traffic.allow(RECORDS_PER_FAULT)
-                try:
+                where = f"{fault.kind.value}, {fault.place}; seed {seed}"
+                with _told(stage, f"fault {fault.number} of {faults} ({where})"):
                     report.results.append(_one(stage, injector, fault))
-                except DrillFailed as failure:
-                    raise DrillFailed(
-                        f"fault {fault.number} of {faults} ({fault.kind.value}, {fault.place}; "
-                        f"seed {seed}): {failure}. All logs: {stage.directory}"
-                    ) from None
                 observe(fault, report.results[-1])
             observe(None, None)
-            _finish(stage, injector, traffic, report)
+            with _told(stage, f"after all faults (seed {seed})"):
+                _finish(stage, injector, traffic, report)
     report.seconds = time.monotonic() - started
     return report
 
@@ -129,6 +127,8 @@ def _one(stage: Stage, injector: Injector, fault: Fault) -> FaultResult:
         stage.switch(fault.needs_executors)
         injector.gone_on(before)
     seconds = injector.inject(fault)
+    if stage.planned.guarantee.mechanism is not Mechanism.TRANSACTIONAL:
+        injector.settle()
     found = stage.audit()
     return FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
 
@@ -136,10 +136,8 @@ def _one(stage: Stage, injector: Injector, fault: Fault) -> FaultResult:
 def _finish(stage: Stage, injector: Injector, traffic: Traffic, report: DrillReport) -> None:
     """Let the connector read everything and audit once more."""
     if not traffic.stop():
-        raise DrillFailed(f"records could not be sent: {traffic.trouble}. Logs: {stage.directory}")
-    mark = injector.mark()
-    end = {tp: at - 1 for tp, at in mark.latest.items()}
-    injector.gone_on(type(mark)(mark.at, mark.latest, end))
+        raise DrillFailed(f"records could not be sent: {traffic.trouble}")
+    injector.settle()
     report.final = stage.audit()
 
 
@@ -160,7 +158,7 @@ def two_drivers(
     started = time.monotonic()
     with _stage(source, seed, keep, directory) as stage:
         report = _report(stage, seed)
-        with _traffic(stage, seed) as traffic:
+        with _traffic(stage, seed) as traffic, _told(stage, f"two drivers (seed {seed})"):
             injector = Injector(stage, traffic, seed)
             before = injector.mark()
             stage.start()
@@ -176,6 +174,15 @@ def two_drivers(
             _finish(stage, injector, traffic, report)
     report.seconds = time.monotonic() - started
     return report
+
+
+@contextmanager
+def _told(stage: Stage, when: str) -> Iterator[None]:
+    """Say with a failure when it came and where to look."""
+    try:
+        yield
+    except DrillFailed as failure:
+        raise DrillFailed(f"{when}: {failure}. All logs: {stage.directory}") from None
 
 
 def _report(stage: Stage, seed: int) -> DrillReport:

@@ -20,6 +20,7 @@ from semel.ledger import TopicPartition
 
 PATIENCE = 90.0
 _FENCED_STATUS = 4
+_UNDER_WAY = 0.5
 _KICK_EVERY = 0.4
 
 
@@ -69,6 +70,17 @@ class Injector:
         """From here on it must go on."""
         at = time.monotonic()
         return Mark(at, self._latest(), self._stage.positions())
+
+    def settle(self) -> None:
+        """Wait until nothing is under way. Where results and positions are committed one after
+        the other, an audit in between takes what is under way for lost or duplicated."""
+        self._traffic.hold(True)
+        try:
+            time.sleep(_UNDER_WAY)
+            self.gone_on(Mark(time.monotonic(), self._latest(), {}))
+            time.sleep(_UNDER_WAY)
+        finally:
+            self._traffic.hold(False)
 
     def _latest(self) -> dict[TopicPartition, int]:
         """Where Kafka's records end; a broker that has just started may not know yet."""
@@ -199,8 +211,7 @@ class Injector:
     def _zombie(self, fault: Fault) -> float:
         frozen = self._freeze(fault)
         mark = self.mark()
-        # With one task nobody is there to take over.
-        seconds = self.gone_on(mark) if self._stage.tasks > 1 else SESSION + 1
+        seconds = self.gone_on(mark) if self._stage.takes_over else SESSION + 1
         # Its session must be over, also where it held no partition.
         time.sleep(max(0.0, SESSION + 1 - (time.monotonic() - mark.at)))
         mark = self.mark()
@@ -218,7 +229,10 @@ class Injector:
         java.kill()
         stage = self._stage
         stage.until(
-            lambda: len(stage.executors()) == stage.tasks and len(stage.workers()) == stage.tasks,
+            lambda: (
+                len(stage.executors()) == stage.tasks
+                and (not stage.direct or len(stage.workers()) == stage.tasks)
+            ),
             PATIENCE,
             "Spark has not replaced the task whose executor died",
         )
@@ -244,6 +258,8 @@ class Injector:
 
     def _whole(self) -> None:
         """Every task is back in the consumer group: a zombie has found out what became of it."""
+        if not self._stage.direct:
+            return  # Spark's own consumers are in no group
         self._stage.until(
             self._stage.group_is_whole,
             PATIENCE,

@@ -128,7 +128,13 @@ class Stage:
         self.tasks = connector.tasks_max
         self.topics = dict.fromkeys(connector.topics, PARTITIONS)
         self.partitions = [TopicPartition(t, p) for t, n in self.topics.items() for p in range(n)]
+        self.direct = self.planned.engine == "direct"
         self.process: Process | None = None
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether other tasks take the partitions of one that is frozen."""
+        return self.direct and self.tasks > 1
 
     def open(self) -> None:
         """Start Kafka and PostgreSQL and create the topics."""

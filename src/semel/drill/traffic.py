@@ -121,6 +121,7 @@ class Traffic:
         self._stop = threading.Event()
         self._more = threading.Condition()
         self._kicks = 0
+        self._held = False
         self._lock = threading.Lock()
         self._number = 0
         self.trouble = ""
@@ -149,6 +150,12 @@ class Traffic:
         """Send a few records now."""
         with self._more:
             self._kicks += 1
+            self._more.notify_all()
+
+    def hold(self, held: bool) -> None:
+        """Send nothing for a while; what is under way is finished."""
+        with self._more:
+            self._held = held
             self._more.notify_all()
 
     def stop(self, timeout: float = 30.0) -> bool:
@@ -230,4 +237,5 @@ class Traffic:
             kicked = self._more.wait_for(
                 lambda: self._stop.is_set() or self._kicks > seen, dice.uniform(0, 2 * mean)
             )
+            self._more.wait_for(lambda: self._stop.is_set() or not self._held)
         return _SHORT if kicked else _BURSTS
