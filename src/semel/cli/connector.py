@@ -64,31 +64,29 @@ def run_(
     console = Console(stderr=True)
     live = console.is_terminal and not as_json
     _log(console)
-    raw = with_servers(file, bootstrap_server)
-    planned = plan(raw)
-    for warning in planned.warnings:
-        logging.getLogger("semel").warning("%s", warning)
-    logging.getLogger("semel").info(
-        "connector %s: %s, %s engine: %s",
-        planned.connector.name,
-        planned.guarantee,
-        planned.engine,
-        planned.guarantee.why,
-    )
-    planned.sink.close()
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     started = time.monotonic()
-    watcher = _Watcher(console, planned, live)
     try:
+        raw = with_servers(file, bootstrap_server)
+        planned = plan(raw)
+        for warning in planned.warnings:
+            logging.getLogger("semel").warning("%s", warning)
+        logging.getLogger("semel").info(
+            "connector %s: %s, %s engine: %s",
+            planned.connector.name,
+            planned.guarantee,
+            planned.engine,
+            planned.guarantee.why,
+        )
+        planned.sink.close()
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        watcher = _Watcher(console, planned, live)
         with watcher:
-            # PySpark installs a SIGINT handler of its own; ours is set again by the watcher.
             progress = run(raw, until_caught_up=until_caught_up, stop=stop, observe=watcher.observe)
     except SemelError as error:
         if as_json:
-            facts = {"error": type(error).__name__, "message": str(error)}
-            print(json.dumps({"name": planned.connector.name, **facts}))
+            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
             sys.exit(error.exit_code)
         raise
     seconds = time.monotonic() - started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
+from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
 from semel.run import plan
@@ -47,6 +49,8 @@ def set_(
     """Set positions. Refused while the connector runs."""
     planned = plan(with_servers(file, bootstrap_server))
     wanted = dict(_parse(text) for text in positions)
+    for tp in wanted:
+        _check_topic(planned.connector, tp.topic)
     planned.sink.set_positions(wanted)
     planned.sink.close()
     for tp, at in wanted.items():
@@ -70,6 +74,15 @@ def reset(
     planned.sink.set_positions(None)
     planned.sink.close()
     print(f"{planned.connector.name}: positions forgotten")
+
+
+def _check_topic(connector: ConnectorConfig, topic: str) -> None:
+    pattern = connector.topics_regex
+    if topic not in connector.topics and not (pattern and re.fullmatch(pattern, topic)):
+        reads = ", ".join(connector.topics) or f"topics matching {pattern}"
+        raise ConfigError(
+            f"connector {connector.name} does not read topic {topic}; it reads {reads}"
+        )
 
 
 def _parse(text: str) -> tuple[TopicPartition, int]:

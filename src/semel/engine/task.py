@@ -351,6 +351,10 @@ class Task:
             self._wait_pending()
         except LedgerConflict as conflict:
             self._note(conflict)
+        except TransientError as error:
+            if self._line.stop.is_set():
+                raise
+            self._tell(f"{error}; reading on from the ledger")
 
     def _note(self, conflict: LedgerConflict) -> None:
         if isinstance(conflict, Fenced):

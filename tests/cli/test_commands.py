@@ -1,0 +1,242 @@
+"""The commands as a user meets them: what they print, how they exit, and no stack traces."""
+
+# ruff: noqa: F401, F811
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from semel.cli import app, main
+from semel.embedded import Kafka
+from semel.kafka import Cluster
+from semel.ledger import TopicPartition
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Config, Configure, Start, configure, start, written
+from tests.engine.harness import caught_up, positions, records, sql
+
+NOWHERE: Config = {
+    "name": "nowhere",
+    "connector.class": "postgresql",
+    "topics": "a,b",
+    "bootstrap.servers": "192.0.2.1:9092",
+    "connection.url": "jdbc:postgresql://192.0.2.1/db",
+}
+Write = Callable[[Config], Path]
+UPSERT = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "id"}
+
+
+class Ended:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def semel(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ended]:
+    """Runs the command in this process, as its entry point does."""
+
+    def invoke(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["semel", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "400")
+        capfd.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err + out
+        return Ended(code, out, err)
+
+    return invoke
+
+
+def test_validate_touches_no_service(semel: Callable[..., Ended], written: Write) -> None:
+    ended = semel("validate", written(NOWHERE))
+    assert ended.code == 0
+    assert "valid; exactly-once (transactional), direct engine" in ended.out
+    ended = semel("validate", written({**NOWHERE, "task.max": "2"}), "--json")
+    facts = json.loads(ended.out)
+    assert facts["valid"]
+    assert facts["warnings"] == ["unknown configuration key task.max; did you mean tasks.max?"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tasks.max": "two"}, "tasks.max='two' must be a whole number"),
+        ({"tasks.max": "0"}, "tasks.max='0' must be at least 1"),
+        ({"errors.tolerance": "some"}, "must be one of none, all"),
+        ({"topics": None}, "set one of topics (a list) and topics.regex"),
+        ({"connection.url": None}, "connection.url is required"),
+        ({"bootstrap.servers": None}, "bootstrap.servers is required"),
+        ({"connector.class": "FileStream"}, "is not a connector that semel has"),
+        ({"consumer.override.group.id": "mine"}, "consumer.override.group.id is set by semel"),
+        ({"consumer.override.isolation.level": "read_uncommitted"}, "committed records only"),
+        ({"consumer.override.no.such.key": "1"}, 'No such configuration property: "no.such.key"'),
+        ({"delivery": "exactly-once", "delivery.mechanism": "idempotent"}, "cannot be kept"),
+        ({"transforms": "t"}, "pass transform= to semel.run()"),
+    ],
+)
+def test_a_configuration_that_cannot_be_run_is_refused_with_the_reason(
+    change: dict[str, Any], message: str, semel: Callable[..., Ended], written: Write
+) -> None:
+    config = {k: v for k, v in {**NOWHERE, **change}.items() if v is not None}
+    for command in ("validate", "run", "describe"):
+        ended = semel(command, written(config))
+        assert ended.code == 2
+        assert message in ended.err
+    ended = semel("validate", written(config), "--json")
+    assert ended.code == 2
+    assert message in "\n".join(json.loads(ended.out)["errors"])
+    ended = semel("run", written(config), "--json")
+    assert (ended.code, json.loads(ended.out)["error"]) == (2, "ConfigError")
+
+
+@pytest.mark.parametrize(
+    ("keys", "delivery"),
+    [
+        ({}, "exactly-once (transactional)"),
+        ({"delivery": "at-most-once"}, "at-most-once"),
+        ({"delivery": "at-least-once"}, "at-least-once"),
+        ({"delivery.mechanism": "idempotent", **UPSERT}, "exactly-once (idempotent)"),
+    ],
+)
+def test_describe_names_the_guarantee_and_why_it_holds(
+    keys: Config, delivery: str, semel: Callable[..., Ended], written: Write
+) -> None:
+    file = written({**NOWHERE, **keys})
+    facts = json.loads(semel("describe", file, "--json").out)
+    assert facts["delivery"] == delivery
+    assert facts["because"]
+    assert delivery in semel("describe", file).out
+
+
+def test_a_file_that_is_not_there_or_not_json_is_named(
+    semel: Callable[..., Ended], tmp_path: Path
+) -> None:
+    assert semel("run", tmp_path / "none.json").code == 2
+    (tmp_path / "bad.json").write_text("{")
+    ended = semel("run", tmp_path / "bad.json")
+    assert (ended.code, "is not JSON" in ended.err) == (2, True)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ({"topics": "no-such-topic"}, 2, "topic no-such-topic does not exist"),
+        ({"auto.create": "false"}, 2, "Create it, or set auto.create=true"),
+        ({"connection.password": "wrong"}, 3, "password authentication failed"),
+        ({"database": "no_such_db"}, 3, 'database "no_such_db" does not exist'),
+        ({**UPSERT, "table": "keyless"}, 2, "needs a primary key or unique index on (id)"),
+    ],
+)
+def test_what_is_missing_or_refused_is_named(
+    change: dict[str, Any],
+    code: int,
+    message: str,
+    kafka: Kafka,
+    topic: MakeTopic,
+    configure: Configure,
+    semel: Callable[..., Ended],
+    written: Write,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tests.engine.harness import LocalSpark
+
+    # Without a JVM: none of these gets as far as running a task.
+    monkeypatch.setattr(sys.modules["semel.run"], "_session", lambda _planned: LocalSpark())
+    monkeypatch.setattr("semel.spark.stop", lambda _spark: None)
+    source = topic()
+    config = configure(source, change)
+    server, _, database = config["connection.url"].rpartition("/")
+    host = server.partition("@")[2]
+    config["connection.url"] = f"jdbc:postgresql://{host}/{config.pop('database', database)}"
+    config.setdefault("connection.password", "semel")
+    config["connection.user"] = "semel"
+    if config.pop("table", ""):
+        url = f"{server}/{database}"
+        sql(url, f'CREATE TABLE "{source}" (id text, text text)')
+        config["provenance"] = "false"
+    ended = semel("run", written(config))
+    assert (ended.code, message in ended.err) == (code, True), ended.err
+    assert "no-such-topic" not in Cluster({"bootstrap.servers": kafka.bootstrap_servers}).topics()
+
+
+@pytest.mark.integration
+def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    semel: Callable[..., Ended],
+    written: Write,
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    file = written(config)
+    assert "the ledger holds nothing yet" in semel("offsets", "show", file).out
+    running = start(config)
+    running.until(lambda p: p.rows == 10)
+    refusal = semel("offsets", "set", file, f"{source}-0=3")
+    assert (refusal.code, "is running" in refusal.err) == (2, True)
+    refusal = semel("offsets", "reset", file, "--yes")
+    assert (refusal.code, "is running" in refusal.err) == (2, True)
+    (entry,) = json.loads(semel("offsets", "show", file, "--json").out)
+    assert (entry["topic"], entry["position"], entry["rows_written"]) == (source, 10, 10)
+    running.stop()
+
+    assert semel("offsets", "set", file, f"{source}-0=7").out == f"{source}-0 = 7\n"
+    assert positions(config) == {TopicPartition(source, 0): 7}
+    assert semel("offsets", "set", file, "nonsense").code == 2
+    refusal = semel("offsets", "set", file, "another-0=7")
+    assert (refusal.code, "does not read topic another" in refusal.err) == (2, True)
+    assert caught_up(config).rows == 3
+    assert semel("offsets", "reset", file, "--yes").code == 0
+    assert positions(config) == {}
+
+
+@pytest.mark.integration
+def test_audit_and_lag_print_and_exit_by_what_they_find(
+    kafka: Kafka,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    semel: Callable[..., Ended],
+    written: Write,
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    file = written(config)
+    caught_up(config)
+    ended = semel("audit", file)
+    assert ended.code == 0
+    assert "10 records: 0 lost, 0 duplicated (exactly-once (transactional)" in ended.out
+    sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 1')
+    ended = semel("audit", file, "--json")
+    facts = json.loads(ended.out)
+    assert (ended.code, facts["lost"], facts["kept"]) == (1, 1, False)
+
+    produce(source, records(5))
+    for arguments in ([file], [config["name"], "--bootstrap-server", kafka.bootstrap_servers]):
+        (found,) = json.loads(semel("lag", *arguments, "--json").out)
+        assert (found["connector"], found["position"], found["lag"]) == (config["name"], 10, 5)
+    assert source in semel("lag", file).out
+    assert semel("lag").code == 2
+
+
+def test_help_lists_the_exit_codes() -> None:
+    result: Result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    for code in range(7):
+        assert f"{code} " in result.output

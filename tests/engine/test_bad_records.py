@@ -1,0 +1,253 @@
+"""Records that cannot be converted or do not fit: where it stops, and how it goes on."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel import failpoints
+from semel.embedded import Kafka
+from semel.errors import BadRecord, ConfigError, ServiceError
+from semel.ledger import TopicPartition
+from semel.run import plan
+from tests.conftest import MakeTopic, Produce
+from tests.embedded.test_kafka import offsets
+from tests.engine.conftest import Config, Configure
+from tests.engine.harness import (
+    LocalSpark,
+    assert_nothing_lost_nothing_twice,
+    caught_up,
+    ids,
+    positions,
+    records,
+    sql,
+)
+
+pytestmark = pytest.mark.integration
+
+PROVENANCE = (
+    "__connect_topic text, __connect_partition int, __connect_offset bigint, "
+    "__connect_timestamp timestamptz"
+)
+BAD = {
+    "not JSON": (b'{"id": 5', {}, "VALUE_CONVERTER"),
+    "wrong type for the column": (b'{"id": "five"}', {}, "VALUE_CONVERTER|TASK_PUT"),
+    "number that does not fit": (b'{"id": 99999999999}', {}, "VALUE_CONVERTER|TASK_PUT"),
+    "constraint in the database": (b'{"id": 3000}', {}, "TASK_PUT"),
+    "null in the key": (
+        b'{"id": null}',
+        {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"},
+        "TASK_PUT",
+    ),
+}
+SMALL = {"consumer.override.max.poll.records": 7}
+UPSERT_BY_KEY = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "k"}
+
+
+def table(url: str, name: str) -> None:
+    columns = "id integer PRIMARY KEY CHECK (id < 2000), text text"
+    sql(url, f'CREATE TABLE "{name}" ({columns}, {PROVENANCE})')
+
+
+def set_positions(config: Config, topic: str, partition: int, offset: int) -> None:
+    sink = plan(config).sink
+    sink.set_positions({TopicPartition(topic, partition): offset})
+    sink.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "delivery"),
+    [
+        *((kind, "exactly-once") for kind in BAD),
+        ("constraint in the database", "at-least-once"),
+        ("constraint in the database", "at-most-once"),
+    ],
+)
+def test_a_bad_record_stops_it_with_everything_before_committed(
+    kind: str, delivery: str, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    value, keys, stage = BAD[kind]
+    source = topic(partitions=2)
+    produce(source, [*records(7), value, *records(5, start=10)], partition=0)
+    produce(source, records(4, start=20), partition=1)
+    config = configure(source, {**keys, "delivery": delivery})
+    table(config["connection.url"], source)
+    with pytest.raises(BadRecord, match=rf"{source}-0 offset 7 failed in ({stage}): .+"):
+        caught_up(config)
+    assert set(range(7)) <= set(ids(config["connection.url"], source))
+    if delivery == "at-most-once":
+        return
+    assert positions(config)[TopicPartition(source, 0)] == 7
+    with pytest.raises(BadRecord, match="offset 7"):
+        caught_up(config)  # again and again, until it is handled
+    set_positions(config, source, 0, 8)
+    caught_up(config)
+    assert ids(config["connection.url"], source) == [*range(7), *range(10, 15), *range(20, 24)]
+
+
+def test_a_record_without_the_key_that_the_table_needs_is_a_bad_record(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(3), keys=[b"a", None, b"b"])
+    with pytest.raises(BadRecord, match=rf"{source}-0 offset 1 failed in TASK_PUT: .*key.* null"):
+        caught_up(configure(source, UPSERT_BY_KEY))
+
+
+@pytest.mark.parametrize("place", [None, *failpoints.PLACES])
+def test_dead_letters_in_a_table_are_there_exactly_once(
+    place: str | None, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+) -> None:
+    if place == "deliver.between":
+        pytest.skip("a transaction has no between")
+    source = topic(partitions=2)
+    bad = [v for v, keys, _ in BAD.values() if not keys]
+    values = records(90)
+    for index, value in zip(itertools.count(5, 20), bad, strict=False):
+        values[index] = value
+    produce(source, values)
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead", **SMALL}
+    config = configure(source, keys)
+    table(config["connection.url"], source)
+    if place is not None:
+        failpoints.arm(points, place, "kill-worker", skip=3)
+    caught_up(config, spark=LocalSpark(points))
+    good = set(range(90)) - set(range(5, 5 + 20 * len(bad), 20))
+    report = assert_nothing_lost_nothing_twice(config, good)
+    assert sum(p.failed for p in report.partitions) == len(bad)
+    dead = sql(config["connection.url"], "SELECT convert_from(value, 'UTF8') FROM dead ORDER BY 1")
+    assert dead == sorted(v.decode() for v in bad)
+
+
+def test_dead_letters_in_a_topic_are_raw_with_the_reason_in_their_headers(
+    kafka: Kafka,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = topic()
+    dead = f"{source}-dead"
+    value = b'{"id": 1, \xff'
+    produce(
+        source,
+        [*records(2), value],
+        keys=[b"a", b"b", b"\x00k"],
+        headers=[None, None, [("h", b"1")]],
+    )
+    config = configure(
+        source,
+        {
+            "errors.tolerance": "all",
+            "errors.deadletterqueue.topic.name": dead,
+            "errors.deadletterqueue.topic.replication.factor": 1,
+            "errors.log.enable": "true",
+            "errors.log.include.messages": "true",
+        },
+    )
+    caught_up(config)
+    (message,) = consumed(kafka, dead)
+    assert (message.key(), message.value()) == (b"\x00k", value)
+    headers = [(k, v.decode()) for k, v in message.headers()]
+    assert headers[0] == ("h", "1")
+    context = {k.removeprefix("__connect.errors."): v for k, v in headers[1:]}
+    assert context.pop("exception.message")
+    assert context.pop("exception.class.name")
+    assert context == {
+        "topic": source,
+        "partition": "0",
+        "offset": "2",
+        "connector.name": config["name"],
+        "task.id": "0",
+        "stage": "VALUE_CONVERTER",
+        "class.name": "postgresql",
+    }
+    assert f"bad record at {source}-0 offset 2 (VALUE_CONVERTER)" in caplog.text
+    assert repr(value) in caplog.text
+    assert_nothing_lost_nothing_twice(config, range(2))
+
+
+def test_a_commit_that_is_tried_again_does_not_send_its_dead_letters_again(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+) -> None:
+    source = topic()
+    produce(source, [b"{", *records(3), b'{"id": 3000}'])
+    keys = {
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": f"{source}-dead",
+        "errors.deadletterqueue.topic.replication.factor": 1,
+    }
+    config = configure(source, keys)
+    table(config["connection.url"], source)
+    failpoints.arm(points, "sink.before_commit", "raise")
+    caught_up(config, spark=LocalSpark(points))
+    assert (points / "fired.log").exists()
+    assert sorted(m.value() for m in consumed(kafka, f"{source}-dead")) == [b"{", b'{"id": 3000}']
+
+
+def test_bad_records_without_dead_letters_are_counted_and_dropped(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, [b"{", *records(3)])
+    config = configure(source, {"errors.tolerance": "all"})
+    assert caught_up(config).failed == 1
+    report = assert_nothing_lost_nothing_twice(config, range(3))
+    assert report.partitions[0].failed == 1
+
+
+def test_a_transform_that_raises_for_one_record_fails_only_that_one(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(50))
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    config = configure(source, keys)
+    caught_up(config, refuse_thirty)
+    found = sql(config["connection.url"], 'SELECT "offset", stage, exception, message FROM dead')
+    assert found == [(30, "TRANSFORMATION", "ValueError", "not thirty")]
+    assert_nothing_lost_nothing_twice(config, set(range(50)) - {30}, refuse_thirty)
+
+    with pytest.raises(BadRecord, match=r"offset 30 failed in TRANSFORMATION: not thirty"):
+        caught_up(configure(source, {"table.name.format": "other"}), refuse_thirty)
+    assert ids(config["connection.url"], "other") == list(range(30))
+
+
+def refuse_thirty(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if 30 in batch.column("id").to_pylist():
+        raise ValueError("not thirty")
+    return batch
+
+
+def test_a_dead_letter_topic_that_it_reads_itself_is_refused(configure: Configure) -> None:
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": "dead-letters"}
+    with pytest.raises(ConfigError, match="dead letters would come back"):
+        plan(configure("dead-letters", keys))
+    with pytest.raises(ConfigError, match="dead letters would come back"):
+        plan(configure("", {**keys, "topics.regex": "dead.*", "topics": None}))
+
+
+def test_a_dead_letter_topic_that_cannot_be_created_is_named(
+    topic: MakeTopic, configure: Configure
+) -> None:
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": "never-there"}
+    with pytest.raises(ServiceError, match=r"cannot create the dead letter topic.*replication"):
+        caught_up(configure(topic(), keys))
+
+
+def consumed(kafka: Kafka, topic: str) -> list[Any]:
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Partition
+
+    _, end = offsets(kafka, topic)
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "dead"})
+    consumer.assign([Partition(topic, 0, 0)])
+    found: list[Any] = []
+    while len(found) < end:
+        found += consumer.consume(end - len(found), 5)
+    consumer.close()
+    return found

@@ -1,0 +1,193 @@
+"""Services that go away, for a moment or for good."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from semel import kafka as kafka_clients
+from semel.embedded import Kafka, Postgres
+from semel.embedded.process import free_port
+from semel.errors import ServiceError
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure, Start
+from tests.engine.harness import assert_nothing_lost_nothing_twice, caught_up, records, sql
+
+pytestmark = pytest.mark.integration
+
+SMALL = {"consumer.override.max.poll.records": 10}
+
+
+def test_connections_that_the_server_ends_are_opened_again(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = topic(partitions=2)
+    config = configure(source, SMALL)
+    url = config["connection.url"]
+    running = start(config)
+    for batch in range(4):
+        produce(source, records(200, start=200 * batch))
+        running.until(lambda p, batch=batch: p.rows > 200 * batch)
+        sql(
+            url,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        )
+    running.until(lambda p: sum(p.positions.values()) == 800)
+    running.stop()
+    assert "trying again" in caplog.text
+    assert_nothing_lost_nothing_twice(config, range(800))
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_a_postgresql_that_goes_away_and_comes_back_costs_nothing_but_time(
+    how: str,
+    own_postgres: Callable[[], Postgres],
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+) -> None:
+    postgres = own_postgres()
+    source = topic(partitions=2)
+    produce(source, records(300))
+    config = configure(source, {**SMALL, "connection.url": postgres.url, "max.retries": 100})
+    running = start(config)
+    running.until(lambda p: p.rows > 0)
+    if how == "kill":
+        postgres.kill()
+        produce(source, records(300, start=300))
+        postgres.start()
+    else:
+        produce(source, records(300, start=300))
+        postgres.restart()
+    running.until(lambda p: sum(p.positions.values()) == 600)
+    running.stop()
+    assert_nothing_lost_nothing_twice(config, range(600))
+
+
+def test_it_gives_up_after_max_retries(
+    own_postgres: Callable[[], Postgres],
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+) -> None:
+    postgres = own_postgres()
+    source = topic()
+    produce(source, records(10))
+    config = configure(source, {"connection.url": postgres.url, "max.retries": 2})
+    running = start(config)
+    running.until(lambda p: p.rows == 10)
+    postgres.stop()
+    produce(source, records(10, start=10))
+    with pytest.raises(ServiceError, match=r"gave up after 2 retries \(max.retries\): .*connect"):
+        running.wait()
+
+
+@pytest.fixture
+def full_disk(own_postgres: Callable[[], Postgres], tmp_path: Path) -> Iterator[Postgres]:
+    """A PostgreSQL whose default tablespace has 2 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a small disk")
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("may not mount a small disk")
+    try:
+        postgres = own_postgres()
+        for parent in [place, *place.parents]:
+            parent.chmod(parent.stat().st_mode | 0o011)
+        inner = place / "data"
+        inner.mkdir()
+        owner = postgres.data.stat()
+        os.chown(inner, owner.st_uid, owner.st_gid)
+        sql(postgres.url, f"CREATE TABLESPACE small LOCATION '{inner}'")
+        yield postgres
+        postgres.kill()
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def test_a_full_disk_is_tried_again_and_leaves_everything_before_committed(
+    full_disk: Postgres, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    values = [{"id": i, "text": random.randbytes(700).hex()} for i in range(2000)]
+    produce(source, [json.dumps(v).encode() for v in values])
+    keys = {"connection.url": full_disk.url, "max.retries": 2, **SMALL}
+    config = configure(source, keys)
+    sql(
+        full_disk.url,
+        f'CREATE TABLE "{source}" (id bigint, text text, __connect_topic text, '
+        "__connect_partition int, __connect_offset bigint, __connect_timestamp timestamptz) "
+        "TABLESPACE small",
+    )
+    with pytest.raises(
+        ServiceError, match=r"gave up after 2 retries .*(No space|could not extend)"
+    ):
+        caught_up(config)
+    (done,) = sql(full_disk.url, "SELECT position FROM semel_offsets")
+    assert 0 < done < 2000
+    assert_nothing_lost_nothing_twice(config, range(done))
+
+
+def test_a_kafka_that_is_away_at_start_is_named_within_bounded_time(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_clients, "_TIMEOUT", 1.0)
+    config = configure("anything", {"bootstrap.servers": f"127.0.0.1:{free_port()}"})
+    begun = time.monotonic()
+    with pytest.raises(ServiceError, match=r"no Kafka broker answers at 127\.0\.0\.1"):
+        caught_up(config)
+    assert time.monotonic() - begun < 5
+
+
+def test_a_broker_that_goes_away_and_comes_back_costs_nothing_but_time(
+    own_kafka: Callable[[], Kafka],
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+) -> None:
+    kafka = own_kafka()
+    kafka.create_topic("source", 2)
+    servers = kafka.bootstrap_servers
+    produce("source", records(300), bootstrap_servers=servers)
+    config = configure("source", {**SMALL, "bootstrap.servers": servers})
+    running = start(config)
+    running.until(lambda p: p.rows > 0)
+    kafka.kill()
+    kafka.start()
+    produce("source", records(300, start=300), bootstrap_servers=servers)
+    running.until(lambda p: sum(p.positions.values()) == 600)
+    running.stop()
+    assert_nothing_lost_nothing_twice(config, range(600))
+
+
+def test_a_failure_outside_of_a_commit_is_tried_again_too(
+    topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+) -> None:
+    from semel import failpoints
+    from tests.engine.harness import LocalSpark
+
+    source = topic(partitions=2)
+    produce(source, records(100))
+    config = configure(source, SMALL)
+    for skip, place in enumerate(failpoints.PLACES):
+        if place != "deliver.between":
+            failpoints.arm(points, place, "raise", skip=skip % 2)
+    caught_up(config, spark=LocalSpark(points))
+    assert len((points / "fired.log").read_text().splitlines()) == len(failpoints.PLACES) - 1
+    assert_nothing_lost_nothing_twice(config, range(100))

@@ -1,0 +1,236 @@
+"""The audit finds what is wrong, and only that."""
+
+# ruff: noqa: F401, F811
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from semel import failpoints
+from semel.audit import audit
+from semel.embedded import Kafka
+from semel.engine import reader
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Config, Configure, Start, configure, points, start
+from tests.engine.harness import LocalSpark, caught_up, records, sql
+
+pytestmark = pytest.mark.integration
+
+BY_VALUE = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
+BY_KEY = {
+    "insert.mode": "upsert",
+    "pk.mode": "record_key",
+    "pk.fields": "k",
+    "delete.enabled": "true",
+}
+
+
+def verdict(config: Config, transform: Any = None) -> tuple[int, int, bool]:
+    report = audit(config, transform)
+    return report.lost, report.duplicated, report.kept
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert by value", "upsert by key, with deletes"])
+def test_exact_audit_finds_a_deleted_a_doubled_and_a_stray_row(
+    mode: str,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    source = topic()
+    if mode == "insert":
+        keys, key = {}, "id"
+        produce(source, records(20))
+    elif mode == "upsert by value":
+        keys, key = BY_VALUE, "id"
+        produce(source, [*records(20), *records(10)])  # ten of them twice
+    else:
+        keys, key = BY_KEY, "k"
+        numbers = [*range(20), *range(10)]
+        produce(source, [*records(20), *records(10)], keys=[f"k{i}" for i in numbers])
+    config = configure(source, keys)
+    caught_up(config)
+    if keys is BY_KEY:
+        produce(source, [None, None], keys=["k3", "k15"])
+        caught_up(config)
+    url = config["connection.url"]
+    assert verdict(config) == (0, 0, True)
+    if mode != "insert":
+        assert audit(config).partitions[0].replaced >= 10
+    (picked,) = sql(url, f'SELECT {key}::text FROM "{source}" ORDER BY 1 LIMIT 1')
+    sql(url, f"CREATE TABLE kept AS SELECT * FROM \"{source}\" WHERE {key}::text = '{picked}'")
+    sql(url, f"DELETE FROM \"{source}\" WHERE {key}::text = '{picked}'")
+    assert verdict(config) == (1, 0, False)
+    sql(url, f'INSERT INTO "{source}" SELECT * FROM kept')
+    assert verdict(config) == (0, 0, True)
+
+    sql(url, f'ALTER TABLE "{source}" DROP CONSTRAINT IF EXISTS "{source}_pkey"')
+    sql(url, f'INSERT INTO "{source}" SELECT * FROM kept')
+    assert verdict(config) == (0, 1, False)
+    sql(url, "UPDATE kept SET __connect_offset = 1000")
+    sql(url, f'INSERT INTO "{source}" SELECT * FROM kept')
+    assert verdict(config) == (0, 2, False)  # the second one is ahead of the ledger
+
+
+def test_audit_by_counts_finds_a_deleted_and_a_doubled_row(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(20))
+    config = configure(source, {"provenance": "false"})
+    caught_up(config)
+    url = config["connection.url"]
+    assert verdict(config) == (0, 0, True)
+    assert not audit(config).exact
+    sql(url, f'DELETE FROM "{source}" WHERE id = 3')
+    assert verdict(config) == (1, 0, False)
+    sql(url, f'INSERT INTO "{source}" SELECT * FROM "{source}" WHERE id IN (4, 5, 6)')
+    assert verdict(config) == (0, 2, False)
+
+
+def even(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pc.equal(pc.bit_wise_and(batch.column("id"), 1), 0))
+
+
+def test_filtered_and_failed_records_are_accounted_for(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    source = topic()
+    produce(source, [*records(20), b"{"])
+    config = configure(source, {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"})
+    caught_up(config, even)
+    report = audit(config, even)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+    assert (report.partitions[0].filtered, report.partitions[0].failed) == (10, 1)
+    sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 4')
+    assert verdict(config, even) == (1, 0, False)
+
+
+def test_records_that_retention_has_removed_after_they_were_read_are_not_lost(
+    kafka: Kafka,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    exact, counts = configure(source), configure(source, {"provenance": "false"})
+    counts |= {"table.name.format": "other"}
+    caught_up(exact)
+    caught_up(counts)
+    kafka.delete_records(source, {0: 12})
+    for config in (exact, counts):
+        assert verdict(config) == (0, 0, True)
+        assert audit(config).records == 8
+    sql(exact["connection.url"], f'DELETE FROM "{source}" WHERE id = 15')
+    assert verdict(exact) == (1, 0, False)
+
+
+def test_audit_may_run_while_the_connector_does(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+) -> None:
+    source = topic(partitions=2)
+    config = configure(source, {"consumer.override.max.poll.records": 20})
+    running = start(config)
+    for batch in range(3):
+        produce(source, records(300, start=300 * batch))
+        running.until(lambda p, batch=batch: p.rows > 300 * batch)
+        assert verdict(config) == (0, 0, True)
+    running.stop()
+
+
+def test_repeats_under_at_least_once_are_reported_and_the_guarantee_is_kept(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    points: Path,
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    config = configure(source, {"delivery": "at-least-once"})
+    failpoints.arm(points, "deliver.between", "kill-worker")
+    caught_up(config, spark=LocalSpark(points))
+    assert verdict(config) == (0, 20, True)
+    assert verdict({**config, "delivery": "exactly-once"}) == (0, 20, False)
+
+
+def test_what_update_mode_has_found_no_row_for_is_unknown_not_lost(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source, {**BY_VALUE, "insert.mode": "update"})
+    url = config["connection.url"]
+    sql(
+        url,
+        f'CREATE TABLE "{source}" (id bigint PRIMARY KEY, text text, __connect_topic text, '
+        "__connect_partition int, __connect_offset bigint, __connect_timestamp timestamptz)",
+    )
+    sql(url, f'INSERT INTO "{source}" (id) SELECT generate_series(0, 5)')
+    caught_up(config)
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.unknown, report.kept) == (0, 0, 4, True)
+
+
+def test_rows_whose_records_compaction_may_have_removed_are_unknown_not_doubled(
+    topic: MakeTopic, produce: Produce, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_offset_four(*arguments: Any) -> Iterator[Any]:
+        for messages in reader.read_ranges(*arguments):
+            yield [m for m in messages if m.offset() != 4]
+
+    monkeypatch.setattr("semel.audit.read_ranges", without_offset_four)
+    compacted, plain = topic(config={"cleanup.policy": "compact"}), topic()
+    for source, expected in ((compacted, (0, 0, 1, True)), (plain, (0, 1, 0, False))):
+        produce(source, records(10), keys=["k"] * 10)
+        config = configure(source)
+        caught_up(config)
+        report = audit(config)
+        assert (report.lost, report.duplicated, report.unknown, report.kept) == expected
+
+
+def test_a_key_that_stands_in_several_partitions_is_not_called_lost_or_doubled(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    source = topic(partitions=2)
+    config = configure(source, BY_VALUE)
+    produce(source, records(3), partition=1)
+    produce(source, records(2, start=1), partition=1)
+    caught_up(config)
+    produce(source, records(3), partition=0)  # the newest, at smaller offsets
+    caught_up(config)
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+    assert report.unknown == 6
+
+
+def test_a_topic_that_is_no_longer_read_is_not_audited(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    first, second = topic(), topic()
+    produce(first, records(5))
+    produce(second, records(5))
+    config = configure(f"{first},{second}")
+    caught_up(config)
+    config["topics"] = first
+    report = audit(config)
+    assert [p.topic for p in report.partitions] == [first]
+    assert (report.lost, report.duplicated) == (0, 0)

@@ -1,0 +1,52 @@
+"""Lag, from the positions that a run publishes to its consumer group."""
+
+# ruff: noqa: F401, F811
+from __future__ import annotations
+
+import pytest
+
+from semel.embedded import Kafka
+from semel.kafka import Cluster
+from semel.lag import lag
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure, Start, configure, start
+from tests.engine.harness import caught_up, positions, records, wait_until
+
+pytestmark = pytest.mark.integration
+
+
+def test_positions_published_to_the_group_equal_the_ledger_after_a_run(
+    kafka: Kafka,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    source = topic(partitions=3)
+    produce(source, records(1000))
+    config = configure(source, {"tasks.max": 2, "consumer.override.max.poll.records": 50})
+    caught_up(config)
+    client = {"bootstrap.servers": kafka.bootstrap_servers}
+    published = Cluster(client).committed(f"connect-{config['name']}")
+    assert published == positions(config)
+    assert sum(published.values()) == 1000
+
+
+def test_lag_is_what_kafka_holds_beyond_the_published_positions(
+    kafka: Kafka,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    running = start(config)
+    client = {"bootstrap.servers": kafka.bootstrap_servers}
+    wait_until(lambda: [p.lag for p in lag(client, config["name"])] == [0])
+    running.stop()
+    produce(source, records(7))
+    (found,) = lag(client, config["name"])
+    assert (found.topic, found.position, found.end, found.lag) == (source, 10, 17, 7)
+    assert config["name"] in {p.connector for p in lag(client)}
+    assert lag(client, "nobody") == []
