@@ -16,7 +16,8 @@ from semel.sinks.postgresql.rows import cast_column, key_columns, last_of_each, 
 from semel.sinks.postgresql.tables import Table, quote
 
 _KAFKA_KEY = (TOPIC, PARTITION, OFFSET)
-_DELETE = "__semel_delete"
+# Not a record's own names for these: with provenance the rows have columns of those names.
+_DELETE, _PLACE, _ORDER = "__semel_delete", "__semel_partition", "__semel_offset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,32 +171,32 @@ def _interleave(config: PostgresConfig, prepared: Prepared) -> tuple[pa.Table, p
     records, key = prepared.records, prepared.key
     assert prepared.deletes is not None
     assert records.tombstones is not None
-    order = [PARTITION, OFFSET]
+    order = [_PLACE, _ORDER]
     rows = prepared.rows
     changes = pa.concat_tables(
         [
             rows.select(key)
-            .append_column(PARTITION, records.rows.column(PARTITION))
-            .append_column(OFFSET, records.rows.column(OFFSET))
+            .append_column(_PLACE, records.rows.column(PARTITION))
+            .append_column(_ORDER, records.rows.column(OFFSET))
             .append_column(_DELETE, pa.repeat(pa.scalar(False), rows.num_rows)),
             prepared.deletes.select(key)
-            .append_column(PARTITION, records.tombstones.column(PARTITION))
-            .append_column(OFFSET, records.tombstones.column(OFFSET))
+            .append_column(_PLACE, records.tombstones.column(PARTITION))
+            .append_column(_ORDER, records.tombstones.column(OFFSET))
             .append_column(_DELETE, pa.repeat(pa.scalar(True), prepared.deletes.num_rows)),
         ]
     )
     last_delete = (
         changes.filter(changes.column(_DELETE))
         .group_by(key, use_threads=False)
-        .aggregate([(OFFSET, "max")])
+        .aggregate([(_ORDER, "max")])
         .rename_columns([*key, _DELETE])
     )
-    numbered = rows.append_column(OFFSET, records.rows.column(OFFSET)).append_column(
-        PARTITION, records.rows.column(PARTITION)
+    numbered = rows.append_column(_ORDER, records.rows.column(OFFSET)).append_column(
+        _PLACE, records.rows.column(PARTITION)
     )
     joined = numbered.join(last_delete, keys=key, join_type="left outer", use_threads=False)
     alive = pc.or_kleene(
-        joined.column(_DELETE).is_null(), pc.greater(joined.column(OFFSET), joined.column(_DELETE))
+        joined.column(_DELETE).is_null(), pc.greater(joined.column(_ORDER), joined.column(_DELETE))
     )
     survivors = joined.filter(alive).sort_by([(n, "ascending") for n in order])
     deleted = last_delete.select(key)
