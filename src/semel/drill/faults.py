@@ -101,9 +101,7 @@ class Injector:
         missing = ["nothing seen yet"]
 
         def passed() -> bool:
-            status = self._stage.running.status
-            if status is not None:
-                raise DrillFailed(f"the connector has ended: {self._stage.running.end()}")
+            self._runs()
             missing[:] = mark.missing(self._stage.positions())
             return not missing
 
@@ -117,6 +115,10 @@ class Injector:
             meanwhile=self._kick,
         )
         return time.monotonic() - mark.at
+
+    def _runs(self) -> None:
+        if self._stage.running.status is not None:
+            raise DrillFailed(f"the connector has ended: {self._stage.running.end()}")
 
     def _kick(self) -> None:
         """Records on the way, but not without limit."""
@@ -135,10 +137,17 @@ class Injector:
             time.sleep(fault.delay)
             return by_hand()
         before = len(self._stage.fired())
+
+        def fired() -> bool:
+            if len(self._stage.fired()) > before:
+                return True
+            self._runs()
+            return False
+
         self._stage.arm(fault.place, action, fault.skip)
         try:
             self._stage.until(
-                lambda: len(self._stage.fired()) > before,
+                fired,
                 30,
                 f"failpoint {fault.place} was not reached",
                 meanwhile=self._kick,
