@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +34,10 @@ class Suite(StrEnum):
     all = "all"
 
 
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 def main(
     suite: Annotated[Suite, typer.Argument(help="Which benchmark to run.")] = Suite.all,
     records: Annotated[int, typer.Option(min=1000, help="Records of one run.")] = 2_000_000,
@@ -53,6 +58,8 @@ def main(
     ] = None,
 ) -> None:
     """Measure semel beside Kafka Connect with Debezium's JDBC sink, on this machine."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _end)  # ends the services and removes their data
     console = Console() if sys.stdout.isatty() else Console(width=150)
     suites: dict[str, Callable[[Rig], Figures]] = {
         "throughput": lambda r: throughput(r, records, repeats, tasks),
