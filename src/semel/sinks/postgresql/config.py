@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ IGNORED = {
     "db.timezone": "times are stored in UTC",
     "use.time.zone": "times are stored in UTC",
     "database.time_zone": "times are stored in UTC",
+    "date.timezone": "dates are stored as they are",
     "connection.provider": "a task keeps one connection",
     "connection.pool.min_size": "a task keeps one connection",
     "connection.pool.max_size": "a task keeps one connection",
@@ -39,7 +41,14 @@ IGNORED = {
     "mssql.use.merge.holdlock": "applies to SQL Server",
     "dialect.sqlserver.identity.insert": "applies to SQL Server",
     "dialect.postgres.postgis.schema": "geometry types are not converted",
+    "truncate.enabled": "truncate events are not applied",
 }
+
+_DEFAULT_STRATEGIES = (
+    "DefaultTableNamingStrategy",
+    "DefaultCollectionNamingStrategy",
+    "DefaultColumnNamingStrategy",
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,10 @@ class PostgresConfig:
     connection_user: str = key("connection.user", "", aliases=("connection.username",))
     connection_password: str = key("connection.password", "", secret=True)
     insert_mode: str = key(
-        "insert.mode", "insert", "How rows are written.", choices=("insert", "upsert", "update")
+        "insert.mode",
+        "insert",
+        "How rows are written; multi is insert.",
+        choices=("insert", "multi", "upsert", "update"),
     )
     pk_mode: str = key(
         "pk.mode",
@@ -72,6 +84,18 @@ class PostgresConfig:
     )
     table_mapping: tuple[str, ...] = key(
         "topics.to.tables.mapping", (), "topic:table pairs, before table.name.format."
+    )
+    normalize: bool = key(
+        "table.name.normalize", False, "Replace all but letters, digits and _ in topics by _."
+    )
+    naming_strategies: tuple[str, ...] = key(
+        "collection.naming.strategy",
+        (),
+        "Only Debezium's default.",
+        aliases=("table.naming.strategy",),
+    )
+    column_naming_strategy: tuple[str, ...] = key(
+        "column.naming.strategy", (), "Only Debezium's default."
     )
     auto_create: bool = key("auto.create", False, "Create missing tables.")
     auto_evolve: bool = key("auto.evolve", False, "Add missing columns.")
@@ -94,7 +118,7 @@ class PostgresConfig:
         "quote.sql.identifiers",
         None,
         "always: names as they are; never: names in lower case.",
-        aliases=("quote.identifiers",),
+        aliases=("quote.identifiers", "sql.quote.identifiers"),
         choices=("always", "never", "true", "false"),
     )
     idle_timeout_ms: int = key(
@@ -106,9 +130,9 @@ class PostgresConfig:
 
     def __post_init__(self) -> None:
         problems = []
-        if self.insert_mode != "insert" and self.pk_mode == "none":
+        if self.mode != "insert" and self.pk_mode == "none":
             problems.append(
-                f"insert.mode={self.insert_mode} needs a key: set pk.mode to kafka, record_key or "
+                f"insert.mode={self.mode} needs a key: set pk.mode to kafka, record_key or "
                 "record_value"
             )
         if self.delete_enabled and self.pk_mode != "record_key":
@@ -125,8 +149,23 @@ class PostgresConfig:
             problems.append("fields.whitelist and field.exclude.list exclude each other: set one")
         if any(":" not in pair for pair in self.table_mapping):
             problems.append("topics.to.tables.mapping must hold topic:table pairs")
+        if "${" in self.table_name_format.replace("${topic}", ""):
+            problems.append(
+                f"table.name.format={self.table_name_format!r}: only ${{topic}} can be filled in"
+            )
+        problems += [
+            f"naming strategy {name} is not available: name tables by table.name.format or "
+            "topics.to.tables.mapping"
+            for name in (*self.naming_strategies, *self.column_naming_strategy)
+            if name.rsplit(".", maxsplit=1)[-1] not in _DEFAULT_STRATEGIES
+        ]
         if problems:
             raise ConfigError("; ".join(problems))
+
+    @property
+    def mode(self) -> str:
+        """``insert``, ``upsert`` or ``update``."""
+        return "insert" if self.insert_mode == "multi" else self.insert_mode
 
     @property
     def creates(self) -> bool:
@@ -150,10 +189,14 @@ class PostgresConfig:
             return mapping[topic]
         if self.connector_class == DEBEZIUM:
             topic = topic.replace(".", "_")
+        if self.normalize:
+            topic = re.sub(r"\W", "_", topic, flags=re.ASCII)
         return self.table_name_format.replace("${topic}", topic)
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
         if self.include:
+            if self.pk_mode == "record_value" and field in self.pk_fields:
+                return True  # pk.fields is applied independently
             return field in self.include or f"{topic}:{field}" in self.include
         return field not in self.exclude and f"{topic}:{field}" not in self.exclude

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from semel.records import TIMESTAMP_TYPE, DeadLetter
 from semel.sinks.postgresql.connection import Connection
-from semel.sinks.postgresql.tables import parse_name
+from semel.sinks.postgresql.tables import exists, parse_name
 
 _SCHEMA = pa.schema(
     [
@@ -26,12 +26,21 @@ _SCHEMA = pa.schema(
         ("message", pa.string()),
     ]
 )
+_TYPES = (
+    *("text", "text", "integer", "bigint", "timestamptz", "bytea", "bytea", "jsonb"),
+    *("text", "text", "text"),
+)
+_KEY = 'connector, topic, partition, "offset"'
+_REST = ('"timestamp"', "key", "value", "headers", "stage", "exception", "message")
 
 
 def create(connection: Connection, table: str) -> None:
-    """Create the table inside the open transaction."""
+    """Create the table inside the open transaction, if it is missing."""
+    name = parse_name(table, fold=False)
+    if exists(connection, name):
+        return  # CREATE IF NOT EXISTS would still ask for the right to create
     connection.execute(
-        f"""CREATE TABLE IF NOT EXISTS {parse_name(table, fold=False).quoted} (
+        f"""CREATE TABLE IF NOT EXISTS {name.quoted} (
             connector text NOT NULL,
             topic text NOT NULL,
             partition integer NOT NULL,
@@ -44,7 +53,7 @@ def create(connection: Connection, table: str) -> None:
             exception text NOT NULL,
             message text NOT NULL,
             failed_at timestamptz NOT NULL DEFAULT now(),
-            PRIMARY KEY (connector, topic, partition, "offset")
+            PRIMARY KEY ({_KEY})
         )"""
     )
 
@@ -52,8 +61,10 @@ def create(connection: Connection, table: str) -> None:
 def insert(
     connection: Connection, table: str, connector: str, letters: Sequence[DeadLetter]
 ) -> None:
-    """COPY the dead letters inside the open transaction."""
-    name = parse_name(table, fold=False)
+    """Write the dead letters inside the open transaction.
+
+    One may be there already, if positions were set back by hand; the last failure stays.
+    """
     headers = [json.dumps([[k, _text(v)] for k, v in letter.headers]) for letter in letters]
     columns = [
         pa.array([connector] * len(letters), pa.string()),
@@ -68,12 +79,21 @@ def insert(
         pa.ExtensionArray.from_storage(pa.json_(), pa.array(headers, pa.string())),
         pa.array([letter.stage for letter in letters], pa.string()),
         pa.array([letter.exception for letter in letters], pa.string()),
-        pa.array([letter.message.replace("\0", "\\0") for letter in letters], pa.string()),
+        pa.array([_printable(letter.message) for letter in letters], pa.string()),
     ]
-    connection.copy(
-        name.table, pa.Table.from_arrays(columns, schema=_SCHEMA), name.schema, temporary=False
+    stage = connection.stage(pa.Table.from_arrays(columns, schema=_SCHEMA), _TYPES)
+    sets = ", ".join(f"{c} = EXCLUDED.{c}" for c in _REST)
+    connection.execute(
+        f"INSERT INTO {parse_name(table, fold=False).quoted} ({_KEY}, {', '.join(_REST)}) "
+        f"SELECT * FROM {stage} ON CONFLICT ({_KEY}) DO UPDATE SET {sets}, failed_at = now(); "
+        f"{connection.emptied(stage)}"
     )
 
 
 def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "backslashreplace").replace("\0", "\\0")
+    return None if value is None else _printable(value.decode("utf-8", "backslashreplace"))
+
+
+def _printable(text: str) -> str:
+    """Without what PostgreSQL's text cannot hold."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from semel.errors import LedgerConflict
 from semel.failpoints import ledger_check_disabled
@@ -21,7 +20,7 @@ from semel.ledger import (
     TopicPartition,
     judge,
 )
-from semel.sinks.postgresql.connection import Connection
+from semel.sinks.postgresql.connection import Connection, literal
 
 OFFSETS = "semel_offsets"
 HOLES = "semel_holes"
@@ -54,7 +53,8 @@ _CREATE = (
     )""",
 )
 
-_RANGES = """SELECT * FROM jsonb_to_recordset(CAST($2 AS jsonb)) AS r(
+# Statements are filled in with literals, not bound parameters: one round trip instead of three.
+_RANGES = """SELECT * FROM jsonb_to_recordset({ranges}) AS r(
     topic text, partition integer, from_offset bigint, until_offset bigint,
     read bigint, written bigint, filtered bigint, failed bigint, lost bigint)"""
 
@@ -68,19 +68,23 @@ _ADVANCE = f"""WITH r AS ({_RANGES})
         records_lost = o.records_lost + r.lost,
         updated_at = now()
     FROM r
-    WHERE o.connector = $1 AND o.topic = r.topic AND o.partition = r.partition
-    {{check}}
-    RETURNING o.topic, o.partition"""
+    WHERE o.connector = {{connector}} AND o.topic = r.topic AND o.partition = r.partition
+    {{check}}"""
 _CHECK = "AND o.position = r.from_offset"
 
 _HOLES = f"""WITH r AS ({_RANGES})
     INSERT INTO {HOLES} (connector, topic, partition, from_offset, until_offset, reason)
-    SELECT $1, topic, partition, from_offset, until_offset, 'removed by retention' FROM r
+    SELECT {{connector}}, topic, partition, from_offset, until_offset, 'removed by retention' FROM r
     WHERE lost > 0 ON CONFLICT DO NOTHING"""
 
 _POSITIONS = f"""SELECT o.topic, o.partition, o.position FROM {OFFSETS} o
     JOIN ({_RANGES}) r ON o.topic = r.topic AND o.partition = r.partition
-    WHERE o.connector = $1"""
+    WHERE o.connector = {{connector}} {{lock}}"""
+
+_START = f"""WITH r AS ({_RANGES})
+    INSERT INTO {OFFSETS} (connector, topic, partition, position, start_position)
+    SELECT {{connector}}, topic, partition, from_offset, from_offset FROM r
+    ON CONFLICT DO NOTHING"""
 
 
 class PostgresLedger:
@@ -96,6 +100,8 @@ class PostgresLedger:
 
     def create(self) -> None:
         """Create both tables if they are missing; needs an open transaction."""
+        if self.exists():
+            return  # CREATE IF NOT EXISTS would still ask for the right to create
         # Two drivers may start at once, and CREATE IF NOT EXISTS alone is not safe against that.
         self._connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
         for statement in _CREATE:
@@ -104,27 +110,25 @@ class PostgresLedger:
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         """The compare-and-set, inside the open transaction. Updating first also locks the rows:
         a second writer waits here and then finds that it has lost.
-
-        The driver reports no row counts after an UPDATE, so the statement returns what it matched.
         """
         payload = _payload(advances)
         check = "" if ledger_check_disabled() else _CHECK
-        matched = self._query(_ADVANCE.format(check=check), payload).num_rows
+        matched = self._connection.execute(self._filled(_ADVANCE, payload, check=check))
         if matched == 0:
             return self._replayed(advances, payload)
-        if matched < len(advances):
+        if matched != len(advances):  # also -1, from a driver that reports no counts
             raise LedgerConflict(
                 f"connector {self._connector}: the ledger agrees with {matched} of "
                 f"{len(advances)} ranges of this commit. Nothing was written. Does another run of "
                 f"{self._connector} write too?"
             )
         if any(a.lost for a in advances):
-            self._connection.execute(_HOLES, (self._connector, payload))
+            self._connection.execute(self._filled(_HOLES, payload))
         return Outcome.APPLIED
 
     def guard(self, advances: Sequence[Advance]) -> Outcome:
         """Judge without moving, and hold the rows still until the transaction ends."""
-        stored = self._positions(_payload(advances), lock=True)
+        stored = self._positions(_payload(advances), lock="FOR UPDATE OF o")
         return judge(self._connector, stored, [a.range for a in advances])
 
     def _replayed(self, advances: Sequence[Advance], payload: str) -> Outcome:
@@ -137,8 +141,8 @@ class PostgresLedger:
             )
         return outcome
 
-    def _positions(self, payload: str, *, lock: bool = False) -> dict[TopicPartition, int]:
-        rows = self._query(_POSITIONS + (" FOR UPDATE OF o" if lock else ""), payload).to_pylist()
+    def _positions(self, payload: str, *, lock: str = "") -> dict[TopicPartition, int]:
+        rows = self._connection.query(self._filled(_POSITIONS, payload, lock=lock)).to_pylist()
         return {TopicPartition(r["topic"], r["partition"]): r["position"] for r in rows}
 
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -149,13 +153,7 @@ class PostgresLedger:
                 for tp, position in positions.items()
             ]
         )
-        self._connection.execute(
-            f"""WITH r AS ({_RANGES})
-            INSERT INTO {OFFSETS} (connector, topic, partition, position, start_position)
-            SELECT $1, topic, partition, from_offset, from_offset FROM r
-            ON CONFLICT DO NOTHING""",
-            (self._connector, payload),
-        )
+        self._connection.execute(self._filled(_START, payload))
         return self._positions(payload)
 
     def entries(self) -> list[LedgerEntry]:
@@ -166,8 +164,7 @@ class PostgresLedger:
             f"""SELECT topic, partition, position, start_position, records_read, rows_written,
                 records_filtered, records_failed, records_lost,
                 to_char(updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS updated_at
-            FROM {OFFSETS} WHERE connector = $1 ORDER BY topic, partition""",
-            (self._connector,),
+            FROM {OFFSETS} WHERE connector = {self._literal} ORDER BY topic, partition"""
         )
         return [LedgerEntry(**row) for row in rows.to_pylist()]
 
@@ -177,37 +174,41 @@ class PostgresLedger:
             return []
         rows = self._connection.query(
             f"""SELECT topic, partition, from_offset, until_offset FROM {HOLES}
-            WHERE connector = $1 ORDER BY 1, 2, 3""",
-            (self._connector,),
+            WHERE connector = {self._literal} ORDER BY 1, 2, 3"""
         )
         return [OffsetRange(**row) for row in rows.to_pylist()]
 
     def exists(self) -> bool:
         """Whether the ledger's tables are there."""
-        found = self._connection.query(f"SELECT to_regclass('{OFFSETS}') IS NOT NULL AS there")
+        found = self._connection.query(
+            f"SELECT to_regclass('{OFFSETS}') IS NOT NULL AND to_regclass('{HOLES}') IS NOT NULL "
+            "AS there"
+        )
         return bool(found.column("there")[0].as_py())
 
     def set(self, positions: Mapping[TopicPartition, int]) -> None:
         """Overwrite positions by hand; counts and holes start anew from there."""
-        self.forget(positions)
-        self.start(positions)
+        if positions:
+            self.forget(positions)
+            self.start(positions)
 
     def forget(self, only: Iterable[TopicPartition] | None = None) -> None:
         """Remove the given topic-partitions, or all of the connector."""
+        wanted = "true"
+        if only is not None:
+            pairs = ", ".join(f"({literal(tp.topic)}, {tp.partition})" for tp in only)
+            wanted = f"(topic, partition) IN ({pairs})"
         for table in (OFFSETS, HOLES):
-            if only is None:
-                self._connection.execute(
-                    f"DELETE FROM {table} WHERE connector = $1", (self._connector,)
-                )
-                continue
-            for tp in only:
-                self._connection.execute(
-                    f"DELETE FROM {table} WHERE connector = $1 AND topic = $2 AND partition = $3",
-                    (self._connector, tp.topic, tp.partition),
-                )
+            self._connection.execute(
+                f"DELETE FROM {table} WHERE connector = {self._literal} AND {wanted}"
+            )
 
-    def _query(self, sql: str, payload: str) -> Any:
-        return self._connection.query(sql, (self._connector, payload))
+    @property
+    def _literal(self) -> str:
+        return literal(self._connector)
+
+    def _filled(self, sql: str, payload: str, **others: str) -> str:
+        return sql.format(ranges=literal(payload), connector=self._literal, **others)
 
 
 def _payload(advances: Sequence[Advance]) -> str:

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
-from semel.sinks.postgresql.connection import Connection
+from semel.sinks.postgresql.connection import Connection, quote
 from semel.sinks.postgresql.ledger import PostgresLedger
-from semel.sinks.postgresql.tables import Name, parse_name, quote
+from semel.sinks.postgresql.tables import Name, exists, parse_name
 
 
 def take(
@@ -25,7 +25,7 @@ def take(
     connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     records, rows = {}, {}
     for topic, name in tables.items():
-        if not _exists(connection, name):
+        if not exists(connection, name):
             continue
         counted = connection.query(f"SELECT count(*) AS n FROM {name.quoted}")
         rows[topic] = counted.column("n")[0].as_py()
@@ -49,7 +49,7 @@ def _dead(connection: Connection, connector: str, table: str) -> dict[str, pa.Ta
     if not table:
         return {}
     name = parse_name(table, fold=False)
-    if not _exists(connection, name):
+    if not exists(connection, name):
         return {}
     found = connection.query(
         f'SELECT topic, partition, "offset" FROM {name.quoted} WHERE connector = $1', (connector,)
@@ -59,8 +59,3 @@ def _dead(connection: Connection, connector: str, table: str) -> dict[str, pa.Ta
         topic: found.filter(pc.equal(topics, topic)).select(["partition", "offset"])
         for topic in topics.unique().to_pylist()
     }
-
-
-def _exists(connection: Connection, name: Name) -> bool:
-    found = connection.query("SELECT to_regclass($1) IS NOT NULL AS there", (name.quoted,))
-    return bool(found.column("there")[0].as_py())

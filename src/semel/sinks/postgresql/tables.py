@@ -9,28 +9,39 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from semel.errors import ConfigError
-from semel.sinks.postgresql.connection import Connection
-from semel.sinks.postgresql.types import Column, arrow_type, sql_type
+from semel.sinks.postgresql.connection import Connection, literal, quote
+from semel.sinks.postgresql.types import Column, column, sql_type
 
-_COLUMNS = """SELECT a.attname AS name,
+# A name is looked up once: COPY needs the schema in which the search path finds the table.
+_RELATION = """SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
+    c.relkind IN ('r', 'p') AND NOT row_security_active(c.oid) AS copyable
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass({name}) AND c.relkind IN ('r', 'p', 'f', 'v')"""
+
+_COLUMNS = """SELECT a.attname::text AS name, a.atttypid::bigint AS oid,
     coalesce(e.typname, t.typname)::text AS base,
     format_type(a.atttypid, a.atttypmod) AS type,
-    a.atttypmod AS modifier,
-    t.typelem <> 0 AND t.typcategory = 'A' AS array,
-    a.attnotnull AS not_null,
+    format_type(t.oid, -1) AS cast,
+    CASE WHEN d.typtype = 'd' THEN d.typtypmod ELSE a.atttypmod END AS modifier,
+    e.oid IS NOT NULL AS array,
+    coalesce(e.typtype, t.typtype) = 'e' AS enum,
+    d.typtype = 'd' AS domain,
     a.atthasdef OR a.attidentity <> '' AS has_default,
     a.attgenerated <> '' OR a.attidentity = 'a' AS generated
 FROM pg_attribute a
-JOIN pg_type t0 ON t0.oid = a.atttypid
-JOIN pg_type t ON t.oid = CASE WHEN t0.typtype = 'd' THEN t0.typbasetype ELSE t0.oid END
+JOIN pg_type d ON d.oid = a.atttypid
+JOIN pg_type t ON t.oid = CASE WHEN d.typtype = 'd' THEN d.typbasetype ELSE d.oid END
 LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
-WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
+WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum"""
 
-_KEYS = """SELECT i.indexrelid::regclass::text AS index, array_agg(a.attname::text) AS columns
-FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
-WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
-GROUP BY 1"""
+# Only what ON CONFLICT accepts: whole, checked at once, of plain columns (not those of INCLUDE).
+_KEYS = """SELECT array_agg(a.attname::text) AS columns
+FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid
+    AND a.attnum = ANY((i.indkey::smallint[])[:i.indnkeyatts - 1])
+WHERE i.indrelid = {oid} AND i.indisunique AND i.indisvalid AND i.indimmediate
+    AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid ORDER BY bool_or(i.indisprimary) DESC, i.indexrelid"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +61,25 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An existing table: its columns, and the column sets that are unique."""
+    """An existing table: its columns, and the column sets that are unique.
+
+    ``name`` always has the schema. Not ``copyable`` are views, foreign tables, and tables with row
+    level security.
+    """
 
     name: Name
+    oid: int
     columns: dict[str, Column]
     keys: Sequence[frozenset[str]]
+    copyable: bool
 
     @property
     def writable(self) -> dict[str, Column]:
         return {n: c for n, c in self.columns.items() if not c.generated}
 
 
-def quote(identifier: str) -> str:
-    """A quoted SQL identifier."""
-    return '"' + identifier.replace('"', '""') + '"'
-
-
-_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
+_PART = r'"(?:[^"]|"")+"|[^".]+'
+_NAME = re.compile(rf"\s*(?:({_PART})\.)?({_PART})\s*")
 
 
 def parse_name(text: str, *, fold: bool) -> Name:
@@ -75,36 +88,59 @@ def parse_name(text: str, *, fold: bool) -> Name:
     Raises:
         ConfigError: more than two parts, or an empty one.
     """
-    parts = [
-        m.group(1) or (m.group(2).lower() if fold else m.group(2)) for m in _PART.finditer(text)
-    ]
-    if not 1 <= len(parts) <= 2:
+    match = _NAME.fullmatch(text)
+    if match is None:
         raise ConfigError(
             f"table name {text!r} is not table or schema.table. Does the topic's name contain a "
             'dot? Set table.name.format, with quotes where a dot belongs to the name: "${topic}"'
         )
-    return Name(parts[0] if len(parts) == 2 else None, parts[-1].replace('""', '"'))
+    schema, table = match.groups()
+    return Name(_unquoted(schema, fold) if schema else None, _unquoted(table, fold))
+
+
+def _unquoted(part: str, fold: bool) -> str:
+    if part.startswith('"'):
+        return part[1:-1].replace('""', '"')
+    return part.strip().lower() if fold else part.strip()
+
+
+def exists(connection: Connection, name: Name) -> bool:
+    """Whether there is such a table; needs an open transaction."""
+    found = connection.query(f"SELECT to_regclass({literal(name.quoted)}) IS NOT NULL AS there")
+    return bool(found.column("there")[0].as_py())
 
 
 def find(connection: Connection, name: Name) -> Table | None:
     """Read a table from the catalog; needs an open transaction."""
-    rows = connection.query(_COLUMNS, (name.quoted,)).to_pylist()
-    if not rows:
+    found = connection.query(_RELATION.format(name=literal(name.quoted))).to_pylist()
+    if not found:
         return None
-    columns = {}
-    for row in rows:
-        arrow, staged = arrow_type(row["base"], row["modifier"], array=row["array"])
-        columns[row["name"]] = Column(
-            name=row["name"],
-            type=row["type"],
-            arrow=arrow,
-            staged=row["type"] if staged else "",
-            not_null=row["not_null"],
+    relation = found[0]
+    rows = connection.query(_COLUMNS.format(oid=relation["oid"])).to_pylist()
+    columns = {
+        row["name"]: column(
+            row["name"],
+            row["oid"],
+            row["type"],
+            row["cast"],
+            row["base"],
+            row["modifier"],
+            array=row["array"],
+            enum=row["enum"],
+            domain=row["domain"],
             has_default=row["has_default"],
             generated=row["generated"],
         )
-    keys = connection.query(_KEYS, (name.quoted,)).to_pylist()
-    return Table(name, columns, [frozenset(k["columns"]) for k in keys])
+        for row in rows
+    }
+    keys = connection.query(_KEYS.format(oid=relation["oid"])).to_pylist()
+    return Table(
+        Name(relation["schema"], relation["name"]),
+        relation["oid"],
+        columns,
+        [frozenset(k["columns"]) for k in keys],
+        relation["copyable"],
+    )
 
 
 def create(connection: Connection, name: Name, fields: Iterable[pa.Field], key: list[str]) -> None:
@@ -131,4 +167,4 @@ def evolve(connection: Connection, name: Name, fields: Iterable[pa.Field]) -> No
 
 
 def _serialise(connection: Connection, name: Name) -> None:
-    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 1))", (str(name),))
+    connection.execute(f"SELECT pg_advisory_xact_lock(hashtextextended({literal(str(name))}, 1))")

@@ -1,8 +1,8 @@
 """PostgreSQL types and Arrow types, both ways.
 
-COPY BINARY wants each value in the exact binary form of its column, so a column's Arrow type is
-fixed by its PostgreSQL type. Types without a form of their own in Arrow (uuid, enums, inet, ...)
-are *staged*: copied as text into a temporary table and cast by the server.
+COPY BINARY wants each value in the exact binary form of its column, so a column's PostgreSQL type
+fixes the Arrow type that can be copied into it. Types without such an Arrow type (inet, ranges,
+composite types, ...) are *staged*: copied as text into a temporary table and cast by the server.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-_EXACT = {
+_COPIED = {
     "int2": pa.int16(),
     "int4": pa.int32(),
     "int8": pa.int64(),
-    "oid": pa.int64(),
     "float4": pa.float32(),
     "float8": pa.float64(),
     "bool": pa.bool_(),
@@ -24,89 +23,174 @@ _EXACT = {
     "bpchar": pa.string(),
     "name": pa.string(),
     "citext": pa.string(),
+    "xml": pa.string(),
+    "json": pa.string(),
+    "jsonb": pa.json_(),
     "bytea": pa.binary(),
+    "uuid": pa.binary(16),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", "UTC"),
     "time": pa.time64("us"),
-    "json": pa.json_(),
-    "jsonb": pa.json_(),
+    "interval": pa.duration("us"),
 }
-_STAGED_ANYWAY = {"oid", "json"}
-_UNCONSTRAINED_NUMERIC = pa.decimal128(38, 18)
+_CONVERTED = {"json": pa.json_(), "uuid": pa.string(), "interval": pa.string()}
+"""What converters are asked for, where that is not what is copied."""
+
+# COPY BINARY names the type of an array's elements, and the driver names the plainest one.
+_ARRAY_ELEMENTS = {
+    *("int2", "int4", "int8", "float4", "float8", "numeric", "bool", "text", "bytea"),
+    *("date", "time", "timestamp", "timestamptz"),
+}
+_ANY_NUMERIC = pa.decimal128(38, 18)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a target table.
 
-    ``arrow`` is the type its values are converted to; ``staged`` is the SQL type they are cast to
-    from text (or from numeric) after a detour through a temporary table, or empty.
+    ``arrow`` is the type that converters are asked for, ``copied`` the one that COPY takes, None
+    where text must be cast by the server, to ``cast``: the column's type without length or scale,
+    because a cast to ``varchar(3)`` would cut what an assignment refuses.
     """
 
     name: str
+    oid: int
     type: str
+    cast: str
     arrow: pa.DataType
-    staged: str
-    not_null: bool
-    has_default: bool
-    generated: bool
+    copied: pa.DataType | None
+    has_default: bool = False
+    generated: bool = False
+    element: Column | None = None
+    any_numeric: bool = False  # without bounds, or with bounds that no Arrow decimal has
 
-    def expression(self, quoted: str) -> str:
-        """The SQL that turns the staged value into the column's."""
-        if self.staged == "numeric":
-            return f"trim_scale({quoted})"
-        return f"{quoted}::{self.staged}" if self.staged else quoted
+    @property
+    def is_json(self) -> bool:
+        return bool(self.arrow == pa.json_())
 
 
-def arrow_type(base: str, modifier: int, *, array: bool) -> tuple[pa.DataType, bool]:
-    """The Arrow type for a PostgreSQL type, and whether it must be staged."""
-    if array:
-        element, staged = arrow_type(base, modifier, array=False)
-        plain = not staged and not isinstance(element, pa.BaseExtensionType)
-        return (pa.list_(element), False) if plain else (pa.string(), True)
-    if base == "numeric":
-        if modifier < 0:
-            return _UNCONSTRAINED_NUMERIC, True
-        precision, scale = ((modifier - 4) >> 16) & 0xFFFF, (modifier - 4) & 0x7FF
-        if precision > 38 or scale > precision:
-            return _UNCONSTRAINED_NUMERIC, True
-        return pa.decimal128(precision, scale), False
-    if base in _EXACT:
-        return _EXACT[base], base in _STAGED_ANYWAY
-    return pa.string(), True
+def column(
+    name: str,
+    oid: int,
+    type_: str,
+    cast: str,
+    base: str,
+    modifier: int,
+    *,
+    array: bool = False,
+    enum: bool = False,
+    domain: bool = False,
+    has_default: bool = False,
+    generated: bool = False,
+) -> Column:
+    """The column for a PostgreSQL type: ``base`` names it, or its elements' type for an array."""
+    copied = _copied(base, modifier, enum=enum)
+    if domain and copied == pa.json_():
+        copied = None  # the driver does not recognise jsonb in a domain
+    arrow = _CONVERTED.get(base, copied if copied is not None else pa.string())
+    scalar = Column(
+        name,
+        oid,
+        type_,
+        cast,
+        arrow,
+        copied,
+        has_default,
+        generated,
+        any_numeric=copied is _ANY_NUMERIC,
+    )
+    if not array:
+        return scalar
+    native = copied is not None and base in _ARRAY_ELEMENTS and not domain
+    return Column(
+        name,
+        oid,
+        type_,
+        cast,
+        pa.list_(pa.string() if scalar.is_json else arrow),
+        pa.list_(copied) if native else None,
+        has_default,
+        generated,
+        scalar,
+    )
+
+
+def _copied(base: str, modifier: int, *, enum: bool) -> pa.DataType | None:
+    if enum:
+        return pa.string()
+    if base != "numeric":
+        return _COPIED.get(base)
+    precision, scale = ((modifier - 4) >> 16) & 0xFFFF, (modifier - 4) & 0x7FF
+    if modifier < 0 or precision > 38 or scale > precision:
+        return _ANY_NUMERIC
+    return pa.decimal128(precision, scale)
 
 
 def sql_type(field: pa.DataType, *, in_key: bool = False) -> str:
     """The PostgreSQL type of a new column, as Debezium's and Confluent's sinks choose it."""
-    if pa.types.is_list(field) or pa.types.is_large_list(field):
+    if pa.types.is_dictionary(field):
+        return sql_type(field.value_type, in_key=in_key)
+    if is_list(field):
         element = sql_type(field.value_type)
         return "jsonb" if element == "jsonb" else f"{element}[]"
     if pa.types.is_decimal(field):
         return f"numeric({field.precision}, {field.scale})"
     if pa.types.is_timestamp(field):
         return "timestamptz" if field.tz else "timestamp"
+    if field == pa.uuid():
+        return "uuid"
     for matches, name in _NEW:
         if matches(field):
             return name
     return "text" if in_key else "jsonb"
 
 
+def is_text(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(field) or pa.types.is_large_string(field) or field == pa.string_view()
+    )
+
+
+def is_binary(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(field)
+        or pa.types.is_large_binary(field)
+        or pa.types.is_fixed_size_binary(field)
+        or field == pa.binary_view()
+    )
+
+
+def is_list(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(field)
+        or pa.types.is_large_list(field)
+        or pa.types.is_fixed_size_list(field)
+    )
+
+
+def is_number(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(field) or pa.types.is_floating(field) or pa.types.is_decimal(field)
+    )
+
+
 _NEW = (
+    (pa.types.is_uint64, "numeric(20, 0)"),
     (pa.types.is_int8, "smallint"),
     (pa.types.is_int16, "smallint"),
     (pa.types.is_uint8, "smallint"),
     (pa.types.is_int32, "integer"),
     (pa.types.is_uint16, "integer"),
     (pa.types.is_integer, "bigint"),
+    (pa.types.is_float16, "real"),
     (pa.types.is_float32, "real"),
     (pa.types.is_floating, "double precision"),
     (pa.types.is_boolean, "boolean"),
-    (pa.types.is_string, "text"),
-    (pa.types.is_large_string, "text"),
+    (is_text, "text"),
     (pa.types.is_null, "text"),
-    (pa.types.is_binary, "bytea"),
-    (pa.types.is_large_binary, "bytea"),
+    (is_binary, "bytea"),
     (pa.types.is_date, "date"),
     (pa.types.is_time, "time"),
+    (pa.types.is_duration, "interval"),
 )

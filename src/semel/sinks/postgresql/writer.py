@@ -1,272 +1,155 @@
-"""Writing prepared rows into a table: COPY, or COPY into a temporary table and one statement."""
+"""Writing prepared rows: COPY, or COPY into a temporary table and one statement that reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import numpy as np
 
-from semel.errors import ConfigError
-from semel.records import KEY, OFFSET, PARTITION, TOPIC, Records, Rejected, RowsRejected
-from semel.sinks.postgresql.config import PostgresConfig
-from semel.sinks.postgresql.connection import Connection
-from semel.sinks.postgresql.rows import cast_column, key_columns, last_of_each, rejected, unfit_rows
-from semel.sinks.postgresql.tables import Table, quote
-
-_KAFKA_KEY = (TOPIC, PARTITION, OFFSET)
-# Not a record's own names for these: with provenance the rows have columns of those names.
-_DELETE, _PLACE, _ORDER = "__semel_delete", "__semel_partition", "__semel_offset"
+from semel.sinks.postgresql.connection import Connection, SchemaChanged, literal, quote
+from semel.sinks.postgresql.prepare import Prepared, Rows, optional
+from semel.sinks.postgresql.tables import Name, Table
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Which columns a topic's records have in the target, and which of them are the key."""
+def write(connection: Connection, prepared: Prepared, *, hopeful: bool) -> None:
+    """Write inside the open transaction; deletes first.
 
-    columns: Mapping[str, pa.ChunkedArray]
-    key: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A topic's rows and deletes in the exact types of their table.
-
-    ``rows`` line up with ``records.rows``; :func:`write` reduces them by key first.
+    With ``hopeful`` the keys of an upsert are taken to be new. That is much quicker if it is true;
+    if it is not, the server refuses a row with SQLSTATE 23505.
     """
-
-    table: Table
-    rows: pa.Table
-    deletes: pa.Table | None
-    key: list[str]
-    records: Records
-
-    def only_rows(self, start: int, length: int) -> Prepared:
-        """Some of the rows and no deletes."""
-        records = Records(self.records.topic, self.records.rows.slice(start, length))
-        return Prepared(self.table, self.rows.slice(start, length), None, self.key, records)
-
-
-def layout(
-    config: PostgresConfig, provenance: Mapping[str, str], records: Records, *, deletes: bool
-) -> Layout:
-    """Lay out rows (or, with ``deletes``, tombstones) as columns of the target."""
-    source: pa.Table = records.tombstones if deletes else records.rows
-    fold = str.lower if config.folds_names else str
-    columns: dict[str, pa.ChunkedArray] = {}
-    key: list[str] = []
-    if config.pk_mode == "record_key":
-        _check_key(config, records.topic, source)
-        for name, values in key_columns(source, config.pk_fields).items():
-            columns[fold(name)] = values
-        key = list(columns)
-    elif config.pk_mode == "kafka":
-        key = [fold(n) for n in (config.pk_fields or _KAFKA_KEY)]
-        columns.update(zip(key, (source.column(n) for n in _KAFKA_KEY), strict=True))
-    if not deletes:
-        for name in source.column_names:
-            if not name.startswith("__connect_") and config.takes(records.topic, name):
-                columns.setdefault(fold(name), source.column(name))
-        if config.pk_mode == "record_value":
-            key = [fold(n) for n in config.pk_fields] or list(columns)
-            _check_value_key(records.topic, key, columns)
-        for metadata, name in provenance.items():
-            columns[fold(name)] = source.column(metadata)
-    return Layout(columns, key)
-
-
-def _check_key(config: PostgresConfig, topic: str, source: pa.Table) -> None:
-    keys = source.column(KEY)
-    if pa.types.is_struct(keys.type):
-        missing = [f for f in config.pk_fields if keys.type.get_field_index(f) < 0]
-        if missing:
-            raise ConfigError(
-                f"pk.fields={','.join(config.pk_fields)}: keys of topic {topic} have no field "
-                f"{missing[0]}; they have {', '.join(f.name for f in keys.type)}"
+    table, deletes = prepared.table, prepared.deletes
+    if deletes is not None and deletes.count:
+        stage = stage_rows(connection, table, deletes)
+        connection.execute(f"{delete(prepared, deletes, stage)}; {connection.emptied(stage)}")
+    straight = prepared.mode == "insert" or (prepared.mode == "upsert" and hopeful)
+    for rows in by_given_columns(prepared.rows, table):
+        names = rows.columns.column_names
+        if not names:
+            connection.execute(
+                f"INSERT INTO {table.name.quoted} SELECT FROM generate_series(1, {rows.count})"
             )
-    elif len(config.pk_fields) != 1:
-        raise ConfigError(
-            f"pk.mode=record_key: keys of topic {topic} are of type {keys.type}, so pk.fields must "
-            f"name exactly one column; it is {','.join(config.pk_fields)!r}"
-        )
+        elif straight and table.copyable and not rows.staged.intersection(names):
+            _copy(connection, table, rows)
+        else:
+            stage = stage_rows(connection, table, rows)
+            connection.execute(f"{put(prepared, rows, stage)}; {connection.emptied(stage)}")
 
 
-def _check_value_key(topic: str, key: list[str], columns: Mapping[str, object]) -> None:
-    missing = [n for n in key if n not in columns]
-    if missing:
-        raise ConfigError(
-            f"pk.fields={','.join(key)}: values of topic {topic} have no field {missing[0]}; they "
-            f"have {', '.join(columns)}"
-        )
+def _copy(connection: Connection, table: Table, rows: Rows) -> None:
+    """COPY straight into the table, once it is certain that its columns are what they were.
 
-
-def prepare(config: PostgresConfig, table: Table, arranged: Layout, records: Records) -> Prepared:
-    """Convert rows to the table's types.
-
-    Raises:
-        RowsRejected: rows that do not fit, with the column, the value's type and the reason.
+    The server takes binary values for what its columns are now: 8 bytes of a bigint would become a
+    timestamp without an error.
     """
-    problems: dict[int, str] = {}
-    arrays: dict[str, pa.ChunkedArray] = {}
-    for name, values in arranged.columns.items():
-        column = table.columns[name]
-        if column.generated or (column.has_default and values.null_count == len(values)):
-            continue  # let the server fill it in
-        if values.null_count and (column.not_null or name in arranged.key):
-            what = "the key" if name in arranged.key else f"column {name} (NOT NULL)"
-            for index in pc.indices_nonzero(values.is_null()).to_pylist():
-                problems.setdefault(index, f"{what} is null")
-        try:
-            arrays[name] = cast_column(values, column.arrow)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            for index, reason in unfit_rows(values, column.arrow):
-                shown = values[index].as_py()
-                text = f"column {name} ({column.type}) cannot take {shown!r}: {reason}"
-                problems.setdefault(index, text)
-    if problems:
-        raise RowsRejected(rejected(records, sorted(problems.items()), "DataException"))
-    deletes = _deletes(config, table, records)
-    return Prepared(table, pa.table(arrays), deletes, arranged.key, records)
-
-
-def _deletes(config: PostgresConfig, table: Table, records: Records) -> pa.Table | None:
-    if not config.delete_enabled or records.tombstones is None:
-        return None
-    arranged = layout(config, {}, records, deletes=True)
-    nulls = [v for v in arranged.columns.values() if v.null_count]
-    if nulls:
-        tombstones = records.tombstones
-        index = pc.indices_nonzero(nulls[0].is_null())[0].as_py()
-        raise RowsRejected(
-            [
-                Rejected(
-                    records.topic,
-                    tombstones.column(PARTITION)[index].as_py(),
-                    tombstones.column(OFFSET)[index].as_py(),
-                    "DataException",
-                    "a tombstone without a key deletes nothing",
-                )
-            ]
-        )
-    return pa.table(
-        {n: cast_column(v, table.columns[n].arrow) for n, v in arranged.columns.items()}
+    names = rows.columns.column_names
+    expected = ", ".join(f"({literal(n)}, {table.columns[n].oid})" for n in names)
+    unchanged = connection.execute(
+        f"LOCK TABLE ONLY {table.name.quoted} IN ROW EXCLUSIVE MODE; "
+        f"SELECT FROM pg_attribute WHERE attrelid = {table.oid} AND NOT attisdropped "
+        f"AND (attname, atttypid) IN ({expected})"
     )
+    if unchanged != len(names):
+        raise SchemaChanged(f"table {table.name} was altered or made anew")
+    assert table.name.schema is not None
+    connection.copy(table.name.table, rows.columns, table.name.schema)
 
 
-def _reduced(config: PostgresConfig, prepared: Prepared) -> tuple[pa.Table, pa.Table | None]:
-    """Keep what is left of several changes of one key: the last one by offset.
+def by_given_columns(rows: Rows, table: Table) -> Iterator[Rows]:
+    """The rows, those apart that lack a value in different optional columns, without these."""
+    if not rows.count:
+        return
+    nullable = optional(rows, table)
+    given = np.zeros(rows.count, dtype=np.int64)
+    for bit, values in enumerate(nullable.values()):
+        given |= values.is_valid().to_numpy().astype(np.int64) << bit
+    for pattern in np.unique(given) if nullable else [0]:
+        absent = [n for bit, n in enumerate(nullable) if not pattern >> bit & 1]
+        part = rows if (given == pattern).all() else rows.take(np.flatnonzero(given == pattern))
+        yield Rows(part.columns.drop_columns(absent), part.staged, part.places, part.count)
 
-    A row before a tombstone of its key is gone; a tombstone before a row of its key matters only
-    to an insert, which must find the place empty.
+
+class Hope:
+    """Which tables' upserts are worth trying as plain inserts.
+
+    Keys that turn out to be there already cost a failed COPY, so after one the table is not tried
+    for a while: 16 commits, then twice as many each time it fails again.
     """
-    rows, deletes, key = prepared.rows, prepared.deletes, prepared.key
-    if deletes is not None and deletes.num_rows and rows.num_rows:
-        rows, deletes = _interleave(config, prepared)
-    if config.insert_mode != "insert" and rows.num_rows:
-        rows = last_of_each(rows, key)
-    return rows, deletes
+
+    _SHORTEST, _LONGEST = 16, 1024
+
+    def __init__(self) -> None:
+        self._pauses: dict[Name, int] = {}
+        self._waits: dict[Name, int] = {}
+
+    def of(self, table: Name) -> bool:
+        """Whether to try now; call it once a commit."""
+        wait = self._waits.get(table, 0)
+        self._waits[table] = max(0, wait - 1)
+        return not wait
+
+    def fulfilled(self, tables: Iterable[Name]) -> None:
+        for table in tables:
+            self._pauses.pop(table, None)
+
+    def failed(self, tables: Iterable[Name]) -> None:
+        for table in tables:
+            pause = min(2 * self._pauses.get(table, self._SHORTEST // 2), self._LONGEST)
+            self._pauses[table] = self._waits[table] = pause
 
 
-def _interleave(config: PostgresConfig, prepared: Prepared) -> tuple[pa.Table, pa.Table]:
-    records, key = prepared.records, prepared.key
-    assert prepared.deletes is not None
-    assert records.tombstones is not None
-    order = [_PLACE, _ORDER]
-    rows = prepared.rows
-    changes = pa.concat_tables(
-        [
-            rows.select(key)
-            .append_column(_PLACE, records.rows.column(PARTITION))
-            .append_column(_ORDER, records.rows.column(OFFSET))
-            .append_column(_DELETE, pa.repeat(pa.scalar(False), rows.num_rows)),
-            prepared.deletes.select(key)
-            .append_column(_PLACE, records.tombstones.column(PARTITION))
-            .append_column(_ORDER, records.tombstones.column(OFFSET))
-            .append_column(_DELETE, pa.repeat(pa.scalar(True), prepared.deletes.num_rows)),
-        ]
-    )
-    last_delete = (
-        changes.filter(changes.column(_DELETE))
-        .group_by(key, use_threads=False)
-        .aggregate([(_ORDER, "max")])
-        .rename_columns([*key, _DELETE])
-    )
-    numbered = rows.append_column(_ORDER, records.rows.column(OFFSET)).append_column(
-        _PLACE, records.rows.column(PARTITION)
-    )
-    joined = numbered.join(last_delete, keys=key, join_type="left outer", use_threads=False)
-    alive = pc.or_kleene(
-        joined.column(_DELETE).is_null(), pc.greater(joined.column(_ORDER), joined.column(_DELETE))
-    )
-    survivors = joined.filter(alive).sort_by([(n, "ascending") for n in order])
-    deleted = last_delete.select(key)
-    if config.insert_mode != "insert" and survivors.num_rows:
-        # the last change of these keys is a row: no need to delete what is written over
-        deleted = deleted.join(
-            survivors.select(key), keys=key, join_type="left anti", use_threads=False
-        )
-    return survivors.select(rows.column_names), deleted
-
-
-def write(connection: Connection, config: PostgresConfig, prepared: Prepared) -> None:
-    """Write inside the open transaction; deletes first."""
-    table = prepared.table
-    rows, deletes = _reduced(config, prepared)
-    if deletes is not None and deletes.num_rows:
-        stage = _stage(connection, table, deletes)
-        match = _match(table, prepared.key)
-        connection.execute(f"DELETE FROM {table.name.quoted} AS t USING {stage} AS s WHERE {match}")
-        connection.execute(f"TRUNCATE {stage}")
-    if not rows.num_rows:
-        return
-    if config.insert_mode == "insert" and not any(
-        table.columns[n].staged for n in rows.column_names
-    ):
-        connection.copy(table.name.table, rows, table.name.schema, temporary=False)
-        return
-    stage = _stage(connection, table, rows)
-    connection.execute(_merge(config, table, rows.column_names, prepared.key, stage))
-
-
-def _stage(connection: Connection, table: Table, rows: pa.Table) -> str:
-    """COPY into a temporary table of the same columns; it empties itself at commit."""
-    name = f"semel_stage_{abs(hash((str(table.name), tuple(rows.column_names)))):x}"
-    columns = ", ".join(f"{quote(n)} {_stage_type(table, n)}" for n in rows.column_names)
-    connection.execute(
-        f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} ({columns}) ON COMMIT DELETE ROWS"
-    )
-    connection.copy(name, rows, None, temporary=True)
-    return name
-
-
-def _stage_type(table: Table, name: str) -> str:
-    column = table.columns[name]
-    if not column.staged:
-        return column.type
-    if column.staged == "json":
-        return "jsonb"
-    return "numeric" if pa.types.is_decimal(column.arrow) else "text"
-
-
-def _merge(
-    config: PostgresConfig, table: Table, names: Sequence[str], key: list[str], stage: str
+def stage_rows(
+    connection: Connection, table: Table, rows: Rows, bigints: Collection[str] = ()
 ) -> str:
-    target = table.name.quoted
-    columns = ", ".join(map(quote, names))
-    values = {n: table.columns[n].expression(f"s.{quote(n)}") for n in names}
-    others = [n for n in names if n not in key]
-    if config.insert_mode == "update":
+    """COPY rows into a staging table; returns its name. ``bigints`` are columns that the target
+    does not have."""
+    types = [
+        "bigint" if n in bigints else "text" if n in rows.staged else table.columns[n].cast
+        for n in rows.columns.column_names
+    ]
+    return connection.stage(rows.columns, types)
+
+
+# Statements. Each reads all rows ``s`` of a staging table, or the one row ``s`` of a PL/pgSQL loop.
+
+
+def put(prepared: Prepared, rows: Rows, stage: str | None) -> str:
+    """Insert, upsert or update rows."""
+    names = rows.columns.column_names
+    target = prepared.table.name.quoted
+    if not names:
+        return f"INSERT INTO {target} DEFAULT VALUES"
+    values = {n: _value(prepared.table, rows, n) for n in names}
+    others = [n for n in names if n not in prepared.key]
+    if prepared.mode == "update":
+        if not others:
+            return "SELECT"  # nothing but the key: nothing to update
         sets = ", ".join(f"{quote(n)} = {values[n]}" for n in others)
-        return f"UPDATE {target} AS t SET {sets} FROM {stage} AS s WHERE {_match(table, key)}"
-    insert = f"INSERT INTO {target} ({columns}) SELECT {', '.join(values.values())} FROM {stage} s"
-    if config.insert_mode == "insert":
+        read = f" FROM {stage} AS s" if stage else ""
+        return f"UPDATE {target} AS t SET {sets}{read} WHERE {_match(prepared, rows)}"
+    listed = ", ".join(values.values())
+    read = f"SELECT {listed} FROM {stage} AS s" if stage else f"VALUES ({listed})"
+    insert = f"INSERT INTO {target} ({_names(names)}) {read}"
+    if prepared.mode == "insert":
         return insert
     sets = ", ".join(f"{quote(n)} = EXCLUDED.{quote(n)}" for n in others)
     action = f"UPDATE SET {sets}" if others else "NOTHING"
-    return f"{insert} ON CONFLICT ({', '.join(map(quote, key))}) DO {action}"
+    return f"{insert} ON CONFLICT ({_names(prepared.key)}) DO {action}"
 
 
-def _match(table: Table, key: Sequence[str]) -> str:
-    return " AND ".join(
-        f"t.{quote(n)} = {table.columns[n].expression(f's.{quote(n)}')}" for n in key
-    )
+def delete(prepared: Prepared, rows: Rows, stage: str | None) -> str:
+    """Delete the rows of these keys."""
+    read = f" USING {stage} AS s" if stage else ""
+    return f"DELETE FROM {prepared.table.name.quoted} AS t{read} WHERE {_match(prepared, rows)}"
+
+
+def _value(table: Table, rows: Rows, name: str) -> str:
+    cast = f"::{table.columns[name].cast}" if name in rows.staged else ""
+    return f"s.{quote(name)}{cast}"
+
+
+def _match(prepared: Prepared, rows: Rows) -> str:
+    return " AND ".join(f"t.{quote(n)} = {_value(prepared.table, rows, n)}" for n in prepared.key)
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(map(quote, names))

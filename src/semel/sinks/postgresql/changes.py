@@ -1,0 +1,144 @@
+"""Several changes of one key in a commit: which of them are left to write. Vectorised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
+_NONE = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes of keys, in any order: ``count`` rows first, then tombstones.
+
+    ``keys`` are the key's columns; ``order`` are columns that say which change came first, the most
+    significant one first, or nothing if the changes stand in their order.
+    """
+
+    keys: Sequence[pa.ChunkedArray]
+    order: Sequence[pa.ChunkedArray]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left to do: ``rows`` to write, and the tombstones (by their own index) whose keys to
+    delete before that.
+
+    ``rows`` is None if all are to be written as they stand. Tombstones count even before a row of
+    their key, which must not find what the key held before. ``latest`` holds, for the columns that
+    were asked about, the row that each value comes from, or -1.
+    """
+
+    rows: Indices | None
+    tombstones: Indices
+    latest: Mapping[str, Indices]
+
+
+def all_of_each(changes: Changes) -> Left:
+    """For plain inserts: every row that no later tombstone of its key undoes."""
+    if changes.count == len(changes.keys[0]):
+        return Left(None, _NONE, {})
+    order, starts = _grouped(changes)
+    deletes = order >= changes.count
+    last_delete = _last_of_each_group(deletes, starts)
+    survives = ~deletes & (np.arange(len(order)) > _spread(last_delete, starts, len(order)))
+    gone = last_delete[last_delete >= 0]
+    return Left(np.sort(order[survives]), order[gone] - changes.count, {})
+
+
+def last_of_each(
+    changes: Changes, optional: Mapping[str, pa.ChunkedArray], *, revives: bool
+) -> Left:
+    """For upserts and updates: the last change of each key, in the order of the keys if those are
+    numbers (neighbours in an index are quicker to find), else in the order of the changes.
+
+    A null in an ``optional`` column leaves alone what an earlier change of the key has written
+    there, so its value comes from the last row that has one. Without ``revives`` a row after a
+    tombstone of its key finds nothing to update.
+    """
+    numeric = all(_is_numeric(k.type) for k in changes.keys)
+    only_rows = changes.count == len(changes.keys[0])
+    if numeric and only_rows and not optional and len(changes.keys) == 1:
+        numbers = _numbers(changes.keys[0])
+        if (numbers[1:] > numbers[:-1]).all():
+            return Left(None, _NONE, {})
+    order, starts = _grouped(changes)
+    last = order[np.append(starts[1:], len(order)) - 1]
+    last_delete = _last_of_each_group(order >= changes.count, starts)
+    deleted = last_delete >= 0
+    gone = order[last_delete[deleted]] - changes.count
+    groups = np.flatnonzero((last < changes.count) & (revives | ~deleted))
+    if not numeric:
+        groups = groups[np.argsort(last[groups])]
+    latest = {}
+    after = np.arange(len(order)) > _spread(last_delete, starts, len(order))
+    for name, values in optional.items():
+        given = np.zeros(len(order), dtype=bool)
+        given[: changes.count] = values.is_valid().to_numpy()
+        at = _last_of_each_group(given[order] & after, starts)[groups]
+        latest[name] = np.where(at >= 0, order[at], -1)
+    return Left(last[groups], gone, latest)
+
+
+def _grouped(changes: Changes) -> tuple[Indices, Indices]:
+    """Indices of all changes sorted by key, then by time; and where each key starts."""
+    keys = [_numbers(k) for k in changes.keys]
+    when = [_numbers(c) for c in changes.order]
+    if _ascending(when):
+        when = []
+    if len(keys) == 1 and not when:
+        order = np.argsort(keys[0], kind="stable")
+    else:
+        order = np.lexsort([*reversed(when), *reversed(keys)])
+    differs = np.zeros(len(order), dtype=bool)
+    differs[:1] = True
+    for key in keys:
+        arranged = key[order]
+        differs[1:] |= arranged[1:] != arranged[:-1]
+    return order, np.flatnonzero(differs)
+
+
+def _ascending(columns: Sequence[Indices]) -> bool:
+    """Whether rows stand in order already; only the usual case, one partition, is recognised."""
+    *first, last = columns or [_NONE]
+    return all((c == c[0]).all() for c in first if len(c)) and bool((last[1:] >= last[:-1]).all())
+
+
+def _last_of_each_group(wanted: np.ndarray, starts: Indices) -> Indices:
+    """The last position in each group where ``wanted`` is true, or -1."""
+    at = np.where(wanted, np.arange(len(wanted)), -1)
+    last: Indices = np.maximum.reduceat(at, starts)
+    return last
+
+
+def _spread(per_group: Indices, starts: Indices, size: int) -> Indices:
+    spread: Indices = np.repeat(per_group, np.diff(np.append(starts, size)))
+    return spread
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind))
+
+
+def _numbers(values: pa.ChunkedArray) -> Indices:
+    """Numbers that are equal where the values are, and in their order if those are numbers."""
+    kind = values.type
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        values = values.cast(pa.int32())
+    elif pa.types.is_temporal(kind):
+        values = values.cast(pa.int64())
+    elif not _is_numeric(kind):
+        chunks = values.combine_chunks()
+        one = chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
+        if isinstance(kind, pa.BaseExtensionType):
+            one = one.storage
+        values = pc.dictionary_encode(one).indices
+    numbers: Indices = values.to_numpy()
+    return numbers

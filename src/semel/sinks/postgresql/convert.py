@@ -1,0 +1,281 @@
+"""Arrow values to the exact Arrow type that COPY takes for a column, without losing anything.
+
+What PostgreSQL itself would cut is cut the same way: times to microseconds, doubles to reals.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.sinks.postgresql.types import Column, is_binary, is_list, is_number, is_text
+
+# The first and last that PostgreSQL can hold and Arrow can, too.
+_FIRST_TIMESTAMP = -210_866_803_200_000_000  # 4714-11-24 BC
+_LAST_TIMESTAMP = 9_223_371_331_200_000_000 - 1  # 294277-01-01, exclusive
+_FIRST_DATE, _LAST_DATE = -2_440_588, 2_145_031_948
+
+UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+"""What :func:`convert` raises when some value does not fit."""
+
+_local = threading.local()
+
+
+class Converted(NamedTuple):
+    """Values ready for COPY; ``staged`` ones are text (or floats) that the server must cast."""
+
+    values: pa.ChunkedArray
+    staged: bool
+
+
+def convert(values: pa.ChunkedArray, column: Column) -> Converted:
+    """Convert to what COPY takes for ``column``.
+
+    Raises:
+        one of UNFIT: some value does not fit.
+    """
+    values = _plain(values)
+    source, target = values.type, column.copied
+    if pa.types.is_null(source):
+        return Converted(pa.chunked_array([pa.nulls(len(values), target or pa.string())]), False)
+    if column.element is not None:
+        return _array(values, column)
+    if column.is_json:
+        return _json(values, column)
+    if pa.types.is_nested(source) or isinstance(source, pa.JsonType):
+        if target is not None and not is_text(target):
+            raise pa.ArrowTypeError(f"{source} is not {column.type}")
+        return Converted(json_text(values), target is None)
+    if target is None:
+        return Converted(text_of(values), True)
+    if is_text(target):
+        return Converted(text_of(values), False)
+    if _mixes_time_and_number(source, target):
+        raise pa.ArrowTypeError(
+            f"{source} is not {column.type}: a number does not say which unit of time it counts"
+        )
+    if is_text(source) and target != pa.binary():
+        return _parse(values, column)
+    if pa.types.is_decimal(target):
+        return _number(values, column)
+    return Converted(_cast(values, target), False)
+
+
+def unfit_rows(values: pa.ChunkedArray, column: Column) -> list[tuple[int, str]]:
+    """Which rows cannot be converted, by halving; each with the reason."""
+    try:
+        convert(values, column)
+    except UNFIT as error:
+        if len(values) == 1:
+            return [(0, str(error))]
+        middle = len(values) // 2
+        left = unfit_rows(values.slice(0, middle), column)
+        right = unfit_rows(values.slice(middle), column)
+        return left + [(middle + index, reason) for index, reason in right]
+    return []
+
+
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without dictionaries; of extension types only JSON stays."""
+    source = values.type
+    if pa.types.is_dictionary(source):
+        return _plain(values.cast(source.value_type))
+    if isinstance(source, pa.BaseExtensionType) and not isinstance(source, pa.JsonType):
+        return pa.chunked_array([c.storage for c in values.chunks], source.storage_type)
+    return values
+
+
+def _storage(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pa.chunked_array([c.storage for c in values.chunks], values.type.storage_type)
+
+
+def _json(values: pa.ChunkedArray, column: Column) -> Converted:
+    """For json and jsonb. Text must itself be JSON; the server checks it."""
+    if isinstance(values.type, pa.JsonType):
+        text = _storage(values).cast(pa.string())
+    elif is_text(values.type):
+        text = values.cast(pa.string())
+    else:
+        text = json_text(values)
+    if column.copied != pa.json_():
+        return Converted(text, column.copied is None)
+    wrapped = [pa.ExtensionArray.from_storage(pa.json_(), c) for c in text.chunks]
+    return Converted(pa.chunked_array(wrapped, pa.json_()), False)
+
+
+def json_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Each value as JSON text; null stays null."""
+    if isinstance(values.type, pa.JsonType):
+        return _storage(values).cast(pa.string())
+    if not hasattr(_local, "session"):
+        _local.session = duckdb.connect(config={"threads": 1})
+        _local.session.execute("SET TimeZone = 'UTC'")
+    relation = _local.session.from_arrow(pa.table({"v": values}))
+    written = relation.project("CAST(to_json(v) AS VARCHAR) AS v").to_arrow_table()
+    text = written.column("v").cast(pa.string())
+    return pc.if_else(_one(values).is_null(), pa.scalar(None, pa.string()), text)
+
+
+def text_of(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values of a primitive type as the text that PostgreSQL reads."""
+    if is_binary(values.type) and pa.types.is_fixed_size_binary(values.type):
+        values = values.cast(pa.binary())
+    if pa.types.is_duration(values.type):
+        raise pa.ArrowNotImplementedError("a duration has no text form")  # Arrow writes a count
+    return values.cast(pa.string())
+
+
+def _parse(values: pa.ChunkedArray, column: Column) -> Converted:
+    """Text for a column of another type: by Arrow, or by the server, which knows more forms."""
+    text = values.cast(pa.string())
+    if column.any_numeric:
+        return Converted(text, True)
+    if column.copied == pa.binary(16):
+        uuids = _uuids(text)
+        return Converted(text, True) if uuids is None else Converted(uuids, False)
+    try:
+        return Converted(_within_range(text.cast(column.copied)), False)
+    except UNFIT:
+        if pa.types.is_decimal(column.copied):
+            raise  # the server would round
+        return Converted(text, True)
+
+
+def _cast(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    source = values.type
+    finer = pa.types.is_temporal(source) and getattr(source, "unit", "") == "ns"
+    if pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
+        # to UTC's wall clock where the column has no time zone
+        values = values.cast(pa.timestamp("us", source.tz), safe=not finer)
+    elif finer and source.id == target.id:  # PostgreSQL has microseconds
+        return values.cast(target, safe=False)
+    return _within_range(values.cast(target))
+
+
+def _number(values: pa.ChunkedArray, column: Column) -> Converted:
+    """For numeric columns: whole numbers and decimals as they are, doubles by their shortest
+    form."""
+    source = values.type
+    if column.any_numeric:
+        if pa.types.is_decimal(source):
+            return Converted(values, False)
+        if pa.types.is_integer(source):
+            return Converted(values.cast(pa.decimal128(38, 0)), False)
+        return Converted(values.cast(pa.string()), True)
+    assert column.copied is not None
+    if pa.types.is_integer(source):  # Arrow asks for room for the largest number of the type
+        values = values.cast(pa.decimal256(76, column.copied.scale))
+    return Converted(values.cast(column.copied), False)
+
+
+def _within_range(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Refuse times that PostgreSQL does not have; the driver would fail without naming a row."""
+    if pa.types.is_timestamp(values.type):
+        first, last, stored = _FIRST_TIMESTAMP, _LAST_TIMESTAMP, pa.int64()
+    elif pa.types.is_date32(values.type):
+        first, last, stored = _FIRST_DATE, _LAST_DATE, pa.int32()
+    else:
+        return values
+    extremes = pc.min_max(values.cast(stored)).as_py()
+    if extremes["min"] is not None and (extremes["min"] < first or extremes["max"] > last):
+        raise pa.ArrowInvalid("out of PostgreSQL's range")
+    return values
+
+
+def _mixes_time_and_number(source: pa.DataType, target: pa.DataType) -> bool:
+    return bool(
+        (is_number(source) and pa.types.is_temporal(target))
+        or (pa.types.is_temporal(source) and is_number(target))
+    )
+
+
+_HEX = np.full(256, 255, dtype=np.uint8)
+for _digit, _character in enumerate("0123456789abcdef"):
+    _HEX[ord(_character)] = _HEX[ord(_character.upper())] = _digit
+_DASHES = (8, 13, 18, 23)
+
+
+def _uuids(text: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """UUIDs in their usual form of 36 characters as 16 bytes; None if some are written
+    otherwise."""
+    known = _one(text.drop_null())
+    lengths = pc.min_max(pc.binary_length(known)).as_py()
+    if len(known) and (lengths["min"], lengths["max"]) != (36, 36):
+        return None
+    _, offsets, data = known.buffers()
+    start = np.frombuffer(offsets, np.int32)[known.offset] if len(known) else 0
+    size = len(known) * 36
+    letters = np.frombuffer(data, np.uint8)[start : start + size] if size else np.empty(0, np.uint8)
+    letters = letters.reshape(-1, 36)
+    digits = _HEX[np.delete(letters, _DASHES, axis=1)]
+    if (letters[:, _DASHES] != ord("-")).any() or (digits == 255).any():
+        return None
+    packed = (digits[:, 0::2] << 4) | digits[:, 1::2]
+    uuids = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(16), len(known), [None, pa.py_buffer(packed.tobytes())]
+    )
+    if text.null_count:
+        place = pc.subtract(pc.cumulative_sum(_one(text).is_valid().cast(pa.int64())), 1)
+        uuids = uuids.take(pc.if_else(_one(text).is_valid(), place, pa.scalar(None, pa.int64())))
+    return pa.chunked_array([uuids])
+
+
+def _array(values: pa.ChunkedArray, column: Column) -> Converted:
+    """For array columns. The driver writes null elements as garbage, so arrays that hold some go
+    as text, as do arrays of types that the driver does not name."""
+    if is_text(values.type):
+        return Converted(values.cast(pa.string()), True)
+    if not is_list(values.type):
+        raise pa.ArrowTypeError(f"{values.type} is not {column.type}")
+    lists = _one(values.cast(pa.list_(values.type.value_type)))
+    elements = lists.flatten()
+    if column.copied is not None and not elements.null_count and not is_list(elements.type):
+        assert column.element is not None
+        converted = convert(pa.chunked_array([elements]), column.element)
+        if not converted.staged:
+            whole = _lists_like(lists, _one(converted.values).cast(column.copied.value_type))
+            return Converted(pa.chunked_array([whole]), False)
+    return Converted(pa.chunked_array([_array_text(lists)]), True)
+
+
+def _array_text(lists: pa.Array) -> pa.Array:
+    """Lists in PostgreSQL's form: ``{1,NULL,"a b"}``."""
+    elements = lists.flatten()
+    if is_list(elements.type):
+        inner = _array_text(elements.cast(pa.list_(elements.type.value_type)))
+    else:
+        chunks = pa.chunked_array([elements])
+        nested = pa.types.is_nested(elements.type) or isinstance(elements.type, pa.JsonType)
+        plain = _one(json_text(chunks) if nested else _element_text(chunks))
+        escaped = pc.replace_substring(pc.replace_substring(plain, "\\", "\\\\"), '"', '\\"')
+        inner = pc.binary_join_element_wise('"', escaped, '"', "")
+    joined = pc.binary_join(_lists_like(lists, pc.fill_null(inner, "NULL")), ",")
+    return pc.binary_join_element_wise("{", joined, "}", "")
+
+
+def _element_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not is_binary(values.type):
+        return text_of(_plain(values))
+    # no kernel writes hexadecimal; arrays of bytea with null elements are rare enough
+    texts = [None if v is None else f"\\x{v.hex()}" for v in values.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def _lists_like(lists: pa.Array, elements: pa.Array) -> pa.Array:
+    """Lists of the same lengths and nulls with other elements."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    mask = lists.is_null() if lists.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), elements, mask=mask)
+
+
+def _one(values: pa.ChunkedArray) -> pa.Array:
+    """A single array."""
+    if values.num_chunks == 1:
+        return values.chunk(0)
+    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)

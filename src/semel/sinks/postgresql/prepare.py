@@ -1,0 +1,254 @@
+"""From converted records to what is left to do in a table, in the types that COPY takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.errors import ConfigError
+from semel.records import (
+    KEY,
+    OFFSET,
+    PARTITION,
+    TOPIC,
+    Records,
+    Rejected,
+    RowsRejected,
+    value_columns,
+)
+from semel.sinks.postgresql.changes import Changes, Left, all_of_each, last_of_each
+from semel.sinks.postgresql.config import PostgresConfig
+from semel.sinks.postgresql.convert import UNFIT, convert, unfit_rows
+from semel.sinks.postgresql.tables import Table
+
+KAFKA_KEY = (TOPIC, PARTITION, OFFSET)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns a topic's records have in the target, and which of them are the key."""
+
+    columns: Mapping[str, pa.ChunkedArray]
+    key: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows in the types that COPY takes; the columns named by ``staged`` hold text that the server
+    must cast. ``places`` are the partitions and offsets of the records behind them."""
+
+    columns: pa.Table
+    staged: frozenset[str]
+    places: pa.Table
+    count: int
+
+    def take(self, indices: np.ndarray | None) -> Rows:
+        """Some of the rows; all of them for None."""
+        if indices is None:
+            return self
+        at = pa.array(indices)
+        return Rows(self.columns.take(at), self.staged, self.places.take(at), len(indices))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is left to do in one table: delete these keys, then write these rows."""
+
+    topic: str
+    table: Table
+    mode: str
+    key: list[str]
+    rows: Rows
+    deletes: Rows | None = None
+
+
+def layout(
+    config: PostgresConfig, provenance: Mapping[str, str], records: Records, *, deletes: bool
+) -> Layout:
+    """Lay out rows (or, with ``deletes``, the keys of tombstones) as columns of the target.
+
+    Raises:
+        ConfigError: the records lack the declared key.
+    """
+    source: pa.Table = records.tombstones if deletes else records.rows
+    fold = str.lower if config.folds_names else str
+    columns: dict[str, pa.ChunkedArray] = {}
+    key: list[str] = []
+    if config.pk_mode == "record_key":
+        for name, values in _key_columns(config, records.topic, source).items():
+            columns[fold(name)] = values
+        key = list(columns)
+    elif config.pk_mode == "kafka":
+        key = [fold(n) for n in (config.pk_fields or KAFKA_KEY)]
+        columns.update(zip(key, (source.column(n) for n in KAFKA_KEY), strict=True))
+    if deletes:
+        return Layout(columns, key)
+    folded: dict[str, str] = {}
+    for name in value_columns(source.column_names):
+        if not config.takes(records.topic, name):
+            continue
+        if folded.setdefault(fold(name), name) != name:
+            raise ConfigError(
+                f"fields {folded[fold(name)]} and {name} of topic {records.topic} are one column "
+                "in lower case. Set quote.sql.identifiers=always"
+            )
+        columns.setdefault(fold(name), source.column(name))
+    if config.pk_mode == "record_value":
+        key = [fold(n) for n in config.pk_fields] or list(columns)
+        missing = [n for n in key if n not in columns]
+        if missing:
+            raise ConfigError(
+                f"pk.fields={','.join(key)}: values of topic {records.topic} have no field "
+                f"{missing[0]}; they have {', '.join(columns)}"
+            )
+    for metadata, name in provenance.items():
+        columns[fold(name)] = source.column(metadata)
+    return Layout(columns, key)
+
+
+def _key_columns(
+    config: PostgresConfig, topic: str, source: pa.Table
+) -> dict[str, pa.ChunkedArray]:
+    """The columns that the record key provides: a struct's fields, or one primitive."""
+    keys = source.column(KEY)
+    if pa.types.is_struct(keys.type):
+        fields = [f.name for f in keys.type]
+        missing = [f for f in config.pk_fields if f not in fields]
+        if missing:
+            raise ConfigError(
+                f"pk.fields={','.join(config.pk_fields)}: keys of topic {topic} have no field "
+                f"{missing[0]}; they have {', '.join(fields)}"
+            )
+        return {name: pc.struct_field(keys, name) for name in config.pk_fields or fields}
+    if len(config.pk_fields) != 1:
+        raise ConfigError(
+            f"pk.mode=record_key: keys of topic {topic} are of type {keys.type}, so pk.fields must "
+            f"name exactly one column; it is {','.join(config.pk_fields)!r}"
+        )
+    return {config.pk_fields[0]: keys}
+
+
+def prepare(config: PostgresConfig, table: Table, arranged: Layout, records: Records) -> Prepared:
+    """Convert records to the table's types and keep what is left of several changes of a key.
+
+    Raises:
+        RowsRejected: records that do not fit, with the column, the value and the reason.
+    """
+    topic, key, mode = records.topic, arranged.key, config.mode
+    columns, tombstones = dict(arranged.columns), None
+    if config.delete_enabled and records.tombstones is not None and records.tombstones.num_rows:
+        tombstones = records.tombstones
+        keys = layout(config, {}, records, deletes=True)
+        for name in key:  # converted together, so that equal keys stay equal
+            columns[name] = pa.chunked_array(columns[name].chunks + keys.columns[name].chunks)
+    arrays, staged = _converted(records, table, columns, key)
+    count = records.rows.num_rows
+    rows = Rows(
+        pa.table({n: v.slice(0, count) for n, v in arrays.items()}),
+        staged,
+        _places(records.rows),
+        count,
+    )
+    if not key or (mode == "insert" and tombstones is None):
+        return Prepared(topic, table, mode, key, rows)
+    changes = Changes([arrays[n] for n in key], _order(records.rows, tombstones), count)
+    if mode == "insert":
+        left = all_of_each(changes)
+    else:
+        left = last_of_each(changes, optional(rows, table), revives=mode == "upsert")
+    deletes = None
+    if tombstones is not None:
+        gone = pa.table({n: arrays[n].slice(count) for n in key})
+        deletes = Rows(gone, staged.intersection(key), _places(tombstones), tombstones.num_rows)
+        deletes = deletes.take(left.tombstones)
+    return Prepared(topic, table, mode, key, _latest(rows, left), deletes)
+
+
+def _converted(
+    records: Records, table: Table, columns: Mapping[str, pa.ChunkedArray], key: Sequence[str]
+) -> tuple[dict[str, pa.ChunkedArray], frozenset[str]]:
+    problems: dict[int, str] = {}
+    arrays: dict[str, pa.ChunkedArray] = {}
+    staged = set()
+    for name, values in columns.items():
+        column = table.columns.get(name)
+        if column is None or column.generated:
+            continue  # a field that has only been null so far, or one that the server fills in
+        if values.null_count and name in key:
+            for index in pc.indices_nonzero(values.is_null()).to_pylist():
+                problems.setdefault(index, f"column {name} of the key is null")
+        try:
+            arrays[name], must_cast = convert(values, column)
+        except UNFIT:
+            for index, reason in unfit_rows(values, column):
+                shown = _shown(values[index])
+                text = f"column {name} ({column.type}) cannot take {shown}: {reason}"
+                problems.setdefault(index, text)
+        else:
+            staged.update([name] * must_cast)
+    if problems:
+        count = records.rows.num_rows
+        raise RowsRejected(
+            [
+                rejected(records.topic, _places(records.rows), index, reason)
+                if index < count
+                else rejected(records.topic, _places(records.tombstones), index - count, reason)
+                for index, reason in sorted(problems.items())
+            ]
+        )
+    return arrays, frozenset(staged)
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except (OverflowError, ValueError):  # a time that Python does not have
+        return f"a {value.type}"
+
+
+def optional(rows: Rows, table: Table) -> dict[str, pa.ChunkedArray]:
+    """The columns with a default in which some rows have a null.
+
+    Such a null means "not given": it does not override the default, nor what a row holds already.
+    """
+    return {
+        name: values
+        for name, values in zip(rows.columns.column_names, rows.columns.columns, strict=True)
+        if values.null_count and table.columns[name].has_default
+    }
+
+
+def rejected(topic: str, places: pa.Table, index: int, reason: str) -> Rejected:
+    """Name the record behind a row.
+
+    Raises:
+        ConfigError: the rows are a transform's, made of several records.
+    """
+    if OFFSET not in places.column_names:
+        raise ConfigError(f"a row made from topic {topic} does not fit: {reason}")
+    partition, offset = places.column(PARTITION)[index], places.column(OFFSET)[index]
+    return Rejected(topic, partition.as_py(), offset.as_py(), "DataException", reason)
+
+
+def _places(source: pa.Table) -> pa.Table:
+    return source.select([n for n in (PARTITION, OFFSET) if n in source.column_names])
+
+
+def _order(rows: pa.Table, tombstones: pa.Table | None) -> Sequence[pa.ChunkedArray]:
+    if tombstones is None:
+        return list(_places(rows).columns)
+    return list(pa.concat_tables([_places(rows), _places(tombstones)]).columns)
+
+
+def _latest(rows: Rows, left: Left) -> Rows:
+    """The rows that are left, with each optional column's value from the row that has it."""
+    reduced = rows.take(left.rows)
+    columns = reduced.columns
+    for name, at in left.latest.items():
+        values = rows.columns.column(name).take(pa.array(at, mask=at < 0))
+        columns = columns.set_column(columns.column_names.index(name), name, values)
+    return Rows(columns, reduced.staged, reduced.places, reduced.count)

@@ -1,0 +1,152 @@
+"""Row by row on the server: finding the rows that it refuses, when a whole batch has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.records import Rejected
+from semel.sinks.postgresql.connection import Connection, quote
+from semel.sinks.postgresql.convert import json_text
+from semel.sinks.postgresql.prepare import Prepared, Rows, rejected
+from semel.sinks.postgresql.types import is_list, is_text
+from semel.sinks.postgresql.writer import by_given_columns, delete, put, stage_rows
+
+_ROW = "__semel_row"
+_REFUSED = "pg_temp.semel_refused"
+
+_LOOP = """DO $semel$
+DECLARE s record; detail text;
+BEGIN
+    FOR s IN SELECT * FROM {stage} ORDER BY {row} LOOP
+        {one}
+    END LOOP;
+END $semel$"""
+
+_GUARDED = """BEGIN
+            {statement};
+        EXCEPTION WHEN OTHERS THEN
+            IF left(SQLSTATE, 2) NOT IN ('22', '23', 'P0') THEN RAISE; END IF;
+            GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+            INSERT INTO {refused}
+            VALUES (s.{row}, SQLSTATE, rtrim(SQLERRM || '. ' || detail, '. '));
+        END;"""
+
+
+Statement = Callable[[Prepared, Rows, str | None], str]
+
+
+class _Undo(Exception):
+    """Ends a transaction without committing it."""
+
+
+def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Rejected]:
+    """Name the records that the server refuses, in a transaction that never commits.
+
+    Each row is tried alone, after those before it: of two rows with one key the second is refused.
+    """
+    for deferred in (True, False):
+        found: list[Rejected] = []
+        try:
+            with connection.transaction():
+                if not deferred:  # a constraint that failed at COMMIT
+                    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+                connection.execute(
+                    f"CREATE TEMPORARY TABLE {_REFUSED.removeprefix('pg_temp.')} "
+                    "(row bigint, state text, message text) ON COMMIT DROP"
+                )
+                for batch in batches:
+                    found.extend(_try(connection, batch))
+                raise _Undo
+        except _Undo:
+            if found:
+                return found
+    return []
+
+
+def write_singly(connection: Connection, batch: Prepared) -> None:
+    """Write one row after another, for keys that only the server knows to be equal (citext)."""
+    if batch.deletes is not None and batch.deletes.count:
+        _each(connection, batch, batch.deletes, delete)
+    for rows in by_given_columns(batch.rows, batch.table):
+        _each(connection, batch, rows, put)
+
+
+def _try(connection: Connection, batch: Prepared) -> list[Rejected]:
+    found = []
+    if batch.deletes is not None and batch.deletes.count:
+        found += _refused(connection, batch, batch.deletes, delete)
+    for rows in by_given_columns(batch.rows, batch.table):
+        found += _refused(connection, batch, rows, put)
+    return found
+
+
+def _refused(
+    connection: Connection, batch: Prepared, rows: Rows, statement: Statement
+) -> list[Rejected]:
+    rows = _as_text(rows)
+    nul = _with_nul(rows.columns)
+    found = [
+        rejected(batch.topic, rows.places, index, "text cannot hold a NUL character (22021)")
+        for index in np.flatnonzero(nul).tolist()
+    ]
+    if found:
+        rows = rows.take(np.flatnonzero(~nul))
+    _each(connection, batch, rows, statement, _GUARDED)
+    refused = connection.query(f"SELECT row, state, message FROM {_REFUSED} ORDER BY row")
+    connection.execute(f"DELETE FROM {_REFUSED}")
+    return found + [
+        rejected(batch.topic, rows.places, r["row"], f"{r['message']} ({r['state']})")
+        for r in refused.to_pylist()
+    ]
+
+
+def _each(
+    connection: Connection,
+    batch: Prepared,
+    rows: Rows,
+    statement: Statement,
+    one: str = "{statement};",
+) -> None:
+    numbered = Rows(
+        rows.columns.append_column(_ROW, pa.array(np.arange(rows.count))),
+        rows.staged,
+        rows.places,
+        rows.count,
+    )
+    stage = stage_rows(connection, batch.table, numbered, bigints=(_ROW,))
+    row = quote(_ROW)
+    body = one.format(statement=statement(batch, rows, None), refused=_REFUSED, row=row)
+    connection.execute(_LOOP.format(stage=stage, row=row, one=body))
+    connection.execute(connection.emptied(stage))
+
+
+def _as_text(rows: Rows) -> Rows:
+    """Stage as text whatever the server could refuse in COPY already."""
+    columns, staged = rows.columns, set(rows.staged)
+    for place, (name, kind) in enumerate(
+        zip(columns.column_names, columns.schema.types, strict=True)
+    ):
+        if is_text(kind) or isinstance(kind, pa.JsonType):
+            values = columns.column(name)
+            text = values if is_text(kind) else json_text(values)
+            columns = columns.set_column(place, name, text)
+            staged.add(name)
+    return Rows(columns, frozenset(staged), rows.places, rows.count)
+
+
+def _with_nul(columns: pa.Table) -> np.ndarray:
+    """Which rows hold a NUL character somewhere."""
+    found = np.zeros(columns.num_rows, dtype=bool)
+    for values in columns.columns:
+        if is_text(values.type):
+            has = pc.match_substring(values, "\0")
+        elif is_list(values.type) and is_text(values.type.value_type):
+            has = pc.match_substring(pc.binary_join(values, ""), "\0")
+        else:
+            continue
+        found |= pc.fill_null(has, False).to_numpy()
+    return found

@@ -1,0 +1,153 @@
+"""What is left of several changes, against doing them one after another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semel.sinks.postgresql.changes import Changes, Left, all_of_each, last_of_each
+
+Change = tuple[Any, bool, int | None]  # key, is it a row, the value of an optional column
+KEYS = {
+    "int64": (pa.int64(), st.integers(0, 3)),
+    "text": (pa.string(), st.sampled_from(["a", "b", "", "ä"])),
+    "timestamp": (pa.timestamp("us"), st.integers(0, 3)),
+    "bytes": (pa.binary(2), st.sampled_from([b"aa", b"bb"])),
+}
+changes = st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.none() | st.integers(0, 9)))
+
+
+def _arranged(
+    done: list[Change], kind: pa.DataType, order: list[int]
+) -> tuple[Changes, list[Change], pa.ChunkedArray, list[int]]:
+    """The changes as a sink gets them: rows, then tombstones, each in some order."""
+    numbered = [(at, done[at]) for at in order]
+    rows = [(at, c) for at, c in numbered if c[1]]
+    gone = [(at, c) for at, c in numbered if not c[1]]
+    keys = pa.chunked_array([pa.array([c[0] for _, c in [*rows, *gone]], kind)])
+    offsets = pa.chunked_array([pa.array([at for at, _ in [*rows, *gone]], pa.int64())])
+    partitions = pa.chunked_array([pa.array([0] * len(done), pa.int32())])
+    optional = pa.chunked_array([pa.array([c[2] for _, c in rows], pa.int64())])
+    arranged = Changes([keys], [partitions, offsets], len(rows))
+    return arranged, [c for _, c in rows], optional, [at for at, _ in rows]
+
+
+def _deleted(left: Left, arranged: Changes) -> set[Any]:
+    keys = arranged.keys[0].to_pylist()
+    return {keys[arranged.count + at] for at in left.tombstones.tolist()}
+
+
+def _rows(left: Left, count: int) -> list[int]:
+    return list(range(count)) if left.rows is None else left.rows.tolist()
+
+
+@settings(max_examples=300, deadline=None)
+@pytest.mark.parametrize("kind", KEYS)
+@given(data=st.data())
+def test_upserts_end_as_if_done_one_by_one(kind: str, data: st.DataObject) -> None:
+    arrow, key = KEYS[kind]
+    done = data.draw(
+        st.lists(st.tuples(key, st.booleans(), st.none() | st.integers(0, 9)), min_size=1)
+    )
+    order = data.draw(st.permutations(range(len(done))))
+    existing = dict.fromkeys(data.draw(st.sets(key)), 100)
+    arranged, rows, optional, _ = _arranged(done, arrow, order)
+    left = last_of_each(arranged, {"o": optional}, revives=True)
+
+    expected = dict(existing)
+    for k, is_row, value in done:
+        if not is_row:
+            expected.pop(k, None)
+        else:  # a null leaves alone what is there; a new row gets the default, -1
+            expected[k] = value if value is not None else expected.get(k, -1)
+    found = dict(existing)
+    raw = {_plain(k, arrow): k for k, _, _ in done}
+    for k in _deleted(left, arranged):
+        found.pop(raw[k], None)
+    values = optional.to_pylist()
+    for at, latest in zip(_rows(left, len(rows)), left.latest["o"].tolist(), strict=True):
+        k = rows[at][0]
+        found[k] = values[latest] if latest >= 0 else found.get(k, -1)
+    assert found == expected
+
+
+def _plain(key: Any, kind: pa.DataType) -> Any:
+    return pa.scalar(key, kind).as_py()
+
+
+@settings(max_examples=300, deadline=None)
+@given(done=changes.filter(bool), existing=st.sets(st.integers(0, 3)), data=st.data())
+def test_updates_end_as_if_done_one_by_one(
+    done: list[Change], existing: set[int], data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(done))))
+    arranged, rows, _, when = _arranged(done, pa.int64(), order)
+    left = last_of_each(arranged, {}, revives=False)
+    expected: dict[int, int] = dict.fromkeys(existing, -1)
+    for at, (k, is_row, _) in enumerate(done):
+        if not is_row:
+            expected.pop(k, None)
+        elif k in expected:
+            expected[k] = at
+    found: dict[int, int] = dict.fromkeys(existing, -1)
+    for k in _deleted(left, arranged):
+        found.pop(k, None)
+    for at in _rows(left, len(rows)):
+        if rows[at][0] in found:
+            found[rows[at][0]] = when[at]
+    assert found == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(done=changes.filter(bool), data=st.data())
+def test_inserts_and_deletes_end_as_if_done_one_by_one(
+    done: list[Change], data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(done))))
+    arranged, rows, _, when = _arranged(done, pa.int64(), order)
+    left = all_of_each(arranged)
+    expected: dict[int, list[int]] = {k: [-1] for k in range(4)}
+    for at, (k, is_row, _) in enumerate(done):
+        if is_row:
+            expected[k].append(at)
+        else:
+            expected[k] = []
+    found: dict[int, list[int]] = {k: [-1] for k in range(4)}
+    for k in _deleted(left, arranged):
+        found[k] = []
+    for at in _rows(left, len(rows)):
+        found[rows[at][0]].append(when[at])
+    assert {k: sorted(v) for k, v in found.items()} == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    keys=st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab")), min_size=1),
+    partitions=st.data(),
+)
+def test_keys_of_several_columns_keep_their_last_row(
+    keys: list[tuple[int, str]], partitions: st.DataObject
+) -> None:
+    columns = [
+        pa.chunked_array([pa.array([k[0] for k in keys])]),
+        pa.chunked_array([pa.array([k[1] for k in keys])]),
+    ]
+    left = last_of_each(Changes(columns, [], len(keys)), {}, revives=True)
+    expected = {k: at for at, k in enumerate(keys)}
+    assert sorted(_rows(left, len(keys))) == sorted(expected.values())
+
+
+def test_rows_of_number_keys_come_in_key_order_and_others_in_the_order_of_changes() -> None:
+    numbers = Changes([pa.chunked_array([[3, 1, 2, 1]])], [], 4)
+    assert _rows(last_of_each(numbers, {}, revives=True), 4) == [3, 2, 0]
+    texts = Changes([pa.chunked_array([["a", "b", "a", "c"]])], [], 4)
+    assert _rows(last_of_each(texts, {}, revives=True), 4) == [1, 2, 3]
+
+
+def test_ascending_unique_keys_are_left_as_they_stand() -> None:
+    ascending = Changes([pa.chunked_array([[1, 2, 5]])], [], 3)
+    assert last_of_each(ascending, {}, revives=True).rows is None
