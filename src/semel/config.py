@@ -12,7 +12,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -390,6 +390,26 @@ def check_keys(
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         warnings.append(f"unknown configuration key {name}{hint}")
+    return warnings
+
+
+def check_converter_keys(given: Mapping[str, str], known: Collection[str], where: str) -> list[str]:
+    """Warnings for keys below ``where`` that its converter does not know.
+
+    Raises:
+        ConfigError: a key of Kafka Connect's converters that would change the results.
+    """
+    if given.get("replace.null.with.default", "true").strip().lower() == "false":
+        raise ConfigError(
+            f"{where}.replace.null.with.default=false is not available: a null field with a "
+            "default takes the default. Remove it"
+        )
+    without_effect = {"replace.null.with.default", "schemas.cache.size", "decimal.format"}
+    warnings = []
+    for name in sorted(set(given) - set(known) - without_effect):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {where}.{near[0]}?" if near else ""
+        warnings.append(f"unknown configuration key {where}.{name}{hint}")
     return warnings
 
 

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from semel import converters, delivery
-from semel.config import ConnectorConfig, check_keys, load, read, under
+from semel.config import (
+    ConnectorConfig,
+    check_converter_keys,
+    check_keys,
+    load,
+    read,
+    under,
+)
 from semel.delivery import Guarantee
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka import check_clients, client_config
@@ -64,7 +71,8 @@ def plan(
         ("value.converter", connector.value_converter),
     ):
         below = under(raw, f"{where}.")
-        converters.create(name, below, is_key=where == "key.converter", where=where)
+        made = converters.create(name, below, is_key=where == "key.converter", where=where)
+        warnings += check_converter_keys(below, made.KEYS, where)
     check_clients(connector, raw)
     _check_dead_letter_topic(connector)
     return Plan(connector, raw, sink, guarantee, _engine(connector, transform), warnings)

@@ -103,18 +103,29 @@ class Batcher:
     ) -> Batch:
         """Everything before the first bad record of each partition; the connector ends there."""
         first: dict[TopicPartition, int] = {}
-        for letter in letters:
-            first.setdefault(TopicPartition(letter.topic, letter.partition), letter.offset)
-        kept = []
-        for poll in polls:
-            limit = np.full(len(poll.offsets), np.iinfo(np.int64).max)
-            for tp, offset in first.items():
-                if tp.topic == poll.topic:
-                    limit[poll.partitions == tp.partition] = offset
-            kept.append(poll.only(poll.offsets < limit))
-        records = [self.convert(poll, {})[0] for poll in kept if len(poll.offsets)]
+        stop = letters[0]
+        while True:
+            for letter in letters:
+                tp = TopicPartition(letter.topic, letter.partition)
+                first[tp] = min(letter.offset, first.get(tp, letter.offset))
+            kept = [_before(poll, first) for poll in polls]
+            converted = [self.convert(poll, {}) for poll in kept if len(poll.offsets)]
+            # A transform may raise for a record in this company that it took in the other.
+            letters = [letter for _, bad in converted for letter in bad]
+            if not letters:
+                break
+        records = [r for r, _ in converted]
         moved = advances({**until, **first}, positions, _sum(kept), _written(records), {})
-        return Batch(moved, Commit(records), stop=letters[0])
+        return Batch(moved, Commit(records), stop=stop)
+
+
+def _before(poll: RawRecords, first: Mapping[TopicPartition, int]) -> RawRecords:
+    """The records before the given offset of their partition."""
+    limit = np.full(len(poll.offsets), np.iinfo(np.int64).max)
+    for tp, offset in first.items():
+        if tp.topic == poll.topic:
+            limit[poll.partitions == tp.partition] = offset
+    return poll.only(poll.offsets < limit)
 
 
 def bad_record(connector: str, letter: DeadLetter) -> BadRecord:

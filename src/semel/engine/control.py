@@ -12,17 +12,26 @@ import os
 import queue
 import secrets
 import socket
+import struct
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import (
+    Client,
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
 from typing import Any
 
 from semel import errors
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
+
+_HANDSHAKE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class ControlServer:
 
     def __init__(self, host: str) -> None:
         self._key = secrets.token_bytes(32)
-        self._listener = Listener((host, 0), family="AF_INET", authkey=self._key, backlog=64)
+        self._listener = Listener((host, 0), family="AF_INET", backlog=64)
         self.reports: queue.Queue[Report] = queue.Queue()
         self._lines: set[Connection[Any, Any]] = set()
         self._lock = threading.Lock()
@@ -109,6 +118,9 @@ class ControlServer:
         self._listener.close()
 
     def _listen(self, line: Connection[Any, Any]) -> None:
+        if not self._authenticated(line):
+            line.close()
+            return
         with self._lock:
             self._lines.add(line)
             stopping = self._stopping
@@ -120,6 +132,25 @@ class ControlServer:
         with self._lock:
             self._lines.discard(line)
         line.close()
+
+    def _authenticated(self, line: Connection[Any, Any]) -> bool:
+        """Whether the other side knows the key. Nothing is unpickled before that, and one that
+        says nothing holds up nobody but its own thread."""
+        _receive_within(line, _HANDSHAKE)
+        try:
+            deliver_challenge(line, self._key)
+            answer_challenge(line, self._key)
+        except Exception as error:
+            log.debug("a connection was refused: %s", error)
+            return False
+        _receive_within(line, 0)
+        return True
+
+
+def _receive_within(line: Connection[Any, Any], seconds: int) -> None:
+    """Set how long a read may wait; 0 is for ever."""
+    with socket.socket(fileno=os.dup(line.fileno())) as handle:
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
 
 
 class ControlLine:

@@ -162,10 +162,26 @@ class Pipeline:
             chosen = pa.array(index)
             values, metadata = values.take(chosen), metadata.take(chosen)
         if pa.types.is_struct(values.type):
+            self._refuse_change_events({f.name for f in values.type})
             columns = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
         else:
             columns = {"value": values}
         return pa.table(columns | dict(zip(metadata.column_names, metadata.columns, strict=True)))
+
+    def _refuse_change_events(self, fields: set[str]) -> None:
+        """Debezium's JDBC sink unwraps its change events; written as they are, they would fill
+        columns named ``before`` and ``after``, and no delete would happen."""
+        if self._connector.connector_class.startswith("io.debezium.") and fields >= {
+            "before",
+            "after",
+            "source",
+            "op",
+        }:
+            raise ConfigError(
+                f"connector {self._connector.name}: the values are Debezium change events "
+                "(before, after, op), which semel does not unwrap. Unwrap them at the source: "
+                "transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState"
+            )
 
     def _transformed(
         self, rows: pa.Table, index: np.ndarray, failed: dict[int, Failed]
