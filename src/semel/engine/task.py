@@ -41,6 +41,8 @@ from semel.sinks import sink_class
 log = logging.getLogger(__name__)
 
 _IDLE = 0.25
+_OWN_LOSS = 30.0
+"""Seconds after the end of a session in which Kafka may mistake the task for one of another run."""
 _CONFLICTS = 5
 _REPORT_EVERY = 0.2
 
@@ -78,6 +80,7 @@ class Task:
         self._attempt = attempt
         self._line = line
         self._sink = sink_class(connector.connector_class)(connector, spec.raw)
+        self._sink.claim()
         pipeline = Pipeline(
             connector,
             spec.raw,
@@ -101,6 +104,7 @@ class Task:
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._generation = 0
+        self._lost_at = float("-inf")
         self._trouble: SemelError | None = None
         self._conflicts = 0
         self._failures = 0
@@ -153,10 +157,11 @@ class Task:
     def _step(self) -> None:
         """One poll, converted while the one before it commits."""
         try:
-            self._look_for_topics()
             polls = self._poll()
             if not polls and not self._ends:
                 self._check_pending()
+                if self._pending is None:
+                    self._look_for_topics()
                 if self._unreported:
                     self._report("progress")
                 return
@@ -164,6 +169,7 @@ class Task:
             batch = self._batcher.batch(polls, self._positions, self._ends)
             hit("task.after_convert")
             self._wait_pending()
+            self._look_for_topics()
             self._submit(batch, polls)
             self._ends = {}
             if batch.stop is not None:
@@ -202,15 +208,11 @@ class Task:
                 self._topics,
                 on_assign=self._assigned,
                 on_revoke=self._revoked,
-                on_lost=self._revoked,
+                on_lost=self._lost,
             )
 
     def _look_for_topics(self) -> None:
-        if (
-            self._connector.topics_regex
-            and time.monotonic() - self._looked > self._metadata_age
-            and self._pending is None
-        ):
+        if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
             try:
                 self._subscribe({*self._cluster.matching(self._connector)})
             except TransientError as error:
@@ -270,6 +272,18 @@ class Task:
         self._guarded(self._settle)
         self._owned, self._positions, self._ends = set(), {}, {}
         self._consumer.unassign()
+
+    def _lost(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
+        """The session has ended, because Kafka was not heard of for too long."""
+        self._lost_at = time.monotonic()
+        self._revoked(consumer, partitions)
+
+    @property
+    def lost_its_session(self) -> bool:
+        """Whether being fenced proves nothing: positions that were on their way to the group when
+        the session ended are sent without a member id, and Kafka answers that another instance has
+        taken this one's place."""
+        return time.monotonic() - self._lost_at < _OWN_LOSS
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Callbacks run inside librdkafka: keep the error for the loop."""
@@ -377,7 +391,7 @@ class Task:
         self._committed.update(batch.until)
         offsets = [KafkaPartition(tp.topic, tp.partition, at) for tp, at in batch.until.items()]
         try:
-            if offsets:
+            if offsets and self._consumer.memberid():
                 self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.info("positions were not published: %s", error)
@@ -418,7 +432,9 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     """Run one task to its end.
 
     Errors that end the connector are told to the driver, not raised: Spark would only try again. So
-    is an error that nobody expected: it would most likely come again too.
+    is an error that nobody expected: it would most likely come again too. A task that was fenced
+    after it had lost its session is started again: if another run is at work, one of both will be
+    fenced next without that excuse.
     """
     os.environ.update(spec.environment)
     try:
@@ -429,10 +445,15 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     def tell(kind: str, message: str = "", error: str = "") -> None:
         line.send(Report(kind, index, attempt, os.getpid(), message=message, error=error))
 
+    task = None
     try:
-        Task(spec, index, attempt, line).run()
+        task = Task(spec, index, attempt, line)
+        task.run()
         tell("stopped")
     except Fenced as error:
+        if task is not None and task.lost_its_session:
+            tell("log", f"lost its session and starts again ({error})")
+            raise  # Spark starts it again, unless it has done so already
         tell("fenced", str(error), "Fenced")
     except SemelError as error:
         tell("failed", str(error), type(error).__name__)
