@@ -298,16 +298,17 @@ class Injector:
         return self._service(fault, crash)
 
     def _broker_restart(self, fault: Fault) -> float:
-        return self._service(fault, self._stage.services.kafka.restart)
+        return self._service(fault, lambda: self._outage(fault, self._stage.services.kafka.stop))
 
     def _broker_kill(self, fault: Fault) -> float:
-        kafka = self._stage.services.kafka
+        return self._service(fault, lambda: self._outage(fault, self._stage.services.kafka.kill))
 
-        def crash() -> None:
-            kafka.kill()
-            kafka.start()
-
-        return self._service(fault, crash)
+    def _outage(self, fault: Fault, end: Callable[[], None]) -> None:
+        """Every other one outlasts the sessions of the tasks."""
+        end()
+        if fault.skip % 2:
+            time.sleep(SESSION + 1)
+        self._stage.services.kafka.start()
 
     def _second_driver(self, _fault: Fault) -> float:
         self._stage.remember()
