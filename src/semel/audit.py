@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
-from semel.engine.poll import by_topic
+from semel.engine.poll import TopicPoll, by_topic
 from semel.engine.reader import read_ranges
 from semel.errors import OffsetOutOfRange
 from semel.kafka import Cluster, client_config
@@ -162,6 +162,10 @@ class _Auditor:
         """Where Kafka's records can still be compared from."""
         return max(entry.start_position, self._earliest[entry.topic_partition])
 
+    def _expired(self, entry: LedgerEntry) -> int:
+        """How many offsets retention has removed since the connector began there."""
+        return max(0, self._earliest[entry.topic_partition] - entry.start_position)
+
     def _kafka(self) -> dict[TopicPartition, _Seen]:
         """Read what Kafka has below each position."""
         connector, raw = self._planned.connector, self._planned.raw
@@ -175,16 +179,27 @@ class _Auditor:
                     mine = poll.offsets[poll.partitions == partition]
                     seen[TopicPartition(poll.topic, partition)].offsets.append(mine)
                 if connector.provenance:
-                    replacing.add(poll.topic, poll.raw(key=True, timestamp=True))
+                    taken = poll.only(self._taken(poll))
+                    replacing.add(poll.topic, taken.raw(key=True, timestamp=True))
         for tp, (gone, unsure) in replacing.gone().items():
             seen[tp].replaced, seen[tp].unsure = gone, unsure
         return seen
+
+    def _taken(self, poll: TopicPoll) -> np.ndarray:
+        """Where the sink has not refused a record: one that it refused has replaced nothing."""
+        dead = self._snapshot.dead.get(poll.topic)
+        keep = np.ones(len(poll.offsets), dtype=bool)
+        for partition in np.unique(poll.partitions).tolist():
+            refused = _offsets_of(dead, partition)
+            keep &= ~((poll.partitions == partition) & np.isin(poll.offsets, refused))
+        return keep
 
     def _exact(self, tp: TopicPartition, seen: _Seen) -> PartitionAudit:
         entry = self._entries[tp]
         rows = _offsets_of(self._snapshot.records.get(tp.topic), tp.partition)
         rows = rows[rows >= entry.start_position]
         dead = _offsets_of(self._snapshot.dead.get(tp.topic), tp.partition)
+        dead = dead[dead >= entry.start_position]
         kafka = seen.all()
         distinct = np.unique(rows)
         judged = np.setdiff1d(distinct[distinct >= self._start(entry)], seen.unsure)
@@ -194,9 +209,12 @@ class _Auditor:
         # A record that failed or was filtered has no row; the ledger counts them, and its counts
         # move with its position.
         failed_or_filtered = entry.records_filtered + entry.records_failed - len(dead)
-        missing -= min(missing, max(0, failed_or_filtered))
+        excused = min(missing, max(0, failed_or_filtered))
+        missing -= excused
         stray = np.setdiff1d(judged, expected)
         unknown = len(seen.unsure)
+        if self._expired(entry):
+            unknown += excused  # the filtered ones may be among those that Kafka has no more
         if tp.topic in self._compacted:
             compacted = (stray < entry.position) & ~np.isin(stray, kafka)
             unknown += int(compacted.sum())
@@ -226,21 +244,23 @@ class _Auditor:
         whole = self._table_differences()
         for tp in sorted(self._entries):
             entry = self._entries[tp]
-            expired = max(0, self._earliest[tp] - entry.start_position)
+            expired = self._expired(entry)
             kafka = len(offsets[tp].all())
-            difference = kafka - entry.records_read if not expired else 0
-            unknown = 0
-            if tp.topic in self._compacted and difference < 0:
-                difference, unknown = 0, -difference
-            lost, duplicated = whole.pop(tp.topic, (0, 0))
+            # Of the expired offsets any number may have held records.
+            unread = max(0, kafka - entry.records_read)
+            twice = max(0, entry.records_read - kafka - expired)
+            unknown = max(0, kafka + expired - entry.records_read - unread)
+            if tp.topic in self._compacted:
+                twice, unknown = 0, unknown + twice
+            lost, duplicated = whole.pop(self._snapshot.targets.get(tp.topic, ""), (0, 0))
             found.append(
                 PartitionAudit(
                     tp.topic,
                     tp.partition,
                     kafka=kafka,
                     rows=entry.rows_written,
-                    lost=lost + max(0, difference),
-                    duplicated=duplicated + max(0, -difference),
+                    lost=lost + unread,
+                    duplicated=duplicated + twice,
                     filtered=entry.records_filtered,
                     failed=entry.records_failed,
                     retention=entry.records_lost,
@@ -251,13 +271,17 @@ class _Auditor:
         return found
 
     def _table_differences(self) -> dict[str, tuple[int, int]]:
-        differences = {}
-        for topic, rows in self._snapshot.rows.items():
-            if self._planned.sink.replaces:
-                continue  # rows replace each other: their number says nothing
-            written = sum(e.rows_written for e in self._entries.values() if e.topic == topic)
-            differences[topic] = (max(0, written - rows), max(0, rows - written))
-        return differences
+        if self._planned.sink.replaces:
+            return {}  # rows replace each other: their number says nothing
+        written: dict[str, int] = {}
+        for entry in self._entries.values():
+            target = self._snapshot.targets[entry.topic]
+            written[target] = written.get(target, 0) + entry.rows_written
+        return {
+            target: (max(0, written[target] - rows), max(0, rows - written[target]))
+            for target, rows in self._snapshot.rows.items()
+            if target in written
+        }
 
 
 class _Seen:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from semel.delivery import Mechanism, Support
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
-from semel.records import Commit, Records
+from semel.records import KEY, Commit, Records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,14 +41,15 @@ class Snapshot:
     """A store seen at one instant, for the audit: the ledger and what is there of the results.
 
     ``records`` holds, with provenance, ``partition`` and ``offset`` of each row of a topic;
-    ``rows`` the number of rows of each topic's target; ``dead`` the same two columns of each
-    topic's dead letters in a table.
+    ``rows`` the number of rows of each target; ``targets`` the target of each topic; ``dead`` the
+    same two columns of each topic's dead letters in a table.
     """
 
     entries: Sequence[LedgerEntry]
     holes: Sequence[OffsetRange]
     records: Mapping[str, pa.Table]
     rows: Mapping[str, int]
+    targets: Mapping[str, str]
     dead: Mapping[str, pa.Table]
 
 
@@ -74,6 +75,11 @@ class Sink(ABC):
     def uses_key(self) -> bool:
         """Whether record keys are wanted; decoding them costs time."""
         return True
+
+    @property
+    def key_metadata(self) -> frozenset[str]:
+        """The metadata columns that the target's key is made of; a transform must not drop them."""
+        return frozenset({KEY}) if self.uses_key else frozenset()
 
     @property
     def takes_tombstones(self) -> bool:

@@ -28,7 +28,7 @@ def take(
         if not exists(connection, name):
             continue
         counted = connection.query(f"SELECT count(*) AS n FROM {name.quoted}")
-        rows[topic] = counted.column("n")[0].as_py()
+        rows[str(name)] = counted.column("n")[0].as_py()
         if provenance:
             records[topic] = connection.query(
                 f"SELECT {quote(provenance[PARTITION])}::integer AS partition, "
@@ -41,6 +41,7 @@ def take(
         ledger.holes(),
         records,
         rows,
+        {topic: str(name) for topic, name in tables.items()},
         _dead(connection, ledger.connector, dead_letter_table),
     )
 
