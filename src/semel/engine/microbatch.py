@@ -33,7 +33,8 @@ from semel.config import ConnectorConfig, under
 from semel.engine import ranges
 from semel.engine.base import Progress, Run
 from semel.engine.deadletters import create_topic
-from semel.engine.microjob import FrameTransform, MicroBatches, Stopped
+from semel.engine.microjob import MicroBatches, Stopped
+from semel.engine.microplan import FrameTransform
 from semel.errors import BadRecord, ConfigError, SemelError, ServiceError
 from semel.jars import SPARK_KAFKA
 from semel.kafka import client_config

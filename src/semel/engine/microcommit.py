@@ -18,7 +18,7 @@ from semel.engine.batch import Batch, count_failed
 from semel.engine.deadletters import DeadLetterProducer
 from semel.engine.deliver import deliver
 from semel.engine.poll import advances
-from semel.errors import BadRecord
+from semel.errors import BadRecord, ConfigError
 from semel.kafka import client_config
 from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition
 from semel.records import (
@@ -34,6 +34,9 @@ from semel.records import (
     RowsRejected,
 )
 from semel.sinks.base import Sink
+
+Refused = Mapping[tuple[str, int, int], Rejected]
+"""Records that the sink has refused, by topic, partition and offset."""
 
 
 @dataclass(slots=True)
@@ -177,3 +180,18 @@ def rejection_of(index: int, rejection: RowsRejected) -> Result:
             "the transform",
         )
     return Result("rejected", index, rejected=rejection.rejected)
+
+
+def widened(topic: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
+    """One schema for both.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        return pa.unify_schemas([known, found], promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise ConfigError(
+            f"values of topic {topic} do not agree on their types: {error}. Declare them in "
+            "value.converter.schema"
+        ) from None

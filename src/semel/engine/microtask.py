@@ -28,16 +28,18 @@ from semel.engine import frames
 from semel.engine.batch import Batcher
 from semel.engine.microcommit import (
     Committer,
+    Refused,
     Result,
     Side,
     arranged,
     assembled,
     committed,
     rejection_of,
+    widened,
 )
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicTable
-from semel.errors import ConfigError, SemelError, TransientError
+from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
 from semel.ledger import OffsetRange
 from semel.records import Rejected, RowsRejected
@@ -48,8 +50,6 @@ COMMIT = "semel.commit"
 
 _CHUNK = 64 * 1024 * 1024
 _RUNS_KEPT = 4
-
-Refused = Mapping[tuple[str, int, int], Rejected]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +239,7 @@ class _Decoder:
         found = found.remove_metadata()
         if all(_holds(known, f) for f in found):
             return
-        try:
-            merged = pa.unify_schemas([known, found], promote_options="permissive")
-        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-            raise ConfigError(
-                f"values of topic {self._topic} do not agree on their types: {error}. Declare "
-                "them in value.converter.schema"
-            ) from None
+        merged = widened(self._topic, known, found)
         if merged != known:
             self.side.grown = merged
 

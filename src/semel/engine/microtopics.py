@@ -1,0 +1,92 @@
+"""What the driver of a micro-batch run knows of topics: partitions entered, schemas found."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from semel import failpoints
+from semel.engine import sample
+from semel.engine.base import Run
+from semel.engine.microcommit import widened
+from semel.engine.microtask import MicroSpec
+from semel.ledger import OffsetRange, TopicPartition
+from semel.records import METADATA
+
+
+class KnownTopics:
+    """Grows while the connector runs; ``spec`` is what tasks are told of it.
+
+    With ``frames``, schemas are those of decoded rows with their metadata. A DataFrame has fixed
+    columns, so a field that nobody has seen before widens the schema, and its batch is planned
+    again.
+    """
+
+    def __init__(self, run: Run, partitions: Iterable[TopicPartition], *, frames: bool) -> None:
+        self._run = run
+        self._partitions = set(partitions)
+        self._prepared = {tp.topic for tp in self._partitions}
+        self._sampled: set[str] = set()
+        self._schemas: dict[str, pa.Schema] = {}
+        self.spec = MicroSpec(
+            uuid.uuid4().hex[:12],
+            run.connector,
+            run.raw,
+            run.guarantee,
+            failpoints.environment(),
+            frames,
+        )
+
+    def schema(self, topic: str) -> pa.Schema | None:
+        """The columns of a topic's decoded rows, as far as they are known."""
+        return self._schemas.get(topic)
+
+    def meet(self, ranges: Sequence[OffsetRange]) -> None:
+        """Enter partitions that appeared while the connector runs, where Spark reads them from,
+        and look at a sample of each topic that is met for the first time.
+
+        Raises:
+            ConfigError: a new topic's target is missing and may not be created.
+        """
+        run = self._run
+        starts = {r.topic_partition: r.from_offset for r in ranges}
+        new = {tp: at for tp, at in starts.items() if tp not in self._partitions}
+        if new:
+            topics = {tp.topic for tp in new} - self._prepared
+            if topics:
+                run.sink.prepare(topics)
+                self._prepared |= topics
+            run.sink.start(new)
+            self._partitions |= new.keys()
+        unseen = {tp: at for tp, at in starts.items() if tp.topic not in self._sampled}
+        if not unseen:
+            return
+        facts = (run.connector, run.raw, run.sink, run.cluster)
+        if self.spec.frames:
+            found = sample.row_schemas(*facts, unseen)
+        else:
+            found = sample.schemas(*facts, None, unseen)
+        self._sampled |= {tp.topic for tp in unseen}
+        for topic, schema in found.items():
+            self.learn(topic, schema)
+
+    def learn(self, topic: str, schema: pa.Schema) -> None:
+        """Take in fields that have been found.
+
+        Raises:
+            ConfigError: they contradict what is known.
+        """
+        known = self._schemas.get(topic)
+        if known is not None:
+            schema = widened(topic, known, schema)
+        if schema == known:
+            return
+        self._schemas[topic] = schema
+        values = {
+            name: pa.schema([f for f in fields if f.name not in METADATA])
+            for name, fields in self._schemas.items()
+        }
+        self.spec = replace(self.spec, version=self.spec.version + 1, schemas=values)
