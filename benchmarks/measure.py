@@ -76,6 +76,8 @@ def run(
 
 def _sample(side: Side, curve: Curve, meter: Meter, began: float) -> Sample:
     since, until = (curve.reached(share) for share in WARM)
+    if until <= since:
+        raise RuntimeError(f"{side.name} committed it all at once: take more --records")
     records = curve.workload.records
     warm = curve.committed(until + INSTANT) - curve.committed(since + INSTANT)
     cpu = {n: u.between(since, until) / (warm / 1e6) for n, u in meter.usage.items()}

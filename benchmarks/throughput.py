@@ -111,7 +111,7 @@ def _figures(
                 "form": contest.records,
                 "rates": [s.rate for s in taken],
                 "ratio": middle["rate"] / base["rate"],
-                "cpu_ratio": base["cpu"] / middle["cpu"],
+                "cpu_ratio": base["cpu"] / (middle["cpu"] or float("nan")),
                 "samples": [asdict(s) for s in taken],
             }
         )

@@ -7,10 +7,13 @@ import time
 
 import numpy as np
 import pytest
+from benchmarks.measure import Sample
 from benchmarks.meter import Meter
 from benchmarks.progress import Curve
 from benchmarks.records import FIRST_TS, Workload
 from benchmarks.report import Column, Figures, count
+from benchmarks.sides import Peer, Semel
+from benchmarks.throughput import CONTESTS, _figures
 
 
 def test_every_key_of_an_update_workload_is_written_twice_in_one_partition() -> None:
@@ -58,3 +61,21 @@ def test_a_table_in_markdown_shows_three_digits() -> None:
     figures = Figures("x", "X", figures.columns, [{"n": "a", "v": 123456.7}])
     assert "| a | 123,000 |" in figures.markdown()
     assert "| --- | --: |" in figures.markdown()
+
+
+def test_ratios_are_taken_to_the_peer_on_the_same_topic() -> None:
+    def sample(rate: float) -> Sample:
+        return Sample(1000, rate, rate / 2, 1.0, 2.0, 1e6 / rate, 1.0, 0.5, 2**30, 2**29)
+
+    rates = dict(zip(CONTESTS, (100.0, 200.0, 150.0, 450.0), strict=True))
+    samples = {
+        (mode, contest): [sample(rate), sample(rate)]
+        for mode in ("upsert", "insert")
+        for contest, rate in rates.items()
+    }
+    figures = _figures(samples, {"peer": Peer, "semel": Semel}, 2, 1000, 2, 3.0)  # type: ignore[dict-item]
+    inserts = [row for row in figures.rows if row["mode"] == "insert"]
+    assert [row["ratio"] for row in inserts] == [1.0, 2.0, 1.0, 3.0]
+    assert [row["cpu_ratio"] for row in inserts] == pytest.approx([1.0, 2.0, 1.0, 3.0])
+    assert figures.facts["headline"] == {"insert": 4.5, "upsert": 4.5}
+    assert "| insert | semel | plain | 450 |" in figures.markdown()
