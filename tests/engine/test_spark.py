@@ -61,7 +61,7 @@ def launch(written: Callable[[Config], Path]) -> Iterator[Launch]:
             process.wait()
 
 
-def ended(process: subprocess.Popen[str], timeout: float = 90) -> tuple[int, str, str]:
+def ended(process: subprocess.Popen[str], timeout: float = 150) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=timeout)
     assert "Traceback" not in err, err
     return process.returncode, out, err
@@ -88,7 +88,7 @@ def test_it_finishes_what_is_in_hand_and_exits_with_0(
         process.terminate()
     else:
         os.killpg(process.pid, signal.SIGINT)
-    code, out, err = ended(process, 30)
+    code, out, err = ended(process)
     assert code == 0, err
     summary = json.loads(out)
     done = ids(config["connection.url"], source)
@@ -129,7 +129,7 @@ def test_a_killed_executor_of_a_cluster_costs_nothing_but_time(
     process = launch(
         config, "--until-caught-up", "--json", environment={failpoints.DIRECTORY: str(points)}
     )
-    code, out, err = ended(process, 150)
+    code, out, err = ended(process)
     assert (points / "fired.log").exists()
     assert code == 0, err
     assert json.loads(out)["name"] == config["name"]
@@ -154,9 +154,10 @@ def test_a_session_that_exists_is_used_and_left_alone(
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         check=False,
-        timeout=90,
+        timeout=150,
         text=True,
         capture_output=True,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr
     assert_nothing_lost_nothing_twice(config, range(20))
