@@ -80,7 +80,6 @@ class Task:
         self._attempt = attempt
         self._line = line
         self._sink = sink_class(connector.connector_class)(connector, spec.raw)
-        self._sink.claim()
         pipeline = Pipeline(
             connector,
             spec.raw,
@@ -121,6 +120,7 @@ class Task:
         """
         self._report("started")
         try:
+            self._committer.retrying(self._sink.claim)
             self._subscribe(
                 self._committer.retrying(lambda: self._cluster.matching(self._connector))
             )
@@ -391,7 +391,7 @@ class Task:
         self._committed.update(batch.until)
         offsets = [KafkaPartition(tp.topic, tp.partition, at) for tp, at in batch.until.items()]
         try:
-            if offsets and self._consumer.memberid():
+            if offsets:
                 self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.info("positions were not published: %s", error)
