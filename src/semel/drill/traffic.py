@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import threading
 import time
@@ -13,6 +14,10 @@ from confluent_kafka import KafkaException, Producer
 
 from semel.config import ConnectorConfig, under
 from semel.errors import ConfigError
+
+_log = logging.getLogger("semel.drill.kafka")
+_log.addHandler(logging.NullHandler())
+_log.propagate = False
 
 _CLIENT = {
     "enable.idempotence": True,
@@ -176,7 +181,7 @@ class Traffic:
                 self._stop.wait(0.2)
 
     def _plain(self, dice: random.Random) -> None:
-        producer = Producer({"bootstrap.servers": self._servers, **_CLIENT})
+        producer = Producer({"bootstrap.servers": self._servers, **_CLIENT}, logger=_log)
         bursts: tuple[int, ...] = _BURSTS
         while not self._stop.is_set():
             self._burst(producer, dice, dice.choice(bursts))
@@ -192,7 +197,8 @@ class Traffic:
                 "transactional.id": "semel-drill",
                 **_CLIENT,
                 **_TRANSACTIONAL,
-            }
+            },
+            logger=_log,
         )
         producer.init_transactions(20)
         bursts: tuple[int, ...] = _BURSTS
