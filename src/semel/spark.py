@@ -35,9 +35,9 @@ _TASK_FAILURES = 1000
 
 
 _MICRO_BATCH = {
-    # A failed task is tried again a few times: its commit may have gone through. Then the driver
-    # starts the query anew, with a backoff.
-    "spark.task.maxFailures": "4",
+    # A failed task is tried again at once: its commit may have gone through. What fails twice makes
+    # the driver start the query anew, with a backoff.
+    "spark.task.maxFailures": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
 }
 

@@ -8,9 +8,11 @@ from the direct engine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -104,14 +106,31 @@ def restore(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _restored(values: pa.ChunkedArray, own: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_null(own) or own == values.type:
+        return values
     if isinstance(own, pa.BaseExtensionType):
         stored = values.cast(own.storage_type)
         return pa.chunked_array(
             [pa.ExtensionArray.from_storage(own, chunk) for chunk in stored.chunks], own
         )
-    if pa.types.is_null(own) or own == values.type:
-        return values
+    if pa.types.is_time(own):  # Arrow reads a time of day only behind a date
+        moments = pc.binary_join_element_wise("1970-01-01", values, " ")
+        return moments.cast(pa.timestamp(own.unit)).cast(own)
+    if pa.types.is_list(own):
+        return _each(values, lambda elements: _restored(elements, own.value_type))
     return values.cast(own)
+
+
+def _each(
+    values: pa.ChunkedArray, change: Callable[[pa.ChunkedArray], pa.ChunkedArray]
+) -> pa.ChunkedArray:
+    """Change the elements of lists."""
+    lists = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    elements = change(pa.chunked_array([pc.list_flatten(lists)]))
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    flat = pa.concat_arrays(elements.chunks)
+    return pa.chunked_array([pa.ListArray.from_arrays(offsets, flat, mask=lists.is_null())])
 
 
 def _same(found: pa.DataType, carried: pa.DataType) -> bool:
@@ -137,6 +156,9 @@ def _cast(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
         return values
     if pa.types.is_null(values.type):
         return pa.chunked_array([pa.nulls(len(values), target)])
+    if pa.types.is_list(values.type) and pa.types.is_list(target):
+        inner = target.value_type
+        return _each(values, lambda elements: _cast(_stored(elements), inner)).cast(target)
     finer = pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type)
     try:
         return values.cast(target, safe=not (finer and values.type.unit == "ns"))

@@ -82,11 +82,6 @@ class Sink(ABC):
         return frozenset({KEY}) if self.uses_key else frozenset()
 
     @property
-    def key_metadata(self) -> frozenset[str]:
-        """The metadata columns that the target's key is made of; a transform must not drop them."""
-        return frozenset({KEY}) if self.uses_key else frozenset()
-
-    @property
     def takes_tombstones(self) -> bool:
         """Whether a null value deletes; otherwise tombstones are left out."""
         return False
