@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -57,7 +58,12 @@ def arm(directory: Path, place: str, action: str, skip: int = 0) -> None:
 def thaw(directory: Path, pid: int) -> None:
     """Let a process go on that was frozen at a failpoint."""
     (directory / f"frozen.{pid}").unlink(missing_ok=True)
-    os.kill(pid, signal.SIGCONT)
+    process = psutil.Process(pid)
+    awake = 0
+    while awake < 3:  # its thread may have been about to stop it once more
+        process.resume()
+        time.sleep(0.01)
+        awake = 0 if process.status() == psutil.STATUS_STOPPED else awake + 1
 
 
 def environment() -> dict[str, str]:

@@ -36,9 +36,9 @@ class Mark:
     def missing(self, positions: Mapping[TopicPartition, int]) -> list[str]:
         """The partitions that have not got there yet, and how far they are."""
         return [
-            f"{tp} at {positions.get(tp)}, must reach {end} and pass {self.positions.get(tp)}"
+            f"{tp} at {positions.get(tp)}, must reach {end} and pass {self.positions.get(tp, 0)}"
             for tp, end in self.latest.items()
-            if positions.get(tp, -1) < end or positions.get(tp, -1) <= self.positions.get(tp, -1)
+            if positions.get(tp, 0) < end or positions.get(tp, 0) <= self.positions.get(tp, 0)
         ]
 
 
@@ -77,7 +77,8 @@ class Injector:
         self._traffic.hold(True)
         try:
             time.sleep(_UNDER_WAY)
-            self.gone_on(Mark(time.monotonic(), self._latest(), {}))
+            standing = dict.fromkeys(self._stage.partitions, -1)  # nothing new is to come
+            self.gone_on(Mark(time.monotonic(), self._latest(), standing))
             time.sleep(_UNDER_WAY)
         finally:
             self._traffic.hold(False)
@@ -148,7 +149,7 @@ class Injector:
         try:
             self._stage.until(
                 fired,
-                30,
+                PATIENCE,
                 f"failpoint {fault.place} was not reached",
                 meanwhile=self._kick,
             )
@@ -262,7 +263,7 @@ class Injector:
     def _thaw(self, frozen: psutil.Process) -> None:
         try:
             failpoints.thaw(self._stage.points, frozen.pid)
-        except ProcessLookupError:
+        except psutil.NoSuchProcess:
             raise DrillFailed(f"process {frozen.pid} has died while it was frozen") from None
 
     def _whole(self) -> None:
