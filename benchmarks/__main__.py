@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -21,6 +22,7 @@ from benchmarks.report import Figures, machine
 from benchmarks.rig import Rig, rig
 from benchmarks.throughput import throughput
 
+QUIET = 0.7  # a load average above it, before a suite starts, is somebody else's
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -75,6 +77,9 @@ def main(
     failed = []
     for name in chosen:
         began = time.monotonic()
+        load = os.getloadavg()[0]
+        if load > QUIET:
+            console.print(f"[yellow]the machine is busy (load {load:.1f}): figures will be low[/]")
         try:
             with rig(console, directory) as running:  # new services: nothing is left over
                 document.setdefault("machine", machine(running))
@@ -86,7 +91,7 @@ def main(
         else:
             console.print()
             figures.print(console)
-            document[name] = figures.document()
+            document[name] = {"load_before": load, **figures.document()}
             tables.append(figures.markdown())
         minutes = (time.monotonic() - began) / 60
         console.print(f"[dim]{name} took {minutes:.1f} minutes[/]\n", highlight=False)
