@@ -34,6 +34,7 @@ _PASSING = (
     "recovery",
     "not yet accepting",
     "too many clients",
+    "too many connections",
     "remaining connection",
     "terminating connection",  # the server went down while the connection was being made
     "server closed the connection",

@@ -1,0 +1,410 @@
+"""What cannot be reached or is not allowed, and what a killed or frozen process leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from semel import failpoints
+from semel.embedded import Postgres
+from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
+from semel.ledger import Outcome, TopicPartition
+from semel.records import Commit
+from semel.sinks.postgresql import PostgresSink
+from semel.sinks.postgresql.url import libpq_uri, shown
+from tests.sinks.target import Target, advance, put, records
+
+TP = TopicPartition("t", 0)
+KEYED = {"insert_mode": "upsert", "pk_mode": "record_key", "pk_fields": "id"}
+
+
+# URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "user", "password", "expected"),
+    [
+        ("postgresql://h:5/d", "", "", "postgresql://h:5/d"),
+        ("postgres://u:p@h/d", "", "", "postgresql://u:p@h/d"),
+        ("jdbc:postgresql://h/d", "u", "p &?", "postgresql://h/d?user=u&password=p%20%26%3F"),
+        ("jdbc:postgresql:d", "", "", "postgresql://localhost/d"),
+        ("jdbc:postgresql:/", "", "", "postgresql://localhost/"),
+        ("jdbc:postgresql://h1:1,h2:2/d", "", "", "postgresql://h1:1,h2:2/d"),
+        ("jdbc:postgresql://h/d?ssl=true", "", "", "postgresql://h/d?sslmode=verify-full"),
+        ("jdbc:postgresql://h/d?ssl=false", "", "", "postgresql://h/d"),
+        (
+            "jdbc:postgresql://h/d?ssl=true&sslmode=require",
+            "",
+            "",
+            "postgresql://h/d?sslmode=require",
+        ),
+        (
+            "jdbc:postgresql://h/d?currentSchema=a,b&reWriteBatchedInserts=true",
+            "",
+            "",
+            "postgresql://h/d?options=-csearch_path%3Da%2Cb",
+        ),
+        (
+            "jdbc:postgresql://h/d?targetServerType=primary",
+            "",
+            "",
+            "postgresql://h/d?target_session_attrs=read-write",
+        ),
+        ("postgresql:///d?host=/run/pg", "", "", "postgresql:///d?host=%2Frun%2Fpg"),
+    ],
+)
+def test_jdbc_urls_become_libpq_uris(url: str, user: str, password: str, expected: str) -> None:
+    base, _, parameters = libpq_uri(url, user, password, "me").partition("?")
+    mine = ("connect_timeout", "keepalives", "tcp_user_timeout", "application_name")
+    rest = [p for p in parameters.split("&") if not p.startswith(mine)]
+    assert base + ("?" + "&".join(rest) if rest else "") == expected
+    assert "application_name=me" in parameters
+
+
+def test_the_users_timeouts_come_before_ours() -> None:
+    uri = libpq_uri("jdbc:postgresql://h/d?connectTimeout=3", "", "", "me")
+    assert "connect_timeout=3" in uri
+    assert uri.count("connect_timeout") == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "jdbc:mysql://root:hunter2@h/d",
+        "jdbc:oracle:thin:scott/hunter2@h:1521:x",
+        "jdbc:sqlserver://h;user=sa;password=hunter2",
+        "mysql://h/d?password=hunter2",
+        "nonsense",
+        "",
+    ],
+)
+def test_other_urls_are_refused_without_showing_secrets(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not a PostgreSQL URL. Set jdbc:postgresql://") as e:
+        libpq_uri(url, "", "", "me")
+    assert "hunter2" not in str(e.value)
+
+
+def test_messages_name_the_server_without_credentials() -> None:
+    assert shown("postgresql://u:hunter2@h:5/d?password=hunter2") == "PostgreSQL at h:5/d"
+    assert shown("postgresql:///d?host=/run/pg") == "PostgreSQL at /run/pg/d"
+
+
+# Connecting
+
+
+def test_a_wrong_password_is_told_without_it(target: Target) -> None:
+    sink = target.sink(connection_password="hunter2")
+    with pytest.raises(ServiceError, match=r"password authentication failed.*Check") as caught:
+        sink.prepare([])
+    assert "hunter2" not in str(caught.value)
+
+
+def test_no_such_database(target: Target) -> None:
+    sink = target.sink(connection_url=target.url + "_not")
+    with pytest.raises(ServiceError, match=r'database ".*_not" does not exist'):
+        sink.entries()
+
+
+def test_no_server_there_may_pass(target: Target) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sink = target.sink(connection_url=f"postgresql://u:p@127.0.0.1:{port}/d")
+    with pytest.raises(
+        TransientError, match=rf"cannot connect to PostgreSQL at 127.0.0.1:{port}/d"
+    ):
+        sink.entries()
+
+
+def test_too_many_connections_may_pass(target: Target) -> None:
+    name = target.url.rsplit("/", 1)[-1]
+    role = f"limited_{name}"
+    target.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x' CONNECTION LIMIT 0")
+    try:
+        sink = target.sink(connection_user=role, connection_password="x")
+        with pytest.raises(TransientError, match="too many connections"):
+            sink.entries()
+    finally:
+        target.execute(f"DROP ROLE {role}")
+
+
+@pytest.fixture
+def clerk(target: Target) -> Iterator[str]:
+    """A role that may log in and nothing else."""
+    name = f"clerk_{target.url.rsplit('/', 1)[-1]}"
+    target.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'")
+    yield name
+    target.execute(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+
+
+def test_permission_denied_is_told(target: Target, clerk: str) -> None:
+    target.execute("CREATE TABLE t (a int)")
+    sink = target.sink(connection_user=clerk, connection_password="x")
+    with pytest.raises(ServiceError, match=r"permission denied for schema public .42501."):
+        sink.prepare(["t"])
+    with pytest.raises(ServiceError, match=r"permission denied for table t .42501."):
+        put(sink, records([{"a": 1}]))
+
+
+def test_a_role_that_may_not_create_uses_a_ledger_made_for_it(target: Target, clerk: str) -> None:
+    target.execute("CREATE TABLE t (a int)")
+    owner = target.sink(errors_deadletterqueue_table="dead")
+    owner.prepare(["t"])
+    target.execute(
+        f"GRANT SELECT, INSERT, UPDATE ON t, semel_offsets, semel_holes, dead TO {clerk}"
+    )
+    sink = target.sink(
+        connection_user=clerk, connection_password="x", errors_deadletterqueue_table="dead"
+    )
+    sink.prepare(["t"])
+    sink.start({TP: 0})
+    assert sink.commit([advance(0, 1)], Commit([records([{"a": 1}])])) is Outcome.APPLIED
+
+
+# Lost sessions
+
+
+def backend(sink: PostgresSink) -> int:
+    with sink._connection.transaction():
+        found = sink._connection.query("SELECT pg_backend_pid() AS pid")
+    return int(found.column("pid")[0].as_py())
+
+
+def test_a_killed_session_may_pass_and_the_next_call_reconnects(target: Target) -> None:
+    target.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 0)")
+    sink = target.sink(**KEYED)
+    sink.prepare(["t"])
+    sink.start({TP: 0})
+    batch = Commit([records([{"v": 1}], keys=[1])])
+    assert sink.commit([advance(0, 1)], batch) is Outcome.APPLIED  # makes a staging table
+    for n in (1, 2):
+        target.execute(f"SELECT pg_terminate_backend({backend(sink)}, 5000)")
+        with pytest.raises(TransientError, match=r"57P01|closed the connection|lost|no SQLSTATE"):
+            sink.commit([advance(n, n + 1)], batch)
+        assert sink.commit([advance(n, n + 1)], batch) is Outcome.APPLIED
+    assert target.values("SELECT v FROM t") == [1]
+
+
+def test_a_session_killed_within_a_transaction_leaves_nothing(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.execute("CREATE TABLE t (a int)")
+    sink = target.sink()
+    sink.prepare(["t"])
+    sink.start({TP: 0})
+    pid = backend(sink)
+
+    def kill(place: str) -> None:
+        if place == "sink.before_commit":
+            monkeypatch.undo()
+            target.execute(f"SELECT pg_terminate_backend({pid}, 5000)")
+
+    monkeypatch.setattr(failpoints, "hit", kill)
+    batch = Commit([records([{"a": 1}])])
+    with pytest.raises(TransientError):
+        sink.commit([advance(0, 1)], batch)
+    assert target.values("SELECT a FROM t") == []
+    assert sink.commit([advance(0, 1)], batch) is Outcome.APPLIED
+    assert target.values("SELECT a FROM t") == [1]
+
+
+def test_an_idle_session_stays(target: Target) -> None:
+    """Between commits no transaction is open, so the server's timeout does not apply."""
+    sink = target.sink(connection_idle_in_transaction_timeout_ms="200")
+    sink.prepare([])
+    pid = backend(sink)
+    time.sleep(0.6)
+    assert backend(sink) == pid
+
+
+def test_a_restarted_server_is_found_again(own_postgres: Callable[[], Postgres]) -> None:
+    server = own_postgres()
+    target = Target(server.create_database("mine"))
+    target.execute("CREATE TABLE t (a int)")
+    sink = target.sink()
+    sink.prepare(["t"])
+    sink.claim()
+    sink.start({TP: 0})
+    batch = Commit([records([{"a": 1}])])
+    for n, stop in enumerate((server.stop, server.kill)):
+        stop()
+        with pytest.raises(TransientError):
+            sink.commit([advance(n, n + 1)], batch)
+        with pytest.raises(TransientError, match="cannot connect"):
+            sink.commit([advance(n, n + 1)], batch)
+        server.start()
+        assert sink.commit([advance(n, n + 1)], batch) is Outcome.APPLIED
+    after = Target(target.url)
+    assert after.values("SELECT count(*) FROM t") == [2]
+    with pytest.raises(ConfigError, match="is running"):  # the claim was made anew
+        after.sink().set_positions(None)
+    after.close()
+
+
+def test_statement_timeouts_and_deadlocks_may_pass(target: Target) -> None:
+    target.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 0)")
+    sink = target.sink(**KEYED, connection_url=target.url + "?options=-clock_timeout%3D100")
+    other = target.sink("other", **KEYED)
+    with other._connection.transaction():
+        other._connection.execute("UPDATE t SET v = 5")
+        with pytest.raises(TransientError, match="55P03"):
+            put(sink, records([{"v": 1}], keys=[1]))
+    put(sink, records([{"v": 1}], keys=[1]))
+    assert target.values("SELECT v FROM t") == [1]
+
+
+def test_a_full_disk_may_pass(own_postgres: Callable[[], Postgres], tmp_path: Path) -> None:
+    disk = Path("/tmp") / f"semel-small-disk-{os.getpid()}"
+    disk.mkdir(mode=0o777)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=777", "tmpfs", str(disk)],
+        check=False,
+        capture_output=True,
+    )
+    try:
+        if mounted.returncode:
+            pytest.skip("no right to mount a small disk")
+        server = own_postgres()
+        place = disk / "space"
+        place.mkdir(mode=0o700)
+        owner = server.data.stat()
+        os.chown(place, owner.st_uid, owner.st_gid)
+        target = Target(server.create_database("mine"))
+        target.execute(f"CREATE TABLESPACE small LOCATION '{place}'")
+        target.execute("CREATE TABLE t (a int, pad text) TABLESPACE small")
+        target.execute("ALTER TABLE t ALTER pad SET STORAGE PLAIN")
+        sink = target.sink()
+        sink.prepare(["t"])
+        sink.start({TP: 0})
+        big = Commit([records([{"a": n, "pad": "x" * 2000} for n in range(4000)])])
+        with pytest.raises(TransientError, match=r"No space left on device.*53100"):
+            sink.commit([advance(0, 4000)], big)
+        small = Commit([records([{"a": 1, "pad": ""}])])
+        assert sink.commit([advance(0, 1)], small) is Outcome.APPLIED
+        assert target.values("SELECT a FROM t") == [1]
+        target.close()
+        server.stop()
+    finally:
+        if not mounted.returncode:
+            subprocess.run(["umount", "-l", str(disk)], check=True)
+        disk.rmdir()
+
+
+# Killed and frozen processes
+
+COMMITTER = """
+import sys
+from semel.ledger import Outcome
+from semel.records import Commit
+from tests.sinks.target import Target, advance, records
+
+url, mode, until, *more = sys.argv[1:]
+keys = dict(pair.split("=") for pair in more)
+sink = Target(url).sink(insert_mode=mode, pk_mode="record_key", pk_fields="id", **keys)
+batch = records([{"v": 1}, {"v": 2}], keys=[1, 2])
+try:
+    print(sink.commit([advance(0, int(until))], Commit([batch])).value, flush=True)
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+"""
+
+
+def committer(target: Target, points: Path, mode: str, *more: str) -> subprocess.Popen[str]:
+    """A process that commits offsets 0 and 1."""
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMITTER, target.url, mode, "2", *more],
+        env={**os.environ, failpoints.DIRECTORY: str(points)},
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ledgered(target: Target) -> PostgresSink:
+    target.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    sink = target.sink(**KEYED)
+    sink.prepare(["t"])
+    sink.start({TP: 0})
+    return sink
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+@pytest.mark.parametrize(
+    ("place", "written"),
+    [("sink.after_positions", 0), ("sink.before_commit", 0), ("sink.after_commit", 2)],
+)
+def test_a_killed_process_leaves_all_or_nothing(
+    target: Target, tmp_path: Path, place: str, written: int, mode: str
+) -> None:
+    sink = ledgered(target)
+    failpoints.arm(tmp_path, place, "kill-worker")
+    assert committer(target, tmp_path, mode).wait(60) == -signal.SIGKILL
+    assert target.values("SELECT count(*) FROM t") == [written]
+    assert sink.start({TP: 99}) == {TP: written}
+
+    again = committer(target, tmp_path, mode)  # the failpoint is used up
+    assert again.communicate(timeout=60)[0].strip() == ("replayed" if written else "applied")
+    assert target.tuples("SELECT id, v FROM t ORDER BY id") == [(1, 1), (2, 2)]
+    entry = sink.entries()[0]
+    assert (entry.position, entry.records_read, entry.rows_written) == (2, 2, 2)
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = 20) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_a_frozen_process_loses_its_transaction_and_cannot_commit_when_it_wakes(
+    target: Target, tmp_path: Path
+) -> None:
+    sink = ledgered(target)
+    failpoints.arm(tmp_path, "sink.before_commit", "freeze")
+    frozen = committer(target, tmp_path, "upsert", "connection_idle_in_transaction_timeout_ms=500")
+    try:
+        wait_until((tmp_path / "fired.log").exists)
+        started = time.monotonic()
+        batch = Commit([records([{"v": 7}, {"v": 8}], keys=[1, 2])])
+        assert sink.commit([advance(0, 2)], batch) is Outcome.APPLIED  # waits for the ledger's row
+        assert time.monotonic() - started < 15
+        failpoints.thaw(tmp_path, frozen.pid)
+        said = frozen.communicate(timeout=60)[0]
+    finally:
+        frozen.kill()
+    assert said.startswith("TransientError")
+    assert target.values("SELECT v FROM t ORDER BY id") == [7, 8]
+    assert sink.entries()[0].rows_written == 2
+
+
+def test_a_process_frozen_after_its_commit_finds_itself_overtaken(
+    target: Target, tmp_path: Path
+) -> None:
+    sink = ledgered(target)
+    failpoints.arm(tmp_path, "sink.after_positions", "freeze")
+    frozen = committer(target, tmp_path, "upsert")
+    try:
+        wait_until((tmp_path / "fired.log").exists)
+        name = target.url.rsplit("/", 1)[-1]
+        target.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE "
+            f"state = 'idle in transaction' AND datname = '{name}'"
+        )
+        batch = Commit([records([{"v": 7}], keys=[1])])
+        assert sink.commit([advance(0, 1)], batch) is Outcome.APPLIED
+        failpoints.thaw(tmp_path, frozen.pid)
+        assert frozen.communicate(timeout=60)[0].startswith("TransientError")
+    finally:
+        frozen.kill()
+    with pytest.raises(LedgerConflict):
+        sink.commit([advance(0, 2)], Commit([records([{"v": 0}], keys=[1])]))
+    assert target.values("SELECT v FROM t") == [7]

@@ -1,0 +1,525 @@
+"""Configuration: Kafka Connect's names, typed, with every mistake told at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from semel.config import ConnectorConfig, check_keys, key, load, names, read, under
+from semel.delivery import Delivery, Mechanism
+from semel.errors import ConfigError
+from semel.sinks import sink_class
+from semel.sinks.postgresql import PostgresSink
+from semel.sinks.postgresql.config import CLASSES, IGNORED, PostgresConfig
+
+NEEDED = {
+    "name": "orders",
+    "connector.class": "postgresql",
+    "topics": "orders",
+    "bootstrap.servers": "kafka:9092",
+    "connection.url": "jdbc:postgresql://db/shop",
+}
+KEYED = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "id"}
+
+
+def connector(**more: str) -> ConnectorConfig:
+    return read(ConnectorConfig, NEEDED | {k.replace("_", "."): v for k, v in more.items()})
+
+
+def sink(**more: str) -> PostgresConfig:
+    return read(PostgresConfig, NEEDED | {k.replace("_", "."): v for k, v in more.items()})
+
+
+# Reading
+
+
+def test_defaults_are_kafka_connects() -> None:
+    config = connector()
+    assert config.tasks_max == 1
+    assert config.errors_tolerance == "none"
+    assert config.key_converter == "org.apache.kafka.connect.storage.StringConverter"
+    assert config.group_id == "connect-orders"
+    assert config.topics == ("orders",)
+    assert config.delivery is None
+    assert config.provenance_columns == {}
+    found = sink()
+    assert (found.mode, found.pk_mode, found.pk_fields) == ("insert", "none", ())
+    assert (found.creates, found.evolves, found.delete_enabled) == (False, False, False)
+
+
+def test_values_are_typed() -> None:
+    config = connector(
+        topics=" a , b,,c ",
+        tasks_max=" 3 ",
+        provenance="TRUE",
+        delivery="Exactly-Once",
+        delivery_mechanism="idempotent",
+        auto_offset_reset="LATEST",
+    )
+    assert config.topics == ("a", "b", "c")
+    assert config.tasks_max == 3
+    assert config.provenance is True
+    assert (config.delivery, config.delivery_mechanism) == (
+        Delivery.EXACTLY_ONCE,
+        Mechanism.IDEMPOTENT,
+    )
+    assert config.offset_reset == "latest"
+    assert set(config.provenance_columns) == {
+        "__connect_topic",
+        "__connect_partition",
+        "__connect_offset",
+        "__connect_timestamp",
+    }
+
+
+@pytest.mark.parametrize("text", ["auto", "", " AUTO "])
+def test_auto_is_no_choice(text: str) -> None:
+    assert connector(delivery_mechanism=text).delivery_mechanism is None
+
+
+ALIASES = [
+    (section, field.name, field.metadata["name"], alias)
+    for section in (ConnectorConfig, PostgresConfig)
+    for field in dataclasses.fields(section)
+    for alias in field.metadata["aliases"]
+]
+
+
+@pytest.mark.parametrize(("section", "field", "name", "alias"), ALIASES)
+def test_every_alias_sets_the_same_field(section: type, field: str, name: str, alias: str) -> None:
+    hint = section.__dataclass_fields__[field]
+    choices = hint.metadata["choices"]
+    value = choices[-1] if choices else {"int": "2000", "bool": "true"}.get(str(hint.type), "x_y")
+    if field == "pk_mode":
+        value = "kafka"
+    if field == "naming_strategies":
+        value = "DefaultTableNamingStrategy"
+    raw = {k: v for k, v in NEEDED.items() if k != name}
+    assert getattr(read(section, raw | {alias: value}), field) == getattr(
+        read(section, raw | {name: value}), field
+    )
+    if field != "bootstrap_servers":
+        assert getattr(read(section, raw | {name: value}), field) != getattr(
+            read(section, raw), field
+        )
+
+
+def test_a_key_and_its_alias_may_agree_but_not_differ() -> None:
+    assert sink(connection_user="u", connection_username="u").connection_user == "u"
+    with pytest.raises(
+        ConfigError, match=r"connection.user and connection.username are the same setting"
+    ):
+        sink(connection_user="u", connection_username="v")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("tasks.max", "two", r"tasks.max='two' must be a whole number"),
+        ("tasks.max", "0", r"tasks.max='0' must be at least 1"),
+        ("tasks.max", "", r"tasks.max='' must be a whole number"),
+        ("provenance", "yes", r"provenance='yes' must be true or false"),
+        ("delivery", "twice", r"must be one of at-most-once, at-least-once, exactly-once"),
+        ("delivery.mechanism", "x", r"must be one of transactional, idempotent"),
+        ("engine", "fast", r"must be one of auto, direct, micro-batch"),
+        ("errors.tolerance", "some", r"must be one of none, all"),
+        ("auto.offset.reset", "none", r"must be one of earliest, latest"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_told(name: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match="connector orders: .*" + message):
+        read(ConnectorConfig, {**NEEDED, name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("insert.mode", "merge", r"must be one of insert, multi, upsert, update"),
+        ("pk.mode", "record_header", r"must be one of none, kafka, record_key, record_value"),
+        ("auto.create", "1", r"must be true or false"),
+        ("connection.idle.in.transaction.timeout.ms", "5", r"must be at least 100"),
+        ("quote.sql.identifiers", "maybe", r"must be one of always, never, true, false"),
+    ],
+)
+def test_a_value_that_the_sink_does_not_know_is_told(name: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(PostgresConfig, {**NEEDED, name: value})
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(ConnectorConfig, {"name": "x", "tasks.max": "a", "provenance": "b"})
+    text = str(caught.value)
+    assert text.startswith("connector x: ")
+    for part in ("connector.class is required", "bootstrap.servers is required", "tasks.max='a'"):
+        assert part in text
+    assert len(text.splitlines()) == 4
+
+
+@pytest.mark.parametrize("value", ["", "   "])
+def test_an_empty_required_key_is_missing(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"connection.url is required. jdbc:postgresql://"):
+        read(PostgresConfig, {**NEEDED, "connection.url": value})
+
+
+@dataclasses.dataclass(frozen=True)
+class Secretive:
+    """A section of a third party's sink."""
+
+    pin: int = key("pin", 0, secret=True)
+
+
+def test_secrets_are_never_shown() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(Secretive, {"pin": "hunter2"})
+    assert str(caught.value) == "pin must be a whole number"
+    raw = {
+        **NEEDED,
+        "connection.password": "hunter2",
+        "insert.mode": "x",
+        "conection.password": "y",
+    }
+    with pytest.raises(ConfigError) as caught:
+        read(PostgresConfig, raw)
+    assert "hunter2" not in str(caught.value)
+    warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED)
+    assert "hunter2" not in " ".join(warnings)
+
+
+# What does not go together
+
+
+@pytest.mark.parametrize(
+    ("topics", "regex", "message"),
+    [("a", "a.*", "not both"), ("", "", "neither is set"), (" , ", "", "neither is set")],
+)
+def test_topics_or_a_pattern(topics: str, regex: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=r"connector orders: set one of topics .*" + message):
+        connector(topics=topics, topics_regex=regex)
+    assert connector(topics="", topics_regex="a.*").topics_regex == "a.*"
+
+
+def test_a_pattern_that_is_none_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"topics.regex='\(' is not a pattern"):
+        connector(topics="", topics_regex="(")
+
+
+def test_dead_letters_go_to_one_place() -> None:
+    with pytest.raises(ConfigError, match="exclude each other"):
+        connector(errors_deadletterqueue_topic_name="a", errors_deadletterqueue_table="b")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"insert.mode": "upsert"}, r"insert.mode=upsert needs a key: set pk.mode"),
+        ({"insert.mode": "update"}, r"insert.mode=update needs a key"),
+        ({"delete.enabled": "true"}, r"delete.enabled=true needs pk.mode=record_key, not none"),
+        (
+            {"delete.enabled": "true", "pk.mode": "record_value"},
+            r"needs pk.mode=record_key, not record_value",
+        ),
+        ({"pk.mode": "kafka", "pk.fields": "a,b"}, r"must name three columns"),
+        (
+            {"fields.whitelist": "a", "field.exclude.list": "b"},
+            r"fields.whitelist and field.exclude.list exclude each other",
+        ),
+        ({"topics.to.tables.mapping": "a:b,c"}, r"must hold topic:table pairs"),
+        ({"table.name.format": "${source.table}"}, r"only \$\{topic\} can be filled in"),
+        (
+            {"collection.naming.strategy": "com.acme.Names"},
+            r"naming strategy com.acme.Names is not available",
+        ),
+        ({"column.naming.strategy": "com.acme.Names"}, r"naming strategy com.acme.Names"),
+    ],
+)
+def test_what_the_sink_cannot_keep_is_refused(more: Mapping[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(PostgresConfig, NEEDED | dict(more))
+
+
+# Keys that nobody knows
+
+
+def test_unknown_keys_are_told_with_the_nearest_known_one() -> None:
+    raw = {**NEEDED, "insert.mod": "upsert", "tasks": "3", "zzzz": "1"}
+    warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED)
+    assert warnings == [
+        "unknown configuration key insert.mod; did you mean insert.mode?",
+        "unknown configuration key tasks; did you mean tasks.max?",
+        "unknown configuration key zzzz",
+    ]
+
+
+def test_keys_without_effect_are_told_with_the_reason() -> None:
+    raw = {**NEEDED, "batch.size": "3000", "errors.retry.timeout": "5"}
+    warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED)
+    assert warnings[0].startswith("batch.size has no effect: a commit's rows travel in one COPY")
+    assert warnings[1].startswith("errors.retry.timeout has no effect")
+
+
+def test_keys_of_clients_converters_and_spark_pass() -> None:
+    raw = {
+        **NEEDED,
+        "consumer.override.fetch.min.bytes": "1",
+        "producer.override.acks": "all",
+        "value.converter.schemas.enable": "false",
+        "key.converter.schema.registry.url": "http://x",
+        "spark.executor.memory": "1g",
+    }
+    assert check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED) == []
+
+
+@pytest.mark.parametrize("name", ["transforms", "predicates"])
+def test_message_transforms_are_refused_not_ignored(name: str) -> None:
+    raw = {**NEEDED, name: "a", f"{name}.a.type": "x"}
+    with pytest.raises(ConfigError, match=rf"connector orders: {name}=a: .*are not available"):
+        check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED)
+    assert check_keys({**NEEDED, name: ""}, [ConnectorConfig, PostgresConfig], IGNORED) == []
+
+
+def test_no_key_is_declared_twice_or_ignored_too() -> None:
+    for section in (ConnectorConfig, PostgresConfig):
+        found = list(names(section))
+        assert len(found) == len(set(found))
+        assert not set(found) & set(IGNORED)
+    shared = set(names(ConnectorConfig)) & set(names(PostgresConfig))
+    assert shared == {"connector.class"}
+
+
+def test_keys_below_a_prefix() -> None:
+    raw = {"value.converter": "x", "value.converter.a.b": "1", "key.converter.a": "2"}
+    assert under(raw, "value.converter.") == {"a.b": "1"}
+
+
+# Files
+
+FLAT = {**NEEDED, "tasks.max": "2", "connection.password": "p=w:d #1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", json.dumps(FLAT)),
+        ("c.json", json.dumps({"name": "orders", "config": FLAT})),
+        (
+            "c.json",
+            json.dumps(
+                {"name": "orders", "config": {k: v for k, v in FLAT.items() if k != "name"}}
+            ),
+        ),
+        ("c.txt", json.dumps({**FLAT, "tasks.max": 2})),
+        ("c.properties", "\n".join(f"{k} = {v}" for k, v in FLAT.items())),
+        (
+            "c.properties",
+            "# a comment\n! another\n" + "\n".join(f"{k}:{v}  " for k, v in FLAT.items()),
+        ),
+    ],
+)
+def test_files_of_every_shape_are_the_same(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    assert load(file) == FLAT
+    assert load(str(file)) == FLAT
+
+
+def test_properties_may_be_continued_and_escaped(tmp_path: Path) -> None:
+    file = tmp_path / "c.properties"
+    file.write_text(
+        "topics=a,\\\n   b\nconnection.password=\\u00e4\\=\\\\\nname=caf\u00e9\n", "utf-8"
+    )
+    assert load(file) == {"topics": "a,b", "connection.password": "ä=\\", "name": "café"}
+
+
+def test_mappings_are_normalised() -> None:
+    found = load(
+        {
+            "name": "x",
+            "tasks.max": 2,
+            "provenance": True,
+            "topics": ["a", "b"],
+            "delivery": Delivery.EXACTLY_ONCE,
+            "key.converter": None,
+        }
+    )
+    assert found == {
+        "name": "x",
+        "tasks.max": "2",
+        "provenance": "true",
+        "topics": "a,b",
+        "delivery": "exactly-once",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("c.json", b"{", r"c.json is not JSON: .* at line 1, column 2.*suffix .properties"),
+        ("c.json", b"[1]", r"c.json must hold a JSON object, not list"),
+        ("c.json", b'{"name": "x", "a": {"b": 1}}', r"a holds an object; a value must be a string"),
+        ("c.json", b"\xff", r"cannot read .*c.json"),
+        ("c.properties", b"a=\\u12", r"c.properties is not a .properties file"),
+        ("c.properties", b"\xff", r"cannot read .*c.properties"),
+    ],
+)
+def test_files_that_cannot_be_read_are_told(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        load(file)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere.json"):
+        load(tmp_path / "nowhere.json")
+
+
+# Other connectors' files, as they stand (a worker adds bootstrap.servers)
+
+CONFLUENT = {
+    "name": "jdbc-sink",
+    "config": {
+        "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
+        "tasks.max": "1",
+        "topics": "orders",
+        "connection.url": "jdbc:postgresql://postgres:5432/shop?currentSchema=public",
+        "connection.user": "postgres",
+        "connection.password": "hunter2",
+        "connection.attempts": "3",
+        "connection.backoff.ms": "10000",
+        "dialect.name": "PostgreSqlDatabaseDialect",
+        "insert.mode": "upsert",
+        "batch.size": "3000",
+        "delete.enabled": "true",
+        "table.name.format": "kafka_${topic}",
+        "table.types": "TABLE,PARTITIONED TABLE",
+        "pk.mode": "record_key",
+        "pk.fields": "id",
+        "fields.whitelist": "",
+        "db.timezone": "UTC",
+        "date.timezone": "DB_TIMEZONE",
+        "auto.create": "true",
+        "auto.evolve": "true",
+        "quote.sql.identifiers": "always",
+        "max.retries": "10",
+        "retry.backoff.ms": "3000",
+        "trim.sensitive.log": "false",
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "true",
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": "dlq-orders",
+        "errors.deadletterqueue.topic.replication.factor": "1",
+        "errors.deadletterqueue.context.headers.enable": "true",
+        "errors.log.enable": "true",
+        "consumer.override.auto.offset.reset": "earliest",
+        "consumer.override.max.poll.records": "3000",
+    },
+}
+AIVEN = {
+    "name": "jdbc-sink",
+    "connector.class": "io.aiven.connect.jdbc.JdbcSinkConnector",
+    "connection.url": "jdbc:postgresql://pg.example.org:12691/defaultdb?sslmode=require",
+    "connection.user": "avnadmin",
+    "connection.password": "hunter2",
+    "topics": "iot.measurements",
+    "tasks.max": "2",
+    "auto.create": "true",
+    "auto.evolve": "true",
+    "insert.mode": "multi",
+    "pk.mode": "record_value",
+    "pk.fields": "iot_id,metric",
+    "delete.enabled": "false",
+    "batch.size": "3000",
+    "db.timezone": "UTC",
+    "dialect.name": "PostgreSqlDatabaseDialect",
+    "sql.quote.identifiers": "true",
+    "table.name.normalize": "true",
+    "topics.to.tables.mapping": "iot.other:other",
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "true",
+}
+DEBEZIUM = {
+    "name": "jdbc-connector",
+    "config": {
+        "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
+        "tasks.max": "1",
+        "connection.url": "jdbc:postgresql://localhost/db",
+        "connection.username": "pguser",
+        "connection.password": "hunter2",
+        "connection.pool.min_size": "5",
+        "connection.pool.max_size": "32",
+        "connection.restart.on.errors": "true",
+        "insert.mode": "upsert",
+        "delete.enabled": "true",
+        "truncate.enabled": "false",
+        "primary.key.mode": "record_key",
+        "primary.key.fields": "id",
+        "schema.evolution": "basic",
+        "use.time.zone": "UTC",
+        "quote.identifiers": "false",
+        "collection.name.format": "kafka_${topic}",
+        "collection.naming.strategy": ("io.debezium.sink.naming.DefaultCollectionNamingStrategy"),
+        "column.naming.strategy": ("io.debezium.connector.jdbc.naming.DefaultColumnNamingStrategy"),
+        "field.exclude.list": "orders:secret",
+        "use.reduction.buffer": "true",
+        "flush.max.retries": "5",
+        "flush.retry.delay.ms": "1000",
+        "batch.size": "500",
+        "topics": "orders",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "mode", "table", "user"),
+    [
+        (CONFLUENT, "upsert", "kafka_orders", "postgres"),
+        (AIVEN, "insert", "orders", "avnadmin"),
+        (DEBEZIUM, "upsert", "kafka_orders", "pguser"),
+    ],
+    ids=["Confluent", "Aiven", "Debezium"],
+)
+def test_other_connectors_files_are_accepted_unchanged(
+    tmp_path: Path, document: Mapping[str, object], mode: str, table: str, user: str
+) -> None:
+    file = tmp_path / "sink.json"
+    file.write_text(json.dumps(document))
+    raw = {**load(file), "bootstrap.servers": "kafka:9092"}
+    config = read(ConnectorConfig, raw)
+    found = sink_class(config.connector_class)
+    assert found is PostgresSink
+    warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored)
+    assert not [w for w in warnings if "unknown" in w]
+    assert "hunter2" not in " ".join(warnings)
+    made = found(config, raw)
+    assert isinstance(made, PostgresSink)
+    section = read(PostgresConfig, raw)
+    assert section.mode == mode
+    assert section.table("orders") == table
+    assert section.connection_user == user
+    assert section.creates
+    assert section.evolves
+
+
+def test_aivens_normalized_names() -> None:
+    section = read(PostgresConfig, {**AIVEN})
+    assert section.table("iot.measurements") == "iot_measurements"
+    assert section.table("iot.other") == "other"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_class_name_finds_the_sink(name: str) -> None:
+    assert sink_class(name) is PostgresSink
+
+
+def test_a_class_that_nobody_has_is_told_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"'io.acme.Sink' is not .*Known: .*postgresql"):
+        sink_class("io.acme.Sink")
