@@ -7,6 +7,8 @@ import os
 import random
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,9 @@ from semel.delivery import Delivery, Guarantee, Mechanism
 from semel.drill.plan import ANY_MOMENT, Kind, plan
 from semel.drill.stage import BUILT_IN
 from semel.drill.traffic import Shape
-from semel.errors import ConfigError
+from semel.engine import task
+from semel.engine.control import Report
+from semel.errors import ConfigError, Fenced
 from semel.failpoints import NO_LEDGER_CHECK, PLACES
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
@@ -106,6 +110,42 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         timeout=280,
         env={**os.environ, **environment},
     )
+
+
+class TestFencedTask:
+    """What the drill's broker outages brought to light."""
+
+    @pytest.mark.parametrize("lost", [True, False])
+    def test_a_lost_session_is_not_taken_for_another_run(
+        self, lost: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[str] = []
+
+        class Line:
+            def __init__(self, _address: object) -> None: ...
+
+            def send(self, report: Report) -> None:
+                told.append(report.kind)
+
+            def close(self) -> None: ...
+
+        class Doomed:
+            lost_its_session = lost
+
+            def __init__(self, *_arguments: object) -> None: ...
+
+            def run(self) -> None:
+                raise Fenced("another instance")
+
+        monkeypatch.setattr(task, "ControlLine", Line)
+        monkeypatch.setattr(task, "Task", Doomed)
+        spec: Any = SimpleNamespace(environment={}, control=None)
+        if lost:  # Spark starts it again
+            with pytest.raises(Fenced):
+                task.run_task(spec, 0, 0)
+        else:
+            task.run_task(spec, 0, 0)
+        assert told == (["log"] if lost else ["fenced"])
 
 
 @pytest.mark.integration
