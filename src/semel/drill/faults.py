@@ -182,14 +182,20 @@ class Injector:
             return process.pid
 
         self._at(fault, "kill-driver", by_hand)
+        return self._after_death(process.pid)
+
+    def _after_death(self, pid: int) -> float:
+        """Spark replaces what has died, but for the driver, where micro-batches commit."""
+        process = self._stage.running
         mark = self.mark()
-        self._stage.until(lambda: process.status is not None, 10, "the driver has not died")
-        self._stage.start()
+        if pid == process.pid:
+            self._stage.until(lambda: process.status is not None, 10, "the driver has not died")
+            self._stage.start()
         return self.gone_on(mark)
 
     def _worker_kill(self, fault: Fault) -> float:
-        self._at(fault, "kill-worker", lambda: self._signal_worker(signal.SIGKILL))
-        return self.gone_on(self.mark())
+        hit = self._at(fault, "kill-worker", lambda: self._signal_worker(signal.SIGKILL))
+        return self._after_death(hit)
 
     def _error(self, fault: Fault) -> float:
         self._at(fault, "raise", lambda: 0)
@@ -204,8 +210,7 @@ class Injector:
             chosen.kill()
             return int(chosen.pid)
 
-        self._at(fault, "kill-executor", by_hand)
-        return self.gone_on(self.mark())
+        return self._after_death(self._at(fault, "kill-executor", by_hand))
 
     def _freeze(self, fault: Fault) -> psutil.Process:
         pid = self._at(fault, "freeze", lambda: self._signal_worker(signal.SIGSTOP))
