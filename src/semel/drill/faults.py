@@ -338,7 +338,9 @@ class Injector:
             loser = first if first.status is not None else second
             self._stage.process = second if loser is first else first
             self._stage.adopt(loser)
-        if loser.status != _FENCED_STATUS or not loser.says("fenced"):
+        # A group tells its members that they are fenced; a micro-batch learns it from the ledger.
+        told = "was fenced" if self._stage.direct else "another run"
+        if loser.status != _FENCED_STATUS or not loser.says(told):
             raise DrillFailed(f"the loser does not say that it was fenced: {loser.end()}")
 
 

@@ -101,9 +101,9 @@ class Process:
         lines = self.log.read_text(errors="replace").splitlines()[-log_lines:]
         return "\n".join([f"exit status {self.status}; the end of {self.log}:", *lines])
 
-    def says(self, word: str) -> bool:
-        """Whether its log holds a word."""
-        return word in self.log.read_text(errors="replace")
+    def says(self, words: str) -> bool:
+        """Whether its log holds these words, on one line or two."""
+        return words in " ".join(self.log.read_text(errors="replace").split())
 
 
 class Stage:
