@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import (
     AnalysisException,
     ArithmeticException,
@@ -35,7 +35,7 @@ from semel.engine.base import Progress, Run
 from semel.engine.deadletters import create_topic
 from semel.engine.microjob import MicroBatches, Stopped
 from semel.engine.microplan import FrameTransform
-from semel.errors import BadRecord, ConfigError, SemelError, ServiceError
+from semel.errors import BadRecord, ConfigError, SemelError, ServiceError, TransientError
 from semel.jars import SPARK_KAFKA
 from semel.kafka import client_config
 from semel.ledger import TopicPartition
@@ -74,7 +74,7 @@ class MicroBatchEngine:
         self._transform = transform
         self._progress = Progress()
         self._in_hand = threading.Lock()
-        self._error: SemelError | None = None
+        self._error: Exception | None = None
         self._failure = ""
 
     def run(self) -> Progress:
@@ -85,14 +85,36 @@ class MicroBatchEngine:
         """
         require_source(self._spark)
         targets = self._prepare()
-        backoff = _BACKOFF[0]
-        while True:
+        batches = MicroBatches(self._run, self._transform, self._progress)
+        try:
+            self._supervise(batches, targets)
+        finally:
+            batches.close()
+        return self._progress
+
+    def _supervise(self, batches: MicroBatches, targets: Mapping[TopicPartition, int]) -> None:
+        """Run queries, one after the other, until there is no need for another."""
+        backoff, unanswered = _BACKOFF[0], 0
+        while not self._run.stop.is_set():
             started = time.monotonic()
-            self._query(targets)
-            if self._error is not None:
-                raise self._error
-            if self._run.stop.is_set() or self._caught_up(targets):
-                return self._progress
+            try:
+                positions = self._positions()
+            except (ServiceError, TransientError) as error:
+                # At the start the user hears of it at once; later a service may be restarting.
+                unanswered += 1
+                if not self._progress.restarts or unanswered > self._run.connector.max_retries:
+                    raise
+                self._failure = str(error)
+            else:
+                unanswered = 0
+                if self._caught_up(targets):
+                    return
+                batches.enter(positions)
+                self._query(batches, positions)
+                if self._error is not None:
+                    raise self._error
+                if self._run.stop.is_set() or self._caught_up(targets):
+                    return
             if time.monotonic() - started > _BACKOFF[1]:
                 backoff = _BACKOFF[0]
             log.warning(
@@ -119,8 +141,11 @@ class MicroBatchEngine:
         """Where the ledger stands for all partitions there are now."""
         run = self._run
         topics = run.cluster.matching(run.connector)
+        run.sink.prepare(topics)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
-        return ranges.positions(run.connector, run.sink, run.cluster, partitions)
+        found = ranges.positions(run.connector, run.sink, run.cluster, partitions)
+        self._progress.positions |= found
+        return found
 
     def _caught_up(self, targets: Mapping[TopicPartition, int]) -> bool:
         if not self._run.until_caught_up:
@@ -130,15 +155,10 @@ class MicroBatchEngine:
 
     # The query
 
-    def _query(self, targets: Mapping[TopicPartition, int]) -> None:
+    def _query(self, batches: MicroBatches, positions: Mapping[TopicPartition, int]) -> None:
         """Run one streaming query to its end."""
         run = self._run
         self._failure = ""
-        positions = self._positions()
-        self._progress.positions |= positions
-        if self._caught_up(targets):
-            return
-        batches = MicroBatches(run, self._transform, self._progress)
         checkpoint = tempfile.mkdtemp(prefix="semel-checkpoint-")
         reader = self._spark.readStream.format("kafka")
         for name, value in kafka_options(run.connector, run.raw, positions).items():
@@ -158,7 +178,6 @@ class MicroBatchEngine:
         except AnalysisException as error:
             raise ConfigError(f"connector {run.connector.name}: {_reason(error)}") from None
         finally:
-            batches.close()
             shutil.rmtree(checkpoint, ignore_errors=True)
 
     def _watch(self, query: StreamingQuery) -> None:
@@ -194,10 +213,12 @@ class MicroBatchEngine:
                 log.debug("a batch failed", exc_info=True)
                 raise
 
-    def _lasting(self, error: Exception) -> SemelError | None:
-        """What would fail again: an error of the transform's own code or of its expressions."""
-        code = isinstance(error, (PythonException, ArithmeticException, SparkRuntimeException))
-        if not code:
+    def _lasting(self, error: Exception) -> Exception | None:
+        """What would fail again: an error of the transform's own code or of its expressions, or one
+        that is not Spark's at all."""
+        if not isinstance(error, (Py4JError, PySparkException)):
+            return error
+        if not isinstance(error, (PythonException, ArithmeticException, SparkRuntimeException)):
             return None
         return BadRecord(
             f"connector {self._run.connector.name}: the transform fails on a record of this "
@@ -213,6 +234,11 @@ def require_source(spark: SparkSession) -> None:
         ConfigError: its Kafka source is missing; says how to add it.
     """
     session: Any = spark
+    if getattr(session, "_jvm", None) is None:
+        raise ConfigError(
+            "engine=micro-batch needs a classic Spark session: Spark Connect does not show which "
+            "offsets a batch holds"
+        )
     if not session._jvm.org.apache.spark.util.Utils.classIsLoadable(_SOURCE):
         packages = ",".join(SPARK_KAFKA.coordinates)
         raise ConfigError(

@@ -22,7 +22,7 @@ from semel.errors import BadRecord, ConfigError
 from semel.kafka import client_config
 from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition
 from semel.records import (
-    METADATA,
+    KEY,
     METADATA_TYPES,
     OFFSET,
     PARTITION,
@@ -127,21 +127,19 @@ def arranged(
     if rows.num_rows and PARTITION in names and OFFSET in names:
         rows = rows.sort_by([(PARTITION, "ascending"), (OFFSET, "ascending")])  # stable
     rows = frames.restore(rows, schema)
+    deletes = [t for side in sides for t in side.tombstones]
+    tombstones = pa.concat_tables(deletes, promote_options="permissive") if deletes else None
     known = {TOPIC: topic, PARTITION: partition}
-    for name in METADATA:
-        kind = METADATA_TYPES.get(name, pa.null())
+    key = pa.null() if tombstones is None else tombstones.schema.field(KEY).type
+    kinds = METADATA_TYPES | {KEY: key}
+    for name, kind in kinds.items():
         if name not in names:
             values = pa.repeat(pa.scalar(known.get(name), kind), rows.num_rows)
             rows = rows.append_column(name, values)
         elif name in METADATA_TYPES and rows.column(name).type != kind:
             position = rows.column_names.index(name)
             rows = rows.set_column(position, name, rows.column(name).cast(kind, safe=False))
-    tombstones = [t for side in sides for t in side.tombstones]
-    return Records(
-        topic,
-        rows,
-        pa.concat_tables(tombstones, promote_options="permissive") if tombstones else None,
-    )
+    return Records(topic, rows, tombstones)
 
 
 def assembled(

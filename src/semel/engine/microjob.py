@@ -45,17 +45,21 @@ class Stopped(Exception):
 
 
 class MicroBatches:
-    """Commits the batches of one streaming query, one at a time."""
+    """Commits the batches of one run, one at a time."""
 
     def __init__(self, run: Run, transform: FrameTransform | None, progress: Progress) -> None:
         self._run = run
         self._progress = progress
         self._connector = run.connector
-        self._topics = KnownTopics(run, progress.positions, frames=transform is not None)
+        self._topics = KnownTopics(run, frames=transform is not None)
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
         self._committer = Committer(run.connector, run.raw, run.guarantee, run.sink)
         self._publisher = Publisher(run)
         self._leaves_unread = False
+
+    def enter(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions that a query starts with: the ledger holds them."""
+        self._topics.enter(partitions)
 
     def close(self) -> None:
         self._publisher.close()

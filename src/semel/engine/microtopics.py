@@ -25,10 +25,10 @@ class KnownTopics:
     again.
     """
 
-    def __init__(self, run: Run, partitions: Iterable[TopicPartition], *, frames: bool) -> None:
+    def __init__(self, run: Run, *, frames: bool) -> None:
         self._run = run
-        self._partitions = set(partitions)
-        self._prepared = {tp.topic for tp in self._partitions}
+        self._partitions: set[TopicPartition] = set()
+        self._prepared: set[str] = set()
         self._sampled: set[str] = set()
         self._schemas: dict[str, pa.Schema] = {}
         self.spec = MicroSpec(
@@ -43,6 +43,11 @@ class KnownTopics:
     def schema(self, topic: str) -> pa.Schema | None:
         """The columns of a topic's decoded rows, as far as they are known."""
         return self._schemas.get(topic)
+
+    def enter(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions that the ledger holds, of topics whose targets have been checked."""
+        self._partitions |= set(partitions)
+        self._prepared |= {tp.topic for tp in self._partitions}
 
     def meet(self, ranges: Sequence[OffsetRange]) -> None:
         """Enter partitions that appeared while the connector runs, where Spark reads them from,
