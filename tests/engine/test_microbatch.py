@@ -17,6 +17,7 @@ from typing import Any
 import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import DataFrame, SparkSession
@@ -590,12 +591,11 @@ def test_a_transform_that_fails_on_a_record_stops_the_connector(
     t = topic(1)
     produce(t, rows(3))
 
-    @F.udf("long")
-    def broken(i: int) -> int:
+    def broken(i):  # type: ignore[no-untyped-def]
         raise ValueError(f"no good: {i}")
 
     with pytest.raises(BadRecord, match="ValueError: no good: 0"):
-        go(configure(t), lambda df: df.withColumn("x", broken("id")))
+        go(configure(t), lambda df: df.withColumn("x", F.udf(broken, "long")("id")))
     with pytest.raises(BadRecord, match=r"(?i)divi"):
         go(configure(t), lambda df: df.withColumn("x", F.expr("1 div id")))
     assert position(query) == 0
@@ -883,3 +883,20 @@ def test_a_batch_holds_at_most_so_many_records(
     produce(t, rows(25))
     assert go(configure(t, maxOffsetsPerTrigger="10")).commits == 3
     assert query("SELECT count(*) FROM t") == [(25,)]
+
+
+def test_aborted_transactions_are_passed_over(
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, kafka: Kafka
+) -> None:
+    t = topic(1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": t})
+    producer.init_transactions(30)
+    for values, end in ((rows(5), "commit"), (rows(3, 5), "abort"), (rows(2, 8), "commit")):
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(t, value)
+        producer.flush(30)
+        getattr(producer, f"{end}_transaction")(30)
+    assert go(configure(t), even).records == 7
+    assert query("SELECT id FROM t ORDER BY id") == [(0,), (2,), (4,), (8,)]
+    assert position(query) == 13  # ten records and three markers
