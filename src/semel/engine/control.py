@@ -76,6 +76,7 @@ class ControlServer:
     def __init__(self, host: str) -> None:
         self._key = secrets.token_bytes(32)
         self._listener = Listener((host, 0), family="AF_INET", backlog=64)
+        self._host, self._port = self._listener.address
         self.reports: queue.Queue[Report] = queue.Queue()
         self._lines: set[Connection[Any, Any]] = set()
         self._lock = threading.Lock()
@@ -85,7 +86,7 @@ class ControlServer:
 
     def address(self, host: str) -> Address:
         """The address to give to tasks, under the name they reach this host by."""
-        return Address(host, self._listener.address[1], self._key)
+        return Address(host, self._port, self._key)
 
     def stop_tasks(self) -> None:
         """Ask every task, also those that are yet to connect, to finish what is in hand."""
@@ -99,9 +100,9 @@ class ControlServer:
     def close(self) -> None:
         """Hang up; tasks that are still there stop."""
         self._closed = True
-        host, port = self._listener.address
+        host = "127.0.0.1" if self._host == "0.0.0.0" else self._host
         with contextlib.suppress(OSError):  # wakes up the thread that accepts
-            socket.create_connection(("127.0.0.1" if host == "0.0.0.0" else host, port)).close()
+            socket.create_connection((host, self._port)).close()
         with self._lock:
             for line in self._lines:
                 _hang_up(line)
