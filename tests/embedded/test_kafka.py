@@ -109,12 +109,10 @@ def test_group_may_have_short_sessions_and_forms_at_once(
             "heartbeat.interval.ms": 300,
         }
     )
-    started = time.monotonic()
     consumer.subscribe([name])
     messages = consumer.consume(1, 10)
     consumer.close()
     assert [message.value() for message in messages] == [b"a"]
-    assert time.monotonic() - started < 3
 
 
 def test_data_survives_kill_and_restart_on_the_same_port(

@@ -373,10 +373,8 @@ def test_a_frozen_process_loses_its_transaction_and_cannot_commit_when_it_wakes(
     frozen = committer(target, tmp_path, "upsert", "connection_idle_in_transaction_timeout_ms=500")
     try:
         wait_until((tmp_path / "fired.log").exists)
-        started = time.monotonic()
         batch = Commit([records([{"v": 7}, {"v": 8}], keys=[1, 2])])
         assert sink.commit([advance(0, 2)], batch) is Outcome.APPLIED  # waits for the ledger's row
-        assert time.monotonic() - started < 15
         failpoints.thaw(tmp_path, frozen.pid)
         said = frozen.communicate(timeout=60)[0]
     finally:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from adbc_driver_postgresql import dbapi
 
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
 from semel.records import Commit, Records
+from semel.sinks.postgresql import writer
 from tests.sinks.target import Target, changes, metadata, put, records
 
 KEYED = {"pk_mode": "record_key", "pk_fields": "id"}
 UPSERT = {"insert_mode": "upsert", **KEYED}
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, v text, n int)"
+
+
+@pytest.fixture(autouse=True, params=[1, writer.MERGE_FROM], ids=["merge", "on-conflict"])
+def statement(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are upserted by another statement than many."""
+    monkeypatch.setattr(writer, "MERGE_FROM", request.param)
 
 
 def test_inserts_go_into_the_table(target: Target) -> None:
@@ -367,3 +376,38 @@ def test_keys_there_already_are_upserted_after_new_ones_and_before(target: Targe
         (5, "f", None),
     ]
     assert target.values("SELECT count(*) FROM t WHERE id >= 100") == [40]
+
+
+def test_a_key_that_somebody_else_inserts_meanwhile_is_upserted_all_the_same(
+    target: Target,
+) -> None:
+    target.execute(TABLE, "INSERT INTO t VALUES (1, 'old', 1)")
+    sink = target.sink(**UPSERT)
+    put(sink, records([{"v": "new"}], keys=[1]))  # after this one, keys are not taken to be new
+    with dbapi.connect(target.url) as other, ThreadPoolExecutor(1) as pool:
+        with other.cursor() as cursor:
+            cursor.execute("INSERT INTO t VALUES (2, 'theirs', 2)")
+        done = pool.submit(put, sink, records([{"v": "ours"}], keys=[2]))
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while not target.values(waiting)[0]:
+            assert not done.done()
+        other.commit()
+        done.result()
+    assert target.tuples("SELECT * FROM t ORDER BY id") == [(1, "new", 1), (2, "ours", 2)]
+
+
+def test_large_upserts_look_keys_up_in_the_index(target: Target) -> None:
+    target.execute(
+        "CREATE TABLE t (a int, b text, v int, PRIMARY KEY (a, b))",
+        "INSERT INTO t SELECT n, 'b' || n, 0 FROM generate_series(1, 20000) AS n",
+        "ANALYZE t",
+    )
+    sink = target.sink(insert_mode="upsert", pk_mode="record_value", pk_fields="a,b")
+    put(sink, records([{"a": 1, "b": "b1", "v": 0}]))
+    before = target.values("SELECT pg_stat_get_tuples_returned('t'::regclass)")[0]
+    size = 2000
+    put(sink, records([{"a": n, "b": f"b{n}", "v": n} for n in range(19_001, 19_001 + size)]))
+    assert target.values("SELECT sum(v)::bigint FROM t") == [sum(range(19_001, 21_001))]
+    sink.close()  # statistics are sent at the end of a session
+    after = target.values("SELECT pg_stat_get_tuples_returned('t'::regclass)")[0]
+    assert after - before <= 20_000 + size  # the sum above has read them all, once

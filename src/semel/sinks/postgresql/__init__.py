@@ -196,19 +196,22 @@ class PostgresSink(Sink):
 
     def _transact(self, commit: Commit, judge: Callable[[], Outcome]) -> Outcome:
         """Judge and write in one transaction, in another way if the first turns out wrong."""
-        singly = False
+        singly, merging = False, True
         while True:
             prepared: list[Prepared] = []
+            upserts: set[Name] = set()
             hopeful: set[Name] = set()
             try:
                 prepared = [self._prepare(r) for r in commit.records if r.count]
+                upserts = {b.table.name for b in prepared if b.mode == "upsert"}
                 if not singly:
-                    upserts = {b.table.name for b in prepared if b.mode == "upsert"}
                     hopeful = set(filter(self._hope.of, upserts))
-                return self._write(judge, prepared, commit.dead_letters, hopeful, singly)
+                return self._write(judge, prepared, commit.dead_letters, hopeful, singly, merging)
             except DataRefused as error:
                 if error.sqlstate == "23505" and hopeful:
                     self._hope.failed(hopeful)
+                elif error.sqlstate == "23505" and merging and upserts:
+                    merging = False  # another writer's key, perhaps: ON CONFLICT takes it
                 elif error.sqlstate == "21000" and not singly:
                     singly = True  # one key twice, which only the server can tell
                 else:
@@ -236,6 +239,7 @@ class PostgresSink(Sink):
         letters: Sequence[DeadLetter],
         hopeful: Collection[Name],
         singly: bool,
+        merging: bool,
     ) -> Outcome:
         with self._connection.transaction():
             outcome = judge()
@@ -245,7 +249,8 @@ class PostgresSink(Sink):
                     if singly:
                         write_singly(self._connection, batch)
                     else:
-                        write(self._connection, batch, hopeful=batch.table.name in hopeful)
+                        hopes = batch.table.name in hopeful
+                        write(self._connection, batch, hopeful=hopes, merging=merging)
                 self._keep_dead_letters(letters)
             failpoints.hit("sink.before_commit")
         failpoints.hit("sink.after_commit")

@@ -80,6 +80,7 @@ class Connection:
             f"SET idle_in_transaction_session_timeout = {idle_timeout_ms}",
         ]
         self._connection: Any = None
+        self._version = 0
         self._begun = False
         self._stages: set[str] = set()
         self._new_stages: set[str] = set()
@@ -96,6 +97,13 @@ class Connection:
     def where(self) -> str:
         """Host, port and database, without credentials."""
         return shown(self._uri)
+
+    @property
+    def server_version(self) -> int:
+        """The major version of the server of the open session."""
+        if not self._version:
+            self._version = int(self._connection.adbc_get_info()["vendor_version"]) // 10_000
+        return self._version
 
     # Transactions
 

@@ -10,12 +10,18 @@ from semel.sinks.postgresql.connection import Connection, SchemaChanged, literal
 from semel.sinks.postgresql.prepare import Prepared, Rows, optional
 from semel.sinks.postgresql.tables import Name, Table
 
+MERGE_FROM = 1000
+"""Rows from which on MERGE, which must be planned as a join, is quicker than ON CONFLICT."""
+_MERGES_SINCE = 15
 
-def write(connection: Connection, prepared: Prepared, *, hopeful: bool) -> None:
+
+def write(connection: Connection, prepared: Prepared, *, hopeful: bool, merging: bool) -> None:
     """Write inside the open transaction; deletes first.
 
     With ``hopeful`` the keys of an upsert are taken to be new. That is much quicker if it is true;
-    if it is not, the server refuses a row with SQLSTATE 23505.
+    if it is not, the server refuses a row with SQLSTATE 23505. With ``merging`` large upserts go by
+    MERGE, which locks and logs less than ON CONFLICT, but is refused in the same way if somebody
+    else inserts one of the keys meanwhile.
     """
     table, deletes = prepared.table, prepared.deletes
     if deletes is not None and deletes.count:
@@ -32,7 +38,9 @@ def write(connection: Connection, prepared: Prepared, *, hopeful: bool) -> None:
             _copy(connection, table, rows)
         else:
             stage = stage_rows(connection, table, rows)
-            connection.execute(f"{put(prepared, rows, stage)}; {connection.emptied(stage)}")
+            merges = merging and prepared.mode == "upsert" and rows.count >= MERGE_FROM
+            how = merge if merges and connection.server_version >= _MERGES_SINCE else put
+            connection.execute(f"{how(prepared, rows, stage)}; {connection.emptied(stage)}")
 
 
 def _copy(connection: Connection, table: Table, rows: Rows) -> None:
@@ -134,6 +142,23 @@ def put(prepared: Prepared, rows: Rows, stage: str | None) -> str:
     sets = ", ".join(f"{quote(n)} = EXCLUDED.{quote(n)}" for n in others)
     action = f"UPDATE SET {sets}" if others else "NOTHING"
     return f"{insert} ON CONFLICT ({_names(prepared.key)}) DO {action}"
+
+
+def merge(prepared: Prepared, rows: Rows, stage: str) -> str:
+    """Upsert rows with a statement that looks each key up once.
+
+    Staging tables have no statistics: left alone, the planner might read the whole target.
+    """
+    names = rows.columns.column_names
+    values = {n: _value(prepared.table, rows, n) for n in names}
+    sets = ", ".join(f"{quote(n)} = {v}" for n, v in values.items() if n not in prepared.key)
+    matched = f"UPDATE SET {sets}" if sets else "DO NOTHING"
+    return (
+        "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
+        f"MERGE INTO {prepared.table.name.quoted} AS t USING {stage} AS s "
+        f"ON {_match(prepared, rows)} WHEN MATCHED THEN {matched} "
+        f"WHEN NOT MATCHED THEN INSERT ({_names(names)}) VALUES ({', '.join(values.values())})"
+    )
 
 
 def delete(prepared: Prepared, rows: Rows, stage: str | None) -> str:
