@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 FAULTS ?= 50
 SEED ?= 1
 CRASHES ?= 4
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench drill requirements clean
@@ -22,8 +23,8 @@ $(VENV)/.ready: pyproject.toml requirements.txt
 demo: $(VENV)/.ready ## Move 336,776 flights from Kafka to PostgreSQL through crashes, and audit (CRASHES, SEED)
 	@$(BIN)/semel demo --crashes $(CRASHES) --seed $(SEED)
 
-test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark
-	@$(BIN)/python -m pytest -q
+test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (WORKERS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.ready ## Check style and types
 	@$(BIN)/ruff check .
