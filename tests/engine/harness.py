@@ -127,6 +127,14 @@ class LocalSpark:
         worker.start()
         self.workers[index] = worker
 
+    def replace(self, index: int) -> int:
+        """Start a task anew although it lives, as Spark does when it loses sight of an executor;
+        returns the id of the process that is left."""
+        left = self.workers[index].pid
+        assert left is not None
+        self._start(index, self.attempts[index] + 1)
+        return left
+
     def signal(self, index: int, number: signal.Signals) -> int:
         """Signal a task's process; returns its id."""
         pid = self.workers[index].pid

@@ -81,6 +81,34 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
+def test_a_frozen_task_that_spark_has_replaced_does_not_fence_its_successor(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    source = topic()
+    produce(source, records(100))
+    config = configure(
+        source,
+        {
+            "consumer.override.session.timeout.ms": 1500,
+            "consumer.override.heartbeat.interval.ms": 300,
+        },
+    )
+    running = start(config)
+    running.until(lambda p: p.rows == 100)
+    running.spark.signal(0, signal.SIGSTOP)
+    frozen = running.spark.replace(0)
+    produce(source, records(100, start=100))
+    running.until(lambda p: p.rows == 200)
+    time.sleep(2)  # the frozen one's session is over
+    os.kill(frozen, signal.SIGCONT)
+    assert wait_gone(frozen)
+    produce(source, records(100, start=200))
+    running.until(lambda p: p.rows == 300)
+    running.stop()
+    assert running.spark.attempts == {0: 1}
+    assert_nothing_lost_nothing_twice(config, range(300))
+
+
 def test_more_tasks_than_partitions_is_no_error(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -200,6 +228,20 @@ def test_a_fenced_task_of_an_earlier_attempt_does_not_end_the_run() -> None:
     assert engine._error is None
     engine._hear(Report("fenced", task=0, attempt=1, message="the newest one"))
     assert isinstance(engine._error, Fenced)
+
+
+def test_an_older_attempt_of_a_task_is_told_to_stop_whichever_speaks_first() -> None:
+    server = ControlServer("127.0.0.1")
+    lines = [ControlLine(server.address("127.0.0.1")) for _ in range(4)]
+    for line, (task, attempt) in zip(lines, [(0, 1), (0, 2), (1, 0), (0, 0)], strict=True):
+        line.send(Report("started", task, attempt))
+        server.reports.get(timeout=5)
+    assert lines[0].stop.wait(5)
+    assert lines[3].stop.wait(5)
+    assert not lines[1].stop.is_set()
+    assert not lines[2].stop.is_set()
+    assert not lines[0].orphaned
+    server.close()
 
 
 def test_closing_either_end_of_a_control_line_ends_the_other() -> None:

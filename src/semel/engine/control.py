@@ -79,6 +79,7 @@ class ControlServer:
         self._host, self._port = self._listener.address
         self.reports: queue.Queue[Report] = queue.Queue()
         self._lines: set[Connection[Any, Any]] = set()
+        self._attempts: dict[Connection[Any, Any], tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._stopping = False
         self._closed = False
@@ -129,10 +130,27 @@ class ControlServer:
             if stopping:
                 line.send("stop")
             while True:
-                self.reports.put(line.recv())
+                report = line.recv()
+                if report.kind == "started":
+                    self._relieve(line, report)
+                self.reports.put(report)
         with self._lock:
             self._lines.discard(line)
+            self._attempts.pop(line, None)
         line.close()
+
+    def _relieve(self, line: Connection[Any, Any], started: Report) -> None:
+        """Stop the older attempts of a task that has started anew.
+
+        Spark may have replaced a task that was only frozen. It finds the word when it wakes up,
+        and must not join the group again: that would fence its successor.
+        """
+        with self._lock:
+            self._attempts[line] = (started.task, started.attempt)
+            same = {k: a for k, (task, a) in self._attempts.items() if task == started.task}
+            for old in [k for k, attempt in same.items() if attempt < max(same.values())]:
+                with contextlib.suppress(OSError):
+                    old.send("stop")
 
     def _authenticated(self, line: Connection[Any, Any]) -> bool:
         """Whether the other side knows the key. Nothing is unpickled before that, and one that

@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 _IDLE = 0.25
 _OWN_LOSS = 30.0
 """Seconds after the end of a session in which Kafka may mistake the task for one of another run."""
+_WORD = 0.5
+"""Seconds that the driver's "stop" takes to be heard by a task that wakes up."""
 _CONFLICTS = 5
 _COMMITS_A_COLLECTION = 256
 _REPORT_EVERY = 0.2
@@ -279,6 +281,8 @@ class Task:
     def _lost(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         """The session has ended, because Kafka was not heard of for too long."""
         self._lost_at = time.monotonic()
+        if self._line.stop.wait(_WORD):
+            consumer.unsubscribe()  # or it would join again, in the place of its successor
         self._revoked(consumer, partitions)
 
     @property
