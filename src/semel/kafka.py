@@ -17,6 +17,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
+from semel import security
 from semel.config import ConnectorConfig, under
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.ledger import TopicPartition
@@ -34,8 +35,6 @@ _JAVA_NAMES: dict[str, str | None] = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "connections.max.idle.ms": "connections.max.idle.ms",
     "request.timeout.ms": "socket.timeout.ms",
-    "ssl.truststore.location": None,
-    "ssl.truststore.password": None,
     "max.poll.records": None,
     "auto.offset.reset": None,
     "bootstrap.servers": None,
@@ -44,7 +43,6 @@ _JAVA_NAMES: dict[str, str | None] = {
     "default.api.timeout.ms": None,
     "exclude.internal.topics": None,
 }
-_SASL_JAAS = re.compile(r"""(username|password)=["']?([^"'; ]+)["']?""")
 
 _INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
@@ -84,10 +82,11 @@ def client_config(connector: ConnectorConfig, raw: Mapping[str, str], kind: str)
             "reads committed records only; an aborted transaction's are none. Remove it"
         )
     config: dict[str, Any] = {"bootstrap.servers": connector.bootstrap_servers}
+    try:
+        overrides = security.librdkafka(overrides)
+    except ConfigError as error:
+        raise ConfigError(f"connector {connector.name}: {kind}.override.{error}") from None
     for name, value in overrides.items():
-        if name == "sasl.jaas.config":
-            config |= {f"sasl.{k}": v for k, v in _SASL_JAAS.findall(value)}
-            continue
         translated = _JAVA_NAMES.get(name, name)
         if translated is not None:
             config[translated] = value

@@ -29,6 +29,7 @@ from pyspark.errors import (
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from semel import security
 from semel.config import ConnectorConfig, under
 from semel.engine import ranges
 from semel.engine.base import Progress, Run
@@ -44,11 +45,6 @@ log = logging.getLogger(__name__)
 
 _BACKOFF = (1.0, 60.0)
 _SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
-_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
 _NOT_SPARKS = (
     "bootstrap.servers",
     "auto.offset.reset",
@@ -56,8 +52,6 @@ _NOT_SPARKS = (
     "value.deserializer",
     "interceptor.classes",
     "isolation.level",
-    "sasl.username",
-    "sasl.password",
 )
 """Consumer keys that Spark refuses or that are set here."""
 
@@ -261,17 +255,11 @@ def kafka_options(
         else {"subscribe": ",".join(connector.topics)}
     )
     given = under(raw, "consumer.override.")
+    try:
+        given = security.java(given)
+    except ConfigError as error:
+        raise ConfigError(f"connector {connector.name}: consumer.override.{error}") from None
     options = {f"kafka.{k}": v for k, v in given.items() if k not in _NOT_SPARKS}
-    if "sasl.username" in given and "sasl.jaas.config" not in given:
-        mechanism = given.get("sasl.mechanism") or given.get("sasl.mechanisms", "PLAIN")
-        user, password = (
-            given[f"sasl.{k}"].replace("\\", "\\\\").replace('"', '\\"')
-            for k in ("username", "password")
-        )
-        options["kafka.sasl.jaas.config"] = (
-            f"{_LOGIN_MODULES.get(mechanism, _LOGIN_MODULES['PLAIN'])} required "
-            f'username="{user}" password="{password}";'
-        )
     letters = connector.dead_letter_table or connector.dead_letter_topic
     return {
         **options,

@@ -1,0 +1,146 @@
+"""Kafka's security settings, in the words of both clients: librdkafka's and Java's.
+
+semel's own clients are librdkafka; the records of micro-batches are read by the Java client in Spark. A
+connector gives its settings once, in the words of either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from semel.errors import ConfigError
+
+_LOGIN = "org.apache.kafka.common.security"
+_LOGIN_MODULES = {
+    "PLAIN": f"{_LOGIN}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_LOGIN}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_LOGIN}.scram.ScramLoginModule",
+}
+_OPTION = re.compile(
+    r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""", re.DOTALL
+)
+
+_JAVA_ONLY = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.")
+_IN_PEM = {
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+}
+_LIBRDKAFKA_ONLY = (
+    "sasl.username",
+    "sasl.password",
+    "sasl.mechanisms",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.key.location",
+    "ssl.key.pem",
+    "enable.ssl.certificate.verification",
+)
+
+
+def librdkafka(given: Mapping[str, str]) -> dict[str, str]:
+    """Client settings with Java's security settings in librdkafka's words.
+
+    Raises:
+        ConfigError: one that librdkafka has no counterpart for.
+    """
+    made = {k: v for k, v in given.items() if not k.startswith(_JAVA_ONLY)}
+    mechanism = given.get("sasl.mechanism") or given.get("sasl.mechanisms", "PLAIN")
+    if "sasl.jaas.config" in given and mechanism in _LOGIN_MODULES:
+        made = _credentials(given["sasl.jaas.config"]) | made
+    for java_name, own in _IN_PEM.items():
+        if java_name in given:
+            made.setdefault(own, given[java_name])
+    location = given.get("ssl.truststore.location", "")
+    if location and not made.keys() & {"ssl.ca.location", "ssl.ca.pem"}:
+        _require(given, "ssl.truststore", ("PEM",), "it to PEM and set ssl.ca.location")
+        made["ssl.ca.location"] = location
+    location = given.get("ssl.keystore.location", "")
+    if location and not made.keys() & {"ssl.certificate.location", "ssl.certificate.pem"}:
+        convert = "it to PKCS12, or to PEM and set ssl.certificate.location and ssl.key.location"
+        if _require(given, "ssl.keystore", ("PEM", "PKCS12"), convert) == "PEM":
+            made |= {"ssl.certificate.location": location, "ssl.key.location": location}
+        else:
+            made["ssl.keystore.location"] = location
+            made["ssl.keystore.password"] = given.get("ssl.keystore.password", "")
+    return made
+
+
+def _require(given: Mapping[str, str], store: str, kinds: Sequence[str], convert: str) -> str:
+    """The type of a key store that librdkafka can read."""
+    kind = given.get(f"{store}.type", "JKS").upper()
+    if kind not in kinds:
+        raise ConfigError(
+            f"{store}.location={given[f'{store}.location']} is of {store}.type={kind}, which "
+            f"librdkafka cannot read: convert {convert}"
+        )
+    return kind
+
+
+def java(given: Mapping[str, str]) -> dict[str, str]:
+    """Client settings with librdkafka's security settings in the Java client's words.
+
+    Raises:
+        ConfigError: a file that cannot be read, or a key in a form that Java does not take.
+    """
+    made = {k: v for k, v in given.items() if k not in _LIBRDKAFKA_ONLY}
+    if "sasl.mechanisms" in given:
+        made.setdefault("sasl.mechanism", given["sasl.mechanisms"])
+    if "sasl.username" in given and "sasl.jaas.config" not in given:
+        made["sasl.jaas.config"] = _jaas(made.get("sasl.mechanism", "PLAIN"), given)
+    trusted = _pem(given, "ssl.ca")
+    if trusted and not _has(made, "ssl.truststore."):
+        made |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
+    certificate, key = _pem(given, "ssl.certificate"), _pem(given, "ssl.key")
+    if certificate and key and not _has(made, "ssl.keystore."):
+        if "BEGIN PRIVATE KEY" not in key and "BEGIN ENCRYPTED PRIVATE KEY" not in key:
+            raise ConfigError(
+                "ssl.key.location: Spark's Kafka client takes a private key in PKCS #8 only: "
+                "convert it with openssl pkcs8 -topk8"
+            )
+        made |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": certificate,
+            "ssl.keystore.key": key,
+        }
+    return made
+
+
+def _has(settings: Mapping[str, str], prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in settings)
+
+
+def _credentials(jaas: str) -> dict[str, str]:
+    options = {
+        name: plain or re.sub(r"\\(.)", r"\1", double or single, flags=re.DOTALL)
+        for name, double, single, plain in _OPTION.findall(jaas)
+    }
+    if not {"username", "password"} <= options.keys():
+        raise ConfigError(
+            "sasl.jaas.config names no username and password, which is all that librdkafka takes "
+            "from it: set librdkafka's own sasl.* keys"
+        )
+    return {f"sasl.{name}": options[name] for name in ("username", "password")}
+
+
+def _jaas(mechanism: str, given: Mapping[str, str]) -> str:
+    user, password = (
+        given.get(f"sasl.{k}", "").replace("\\", "\\\\").replace('"', '\\"')
+        for k in ("username", "password")
+    )
+    module = _LOGIN_MODULES.get(mechanism, _LOGIN_MODULES["PLAIN"])
+    return f'{module} required username="{user}" password="{password}";'
+
+
+def _pem(given: Mapping[str, str], name: str) -> str:
+    location = given.get(f"{name}.location", "")
+    if not location:
+        return given.get(f"{name}.pem", "")
+    try:
+        return Path(location).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}.location={location} cannot be read as PEM: {error}") from None
