@@ -12,6 +12,7 @@ import pytest
 from semel.config import ConnectorConfig, check_keys, key, load, names, read, under
 from semel.delivery import Delivery, Mechanism
 from semel.errors import ConfigError
+from semel.run import plan
 from semel.sinks import sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.postgresql.config import CLASSES, IGNORED, PostgresConfig
@@ -171,6 +172,17 @@ class Secretive:
     """A section of a third party's sink."""
 
     pin: int = key("pin", 0, secret=True)
+
+
+def test_a_plan_does_not_show_its_secrets() -> None:
+    secret = {
+        "connection.url": "postgresql://me:hidden1@db/shop",
+        "connection.password": "hidden2",
+        "consumer.override.sasl.password": "hidden3",
+    }
+    planned = plan(NEEDED | secret)
+    assert "hidden" not in repr(planned)
+    assert "hidden" not in repr(read(PostgresConfig, planned.raw))
 
 
 def test_secrets_are_never_shown() -> None:

@@ -51,12 +51,8 @@ def key(
         "secret": secret,
     }
     if default is _REQUIRED:
-        return dataclasses.field(metadata=metadata, kw_only=True)
-    if isinstance(default, (list, dict)):
-        return dataclasses.field(
-            default_factory=lambda: type(default)(default), metadata=metadata, kw_only=True
-        )
-    return dataclasses.field(default=default, metadata=metadata, kw_only=True)
+        return dataclasses.field(metadata=metadata, kw_only=True, repr=not secret)
+    return dataclasses.field(default=default, metadata=metadata, kw_only=True, repr=not secret)
 
 
 @dataclass(frozen=True)

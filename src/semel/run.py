@@ -8,7 +8,7 @@ import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Plan:
     """A configuration that has been checked without touching any service."""
 
     connector: ConnectorConfig
-    raw: Mapping[str, str]
+    raw: Mapping[str, str] = field(repr=False)
     sink: Sink
     guarantee: Guarantee
     engine: str

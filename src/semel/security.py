@@ -1,7 +1,7 @@
 """Kafka's security settings, in the words of both clients: librdkafka's and Java's.
 
-semel's own clients are librdkafka; the records of micro-batches are read by the Java client in Spark. A
-connector gives its settings once, in the words of either.
+semel's own clients are librdkafka; micro-batches are read by the Java client in Spark. A connector
+gives its settings once, in the words of either.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ KEYED = {"insert_mode": "upsert", "pk_mode": "record_key", "pk_fields": "id"}
     ("url", "user", "password", "expected"),
     [
         ("postgresql://h:5/d", "", "", "postgresql://h:5/d"),
-        ("postgres://u:p@h/d", "", "", "postgresql://u:p@h/d"),
+        ("postgres://u:p@h/d", "", "", "postgresql://h/d?user=u&password=p"),
         ("jdbc:postgresql://h/d", "u", "p &?", "postgresql://h/d?user=u&password=p%20%26%3F"),
         ("jdbc:postgresql:d", "", "", "postgresql://localhost/d"),
         ("jdbc:postgresql:/", "", "", "postgresql://localhost/"),
@@ -73,6 +73,30 @@ def test_the_users_timeouts_come_before_ours() -> None:
     uri = libpq_uri("jdbc:postgresql://h/d?connectTimeout=3", "", "", "me")
     assert "connect_timeout=3" in uri
     assert uri.count("connect_timeout") == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:hid/den@h/d",
+        "postgresql://me:hid[den@h/d",
+        "postgresql://me:hid\u2100den@h/d",
+        "postgresql://me:hid#den@h:5432/d",
+        "postgresql://me:hid:den@h:port/d",
+    ],
+)
+def test_a_malformed_url_is_refused_without_showing_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="%2F") as refused:
+        libpq_uri(url, "", "", "me")
+    assert "hid" not in str(refused.value).replace("postgresql://host", "")
+
+
+def test_a_password_in_the_url_may_hold_anything_that_is_encoded() -> None:
+    uri = libpq_uri("postgresql://m%40e:a%2Fb%25c%3Fd:e@h:5432/d", "", "", "me")
+    assert "user=m%40e" in uri
+    assert "password=a%2Fb%25c%3Fd%3Ae" in uri
+    assert uri.startswith("postgresql://h:5432/d?")
+    assert shown(uri) == "PostgreSQL at h:5432/d"
 
 
 @pytest.mark.parametrize(

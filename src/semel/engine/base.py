@@ -35,7 +35,7 @@ class Run:
     """
 
     connector: ConnectorConfig
-    raw: Mapping[str, str]
+    raw: Mapping[str, str] = field(repr=False)
     guarantee: Guarantee
     sink: Sink
     cluster: Cluster

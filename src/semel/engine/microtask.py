@@ -61,7 +61,7 @@ class MicroSpec:
 
     run: str
     connector: ConnectorConfig
-    raw: Mapping[str, str]
+    raw: Mapping[str, str] = field(repr=False)
     guarantee: Guarantee
     environment: Mapping[str, str]
     frames: bool

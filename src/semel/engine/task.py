@@ -56,7 +56,7 @@ class TaskSpec:
     """Everything a task needs; it travels in the Spark closure."""
 
     connector: ConnectorConfig
-    raw: Mapping[str, str]
+    raw: Mapping[str, str] = field(repr=False)
     guarantee: Guarantee
     control: Address
     environment: Mapping[str, str]

@@ -56,7 +56,9 @@ class PostgresConfig:
     """What the sink writes where, and under which key."""
 
     connector_class: str = key("connector.class", "postgresql")
-    connection_url: str = key("connection.url", doc="jdbc:postgresql://host:port/database.")
+    connection_url: str = key(
+        "connection.url", doc="jdbc:postgresql://host:port/database.", secret=True
+    )
     connection_user: str = key("connection.user", "", aliases=("connection.username",))
     connection_password: str = key("connection.password", "", secret=True)
     insert_mode: str = key(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from semel.errors import ConfigError
@@ -33,6 +34,9 @@ _DEFAULTS = {
 }
 
 
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]@]*)(:\d*)?")
+
+
 def libpq_uri(url: str, user: str, password: str, application: str) -> str:
     """Turn a JDBC or libpq URL into a libpq URI.
 
@@ -49,17 +53,31 @@ def libpq_uri(url: str, user: str, password: str, application: str) -> str:
         )
     if not rest.startswith("//"):  # jdbc:postgresql:database
         rest = f"//localhost/{rest.lstrip('/')}"
-    parts = urlsplit(f"postgresql:{rest}")
+    try:
+        parts = urlsplit(f"postgresql:{rest}")
+    except ValueError:  # whose message may hold the password
+        raise _malformed() from None
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
     if url.startswith("jdbc:"):
         parameters = _from_jdbc(parameters)
-    if user:
-        parameters["user"] = user
-    if password:
-        parameters["password"] = password
+    login, _, hosts = parts.netloc.rpartition("@")
+    if any(not _HOST.fullmatch(host) for host in hosts.split(",")):
+        raise _malformed()
+    own_user, _, own_password = login.partition(":")
+    for name, value, own in (("user", user, own_user), ("password", password, own_password)):
+        if value or own:
+            parameters[name] = value or unquote(own)
     parameters = {**_DEFAULTS, "application_name": application, **parameters}
-    host = parts.netloc or ("" if "host" in parameters else "localhost")
+    host = hosts or ("" if "host" in parameters else "localhost")
     return f"postgresql://{host}{parts.path}?{urlencode(parameters, quote_via=quote)}"
+
+
+def _malformed() -> ConfigError:
+    return ConfigError(
+        "connection.url is not of the form postgresql://host:port/database. Are there characters "
+        "such as / @ : ? # in a user's name or password? Write them as %2F %40 %3A %3F %23, or "
+        "set connection.user and connection.password"
+    )
 
 
 def shown(uri: str) -> str:
