@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -148,7 +150,9 @@ def _own_process_group() -> Iterator[None]:
 def _java_options(*, works: bool) -> str:
     """``works``: whether records pass through the JVM. One that only places tasks starts with a
     third less CPU time when it compiles little."""
-    path = Path(tempfile.mkdtemp(prefix="semel-")) / "log4j2.properties"
+    directory = tempfile.mkdtemp(prefix="semel-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = Path(directory) / "log4j2.properties"
     path.write_text(_LOG4J.format(level=os.environ.get("SEMEL_SPARK_LOG", "fatal")))
     compile_little = "" if works else " -XX:TieredStopAtLevel=1"
     return f"-Dlog4j2.configurationFile={path} -XX:+UseSerialGC{compile_little}"

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
@@ -39,7 +38,7 @@ from semel.engine.microcommit import (
 )
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicTable
-from semel.errors import SemelError, TransientError
+from semel.errors import SemelError, ServiceError, TransientError
 from semel.failpoints import hit
 from semel.ledger import OffsetRange
 from semel.records import Rejected, RowsRejected
@@ -200,7 +199,7 @@ def decode(
         except SemelError as error:
             decoder.side.failed = (type(error).__name__, str(error))
     if context.getLocalProperty(COMMIT) == "task":
-        _side_file(spec.run, context).write_bytes(pickle.dumps(decoder.side))
+        _pass_on(_side_file(spec.run, context), decoder.side)
     else:
         report.add([(reading.id, index, pickle.dumps(decoder.side))])
 
@@ -259,22 +258,20 @@ def commit_rows(
     index = _partition_id()
     worker = _worker(spec)
     parts = [batch for batch in batches if batch.num_rows]
-    path = _side_file(spec.run, _context())
-    if not path.exists():
-        return _answer(index, lambda: Result("unread", index))
-    side: Side = pickle.loads(path.read_bytes())
-    path.unlink()
-    return _answer(index, lambda: _commit_rows(worker, reading, index, parts, side))
+    return _answer(index, lambda: _commit_rows(worker, reading, index, parts))
 
 
 def _commit_rows(
-    worker: Worker, reading: Reading, index: int, parts: Sequence[pa.RecordBatch], side: Side
+    worker: Worker, reading: Reading, index: int, parts: Sequence[pa.RecordBatch]
 ) -> Result:
     if side.failed is not None:
         return Result("failed", index, error=side.failed[0], message=side.failed[1])
     if side.grown is not None:
         return Result("grown", index, grown=side.grown)
     range_ = reading.ranges[index]
+    side = _passed_on(_side_file(worker.spec.run, _context()))
+    if side is None:
+        return Result("unread", index)
     assert reading.schema is not None
     tp = range_.topic_partition
     rows = pa.Table.from_batches(parts) if parts else reading.schema.empty_table()
@@ -286,7 +283,29 @@ def _commit_rows(
 
 
 def _side_file(run: str, context: Any) -> Path:
-    return Path(tempfile.gettempdir()) / f"semel-{run}-{context.taskAttemptId()}"
+    """In the directory that Spark made for this application, and removes with it."""
+    return Path(SparkFiles.getRootDirectory()) / f"semel-{run}-{context.taskAttemptId()}"
+
+
+def _pass_on(path: Path, side: Side) -> None:
+    """Leave a side for the other worker of this task, in a file that only this user can read."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(pickle.dumps(side))
+
+
+def _passed_on(path: Path) -> Side | None:
+    """Take what the other worker left. A file of another user is never unpickled."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        if os.fstat(handle).st_uid != os.geteuid():
+            raise ServiceError(f"{path} belongs to another user; it is not read")
+        side: Side = pickle.loads(file.read())
+    path.unlink()
+    return side
 
 
 def _answer(index: int, action: Any) -> pa.RecordBatch:
