@@ -496,6 +496,19 @@ def test_dead_letters_go_to_a_topic(
 ) -> None:
     t = topic(2)
     produce(t, [*rows(4), "bad"])
+@pytest.mark.parametrize("transform", [None, passing, shuffled])
+def test_at_most_once_loses_no_more_than_the_rows_that_the_database_refuses(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, transform: Any
+) -> None:
+    t = topic(2)
+    query("CREATE TABLE t (id int8, name varchar(4), amount float8)")
+    produce(t, [*rows(3), '{"id": 3, "name": "too long", "amount": 1.0}', *rows(4, 4)])
+    go(configure(t, delivery="at-most-once", **DEAD_TABLE), transform)
+    assert query("SELECT id FROM t ORDER BY id") == [(i,) for i in (0, 1, 2, 4, 5, 6, 7)]
+    assert query("SELECT stage FROM dead") == [("TASK_PUT",)]
+    assert position(query) == 8
+
+
     more = {
         "errors_tolerance": "all",
         "errors_deadletterqueue_topic_name": f"{t}-dead",

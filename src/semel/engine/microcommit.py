@@ -11,16 +11,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from semel.config import ConnectorConfig
-from semel.delivery import Delivery, Guarantee
 from semel.engine import frames
 from semel.engine.batch import Batch, count_failed
-from semel.engine.deadletters import DeadLetterProducer
-from semel.engine.deliver import deliver
 from semel.engine.poll import advances
 from semel.errors import BadRecord, ConfigError
-from semel.kafka import client_config
-from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition
+from semel.ledger import Advance, OffsetRange, TopicPartition
 from semel.records import (
     KEY,
     METADATA_TYPES,
@@ -33,7 +28,6 @@ from semel.records import (
     Rejected,
     RowsRejected,
 )
-from semel.sinks.base import Sink
 
 Refused = Mapping[tuple[str, int, int], Rejected]
 """Records that the sink has refused, by topic, partition and offset."""
@@ -60,8 +54,9 @@ class Side:
 class Result:
     """What became of one range.
 
-    ``kind`` is ``committed``, ``rejected`` (by the sink; try without those), ``grown`` (try with
-    this schema), ``unread`` (the transform did not read all of it), ``transient`` or ``failed``.
+    ``kind`` is ``committed``, ``rejected`` (by the sink, in a commit of ``ranges``; try without
+    those), ``grown`` (try with this schema), ``unread`` (the transform did not read all of it),
+    ``transient`` or ``failed``.
     """
 
     kind: str
@@ -70,52 +65,10 @@ class Result:
     letters: Sequence[DeadLetter] = ()
     stop: DeadLetter | None = None
     rejected: Sequence[Rejected] = ()
+    ranges: Sequence[OffsetRange] = ()
     grown: pa.Schema | None = None
     error: str = ""
     message: str = ""
-
-
-class Committer:
-    """Commits batches through one sink. Dead letters for a topic are flushed first; where results
-    follow their positions (at-most-once), last."""
-
-    def __init__(
-        self,
-        connector: ConnectorConfig,
-        raw: Mapping[str, str],
-        guarantee: Guarantee,
-        sink: Sink,
-        task: int = 0,
-    ) -> None:
-        self._connector = connector
-        self._raw = raw
-        self._guarantee = guarantee
-        self._sink = sink
-        self._task = task
-        self._producer: DeadLetterProducer | None = None
-
-    def commit(self, batch: Batch) -> None:
-        """Commit; safe to call again after any error.
-
-        Raises:
-            LedgerConflict, RowsRejected, TransientError, ServiceError: see the sink's contract.
-        """
-        if not batch.advances:
-            return
-        after = self._guarantee.delivery is Delivery.AT_MOST_ONCE
-        if not after:
-            self._send(batch.commit.dead_letters)
-        outcome = deliver(self._sink, self._guarantee, batch.advances, batch.commit)
-        if after and outcome is Outcome.APPLIED:
-            self._send(batch.commit.dead_letters)
-
-    def _send(self, letters: Sequence[DeadLetter]) -> None:
-        if not letters or not self._connector.dead_letter_topic:
-            return
-        if self._producer is None:
-            config = client_config(self._connector, self._raw, "producer")
-            self._producer = DeadLetterProducer(self._connector, config, self._task)
-        self._producer.send(letters)
 
 
 def arranged(
@@ -165,7 +118,7 @@ def committed(index: int, batch: Batch) -> Result:
     return Result("committed", index, advance, batch.commit.dead_letters, batch.stop)
 
 
-def rejection_of(index: int, rejection: RowsRejected) -> Result:
+def rejection_of(index: int, rejection: RowsRejected, ranges: Sequence[OffsetRange]) -> Result:
     """Records to try without; a row whose offset is unknown ends the connector."""
     unknown = [r for r in rejection.rejected if r.offset is None]
     if unknown:
@@ -177,7 +130,7 @@ def rejection_of(index: int, rejection: RowsRejected) -> Result:
             f"not say which record it comes from: let the columns {PARTITION} and {OFFSET} pass "
             "the transform",
         )
-    return Result("rejected", index, rejected=rejection.rejected)
+    return Result("rejected", index, rejected=rejection.rejected, ranges=ranges)
 
 
 def widened(topic: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:

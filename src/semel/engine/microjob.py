@@ -23,8 +23,10 @@ from semel import errors
 from semel.engine import microtask
 from semel.engine.base import Progress, Run
 from semel.engine.batch import Batch, bad_record
+from semel.engine.committer import described
+from semel.engine.deliver import Deliverer
 from semel.engine.lineage import Source
-from semel.engine.microcommit import Committer, Result, Side, arranged, assembled, rejection_of
+from semel.engine.microcommit import Result, Side, arranged, assembled, rejection_of
 from semel.engine.microplan import Decoded, FrameTransform, Planned, Planner, Widened, raw_columns
 from semel.engine.microtask import COMMIT, Reading
 from semel.engine.microtopics import KnownTopics
@@ -53,9 +55,10 @@ class MicroBatches:
         self._connector = run.connector
         self._topics = KnownTopics(run, frames=transform is not None)
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
-        self._committer = Committer(run.connector, run.raw, run.guarantee, run.sink)
+        self._deliverer = Deliverer(run.connector, run.raw, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
         self._leaves_unread = False
+        self._moved: set[TopicPartition] = set()
 
     def enter(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions that a query starts with: the ledger holds them."""
@@ -78,6 +81,7 @@ class MicroBatches:
         pending = list(range(len(source.ranges)))
         refused: Rejections = {}
         stops: list[DeadLetter] = []
+        self._moved = set()
         failures = 0
         while pending:
             results = self._attempt(source, pending, refused)
@@ -100,6 +104,7 @@ class MicroBatches:
         if result.kind == "unread":
             log.info("the transform leaves records unread; the driver commits from now on")
             self._leaves_unread = True
+        self._moved |= {r.topic_partition for r in result.ranges}
         for record in result.rejected:
             where = (record.topic, record.partition, record.offset)
             if where in refused:
@@ -120,7 +125,7 @@ class MicroBatches:
         plans = []
         try:
             for topic, indices in topics.items():
-                decoded = self._planner.decoded(source, topic, indices, refused)
+                decoded = self._planner.decoded(source, topic, indices, refused, self._moved)
                 if self._topics.schema(topic) is None:
                     return self._without_schema(decoded)
                 plans.append(self._planner.plan(decoded))
@@ -198,9 +203,9 @@ class MicroBatches:
         if not traced:  # rows made of several records: none can be said to be left out
             batch = replace(batch, advances=[replace(a, filtered=0) for a in batch.advances])
         try:
-            self._committer.commit(batch)
+            self._deliverer.deliver(batch, self._moved)
         except RowsRejected as rejection:
-            return [rejection_of(indices[0], rejection)]
+            return [rejection_of(indices[0], rejection, ranges)]
         except TransientError as error:
             return [Result("transient", indices[0], message=str(error))]
         self._progress.commits += 1 if batch.advances else 0
@@ -227,16 +232,7 @@ class MicroBatches:
 
     def _log(self, letters: Sequence[DeadLetter]) -> None:
         for letter in letters if self._connector.errors_log else ():
-            content = f": {letter.value!r}" if self._connector.errors_log_messages else ""
-            log.warning(
-                "bad record at %s-%d offset %d (%s): %s%s",
-                letter.topic,
-                letter.partition,
-                letter.offset,
-                letter.stage,
-                letter.message,
-                content,
-            )
+            log.warning("%s", described(letter, content=self._connector.errors_log_messages))
 
     def _pause(self, results: Sequence[Result], failures: int) -> int:
         """Wait after a transient failure, as often as ``max.retries`` allows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from semel.engine.microcommit import Refused, Side
 from semel.engine.microtask import COMMIT, MicroSpec, Reading
 from semel.engine.microtopics import KnownTopics
 from semel.errors import ConfigError, SemelError
-from semel.ledger import OffsetRange
+from semel.ledger import OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 
 FrameTransform = Callable[[DataFrame], DataFrame]
@@ -118,14 +118,23 @@ class Planner:
         self._sides: Sides | None = None
 
     def decoded(
-        self, source: Source, topic: str, indices: Sequence[int], refused: Refused
+        self,
+        source: Source,
+        topic: str,
+        indices: Sequence[int],
+        refused: Refused,
+        moved: Collection[TopicPartition],
     ) -> Decoded:
         """The records of one topic as a DataFrame of the columns that are known."""
         if self._sides is None:
             self._sides = Sides(source.spark)
         schema = self._topics.schema(topic) or pa.schema([])
         reading = Reading(
-            [source.ranges[i] for i in indices], dict(refused), schema, uuid.uuid4().hex
+            [source.ranges[i] for i in indices],
+            dict(refused),
+            frozenset(moved),
+            schema,
+            uuid.uuid4().hex,
         )
         base, rdd = source.frame(indices)
         raw = raw_columns(self._run.connector, base, key=True)

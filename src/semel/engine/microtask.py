@@ -11,6 +11,7 @@ process keeps from batch to batch is one sink with its connection for each run.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +26,8 @@ from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine import frames
 from semel.engine.batch import Batcher
+from semel.engine.deliver import Deliverer
 from semel.engine.microcommit import (
-    Committer,
     Refused,
     Result,
     Side,
@@ -40,9 +41,11 @@ from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicTable
 from semel.errors import SemelError, ServiceError, TransientError
 from semel.failpoints import hit
-from semel.ledger import OffsetRange
+from semel.ledger import OffsetRange, TopicPartition
 from semel.records import Rejected, RowsRejected
 from semel.sinks import sink_class
+
+log = logging.getLogger(__name__)
 
 COMMIT = "semel.commit"
 """The Spark local property that tells a decoding task who commits: ``task`` or ``driver``."""
@@ -73,11 +76,13 @@ class Reading:
     """What one job reads: ``ranges[i]`` is Spark partition ``i``.
 
     ``schema`` holds the columns that decoded rows have on their way through a transform;
-    ``refused`` are records that the sink has refused before.
+    ``refused`` are records that the sink has refused before, ``moved`` the partitions of those
+    commits (see :meth:`semel.engine.deliver.Deliverer.deliver`).
     """
 
     ranges: Sequence[OffsetRange]
     refused: Refused = field(default_factory=dict)
+    moved: Collection[TopicPartition] = ()
     schema: pa.Schema | None = None
     id: str = ""
 
@@ -88,8 +93,8 @@ class Worker:
     def __init__(self, spec: MicroSpec) -> None:
         self.spec = spec
         self.sink = sink_class(spec.connector.connector_class)(spec.connector, spec.raw)
-        self.committer = Committer(
-            spec.connector, spec.raw, spec.guarantee, self.sink, _partition_id()
+        self.deliverer = Deliverer(
+            spec.connector, spec.raw, spec.guarantee, self.sink, _partition_id(), log.warning
         )
         self.batcher = self._batcher()
 
@@ -162,7 +167,7 @@ def _commit_raw(
         )
         hit("task.after_convert")
         try:
-            worker.committer.commit(batch)
+            worker.deliverer.deliver(batch, [tp] if refused else ())
         except RowsRejected as rejection:
             refused.extend(rejection.rejected)
             continue
@@ -264,21 +269,24 @@ def commit_rows(
 def _commit_rows(
     worker: Worker, reading: Reading, index: int, parts: Sequence[pa.RecordBatch]
 ) -> Result:
+    side = _passed_on(_side_file(worker.spec.run, _context()))
+    if side is None:
+        return Result("unread", index)
     if side.failed is not None:
         return Result("failed", index, error=side.failed[0], message=side.failed[1])
     if side.grown is not None:
         return Result("grown", index, grown=side.grown)
     range_ = reading.ranges[index]
-    side = _passed_on(_side_file(worker.spec.run, _context()))
-    if side is None:
-        return Result("unread", index)
     assert reading.schema is not None
     tp = range_.topic_partition
     rows = pa.Table.from_batches(parts) if parts else reading.schema.empty_table()
     records = arranged(rows, reading.schema, range_.topic, [side], partition=range_.partition)
     batch = assembled([range_], [side], [records], {tp: records.count})
     hit("task.after_convert")
-    worker.committer.commit(batch)
+    try:
+        worker.deliverer.deliver(batch, reading.moved)
+    except RowsRejected as rejection:
+        return rejection_of(index, rejection, [range_])
     return committed(index, batch)
 
 
@@ -312,8 +320,6 @@ def _answer(index: int, action: Any) -> pa.RecordBatch:
     """Run ``action`` and pack its result, or its error, as the one row that the task returns."""
     try:
         result = action()
-    except RowsRejected as rejection:
-        result = rejection_of(index, rejection)
     except TransientError as error:
         result = Result("transient", index, message=str(error))
     except SemelError as error:
