@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -27,9 +29,11 @@ import semel
 from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.embedded import Kafka
+from semel.engine import microbatch, microtask
 from semel.engine.base import Progress
 from semel.engine.lineage import is_one_to_one
 from semel.engine.microbatch import kafka_options, require_source
+from semel.engine.microcommit import Side
 from semel.errors import BadRecord, ConfigError, LedgerConflict, OffsetOutOfRange, ServiceError
 from semel.kafka import Cluster
 from semel.ledger import TopicPartition
@@ -841,6 +845,70 @@ def test_a_running_connector_takes_new_partitions_and_stops_when_told(
 
 
 def test_records_that_retention_removes_under_a_running_connector_stop_it_with_the_facts(
+@pytest.mark.parametrize("transform", [None, even])
+def test_a_batch_that_does_not_end_is_cancelled_when_the_run_is_stopped(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, arm: Arm,
+    launch: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, failpoint_directory: Path,
+    transform: Any,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(microbatch, "_SETTLE", 2.0)
+    t = topic(1)
+    query("CREATE TABLE t (id int8, name text, amount float8, twice int8)")
+    produce(t, rows(10))
+    fired = failpoint_directory / "fired.log"
+    before = fired.read_text() if fired.exists() else ""
+    arm("sink.before_commit", "freeze")
+    running = launch(configure(t), transform)
+    deadline = time.monotonic() + 60
+    while not fired.exists() or fired.read_text() == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    running.stop.set()
+    assert running.end() is None
+    wait_for_no_clients(query)
+    assert (position(query), query("SELECT count(*) FROM t")) == (0, [(0,)])
+    go(configure(t), transform)
+    assert position(query) == 10
+
+
+def test_a_side_file_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "side"
+    microtask._pass_on(path, Side(read=3))
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        microtask._pass_on(path, Side())
+    side = microtask._passed_on(path)
+    assert side is not None
+    assert side.read == 3
+    assert microtask._passed_on(path) is None
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"):
+        microtask._passed_on(path)
+
+
+def test_a_side_file_of_somebody_else_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "side"
+    path.write_bytes(b"what is this")
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(ServiceError, match="belongs to another user"):
+        microtask._passed_on(path)
+
+
+def test_nothing_is_left_in_the_temporary_directory(
+    spark: SparkSession, topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go
+) -> None:
+    t = topic(1)
+    produce(t, rows(10))
+    own = Path(SparkFiles.getRootDirectory())  # where tests of killed workers have left some
+    places = (own, Path(tempfile.gettempdir()))
+    before = [p for place in places for p in place.glob("semel-*") if p.is_file()]
+    go(configure(t), even)
+    after = [p for place in places for p in place.glob("semel-*") if p.is_file()]
+    assert set(after) <= set(before)
+
+
     topic: MakeTopic, produce: Produce, configure: MakeConfig, kafka: Kafka,
     launch: Callable[..., Running],
 ) -> None:  # fmt: skip

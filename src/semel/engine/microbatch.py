@@ -44,6 +44,7 @@ from semel.ledger import TopicPartition
 log = logging.getLogger(__name__)
 
 _BACKOFF = (1.0, 60.0)
+_SETTLE = 20.0
 _SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _NOT_SPARKS = (
     "bootstrap.servers",
@@ -179,8 +180,8 @@ class MicroBatchEngine:
             while not query.awaitTermination(0.1):  # type: ignore[arg-type]
                 self._run.observe(self._progress)
                 if self._run.stop.is_set():
-                    with self._in_hand:  # the batch in hand ends first
-                        query.stop()
+                    self._settle(query)
+                    query.stop()
         except StreamingQueryException as error:
             self._failure = self._failure or _reason(error)
         except (Py4JNetworkError, ConnectionError) as error:
@@ -188,6 +189,23 @@ class MicroBatchEngine:
                 f"connector {self._run.connector.name}: Spark has gone: {_reason(error)}"
             ) from None
         self._run.observe(self._progress)
+
+    def _settle(self, query: StreamingQuery) -> None:
+        """Wait for the batch in hand; one that does not end in time is cancelled, and what its
+        tasks have not committed rolls back.
+
+        Raises:
+            ServiceError: the driver's own commit hangs; it rolls back when the process ends.
+        """
+        if not self._in_hand.acquire(timeout=_SETTLE):
+            log.warning("the batch in hand does not end; it is cancelled")
+            self._spark.sparkContext.cancelJobGroup(str(query.runId))
+            if not self._in_hand.acquire(timeout=_SETTLE):
+                raise ServiceError(
+                    f"connector {self._run.connector.name}: a commit does not end: "
+                    "nothing is heard of the store. It rolls back when this process ends"
+                )
+        self._in_hand.release()
 
     def _process(self, batches: MicroBatches, batch: DataFrame) -> None:
         """Called by Spark, in a thread of its own. What is raised here ends the query."""
