@@ -100,6 +100,8 @@ def test_every_alias_sets_the_same_field(section: type, field: str, name: str, a
     if field == "naming_strategies":
         value = "DefaultTableNamingStrategy"
     raw = {k: v for k, v in NEEDED.items() if k != name}
+    if field == "time_zone":
+        value = "Etc/UTC"
     assert getattr(read(section, raw | {alias: value}), field) == getattr(
         read(section, raw | {name: value}), field
     )
@@ -242,6 +244,9 @@ def test_dead_letters_go_to_one_place() -> None:
         ),
         ({"topics.to.tables.mapping": "a:b,c"}, r"must hold topic:table pairs"),
         ({"table.name.format": "${source.table}"}, r"only \$\{topic\} can be filled in"),
+        ({"table.name.format": "${source.table}"}, r"topics\.to\.tables\.mapping"),
+        ({"db.timezone": "Europe/Berlin"}, r"db\.timezone=Europe/Berlin: times are stored in UTC"),
+        ({"database.time_zone": "+02:00"}, r"times are stored in UTC"),
         (
             {"collection.naming.strategy": "com.acme.Names"},
             r"naming strategy com.acme.Names is not available",
@@ -255,6 +260,22 @@ def test_what_the_sink_cannot_keep_is_refused(more: Mapping[str, str], message: 
 
 
 # Keys that nobody knows
+@pytest.mark.parametrize("where", ["topic.name", "table"])
+def test_dead_letters_that_will_not_be_written_are_warned_of(where: str) -> None:
+    raw = {**NEEDED, f"errors.deadletterqueue.{where}": "dead"}
+    (warning,) = plan(raw).warnings
+    assert warning.startswith(f"errors.deadletterqueue.{where}=dead has no effect")
+    assert "Set errors.tolerance=all" in warning
+    assert plan({**raw, "errors.tolerance": "all"}).warnings == []
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.json")), ids=lambda path: path.name)
+def test_the_examples_are_valid_and_exactly_once(path: Path) -> None:
+    planned = plan(path)
+    assert planned.warnings == []
+    assert str(planned.guarantee) == "exactly-once (transactional)"
+
+
 
 
 def test_unknown_keys_are_told_with_the_nearest_known_one() -> None:

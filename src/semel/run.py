@@ -73,6 +73,7 @@ def plan(
         below = under(raw, f"{where}.")
         made = converters.create(name, below, is_key=where == "key.converter", where=where)
         warnings += check_converter_keys(below, made.KEYS, where)
+    warnings += _without_effect(connector)
     check_clients(connector, raw)
     _check_dead_letter_topic(connector)
     return Plan(connector, raw, sink, guarantee, _engine(connector, transform), warnings)
@@ -165,6 +166,22 @@ def _kept_interrupt() -> Iterator[None]:
     finally:
         if main and before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+def _without_effect(connector: ConnectorConfig) -> list[str]:
+    """Warnings for dead letters that will not be, as Kafka Connect has them with that setting."""
+    if connector.errors_tolerance == "all":
+        return []
+    names = {
+        "errors.deadletterqueue.topic.name": connector.dead_letter_topic,
+        "errors.deadletterqueue.table": connector.dead_letter_table,
+    }
+    return [
+        f"{name}={value} has no effect: with errors.tolerance=none the first bad record stops the "
+        "connector. Set errors.tolerance=all"
+        for name, value in names.items()
+        if value
+    ]
 
 
 def _check_dead_letter_topic(connector: ConnectorConfig) -> None:

@@ -20,9 +20,6 @@ CLASSES = (
 IGNORED = {
     "batch.size": "a commit's rows travel in one COPY; max.poll.records bounds a commit",
     "dialect.name": "the dialect follows from connection.url",
-    "db.timezone": "times are stored in UTC",
-    "use.time.zone": "times are stored in UTC",
-    "database.time_zone": "times are stored in UTC",
     "date.timezone": "dates are stored as they are",
     "connection.provider": "a task keeps one connection",
     "connection.pool.min_size": "a task keeps one connection",
@@ -44,6 +41,7 @@ IGNORED = {
     "truncate.enabled": "truncate events are not applied",
 }
 
+_UTC = ("UTC", "GMT", "UCT", "Z", "ZULU", "UNIVERSAL")
 _DEFAULT_STRATEGIES = (
     "DefaultTableNamingStrategy",
     "DefaultCollectionNamingStrategy",
@@ -123,6 +121,12 @@ class PostgresConfig:
         aliases=("quote.identifiers", "sql.quote.identifiers"),
         choices=("always", "never", "true", "false"),
     )
+    time_zone: str = key(
+        "db.timezone",
+        "UTC",
+        "Only UTC: times are stored in UTC.",
+        aliases=("use.time.zone", "database.time_zone"),
+    )
     idle_timeout_ms: int = key(
         "connection.idle.in.transaction.timeout.ms",
         30_000,
@@ -153,7 +157,13 @@ class PostgresConfig:
             problems.append("topics.to.tables.mapping must hold topic:table pairs")
         if "${" in self.table_name_format.replace("${topic}", ""):
             problems.append(
-                f"table.name.format={self.table_name_format!r}: only ${{topic}} can be filled in"
+                f"table.name.format={self.table_name_format!r}: only ${{topic}} can be filled in. "
+                "Name the tables of other topics in topics.to.tables.mapping"
+            )
+        if self.time_zone.upper().removeprefix("ETC/") not in _UTC:
+            problems.append(
+                f"db.timezone={self.time_zone}: times are stored in UTC. Remove it, and make the "
+                "columns timestamptz, or convert where you read: AT TIME ZONE"
             )
         problems += [
             f"naming strategy {name} is not available: name tables by table.name.format or "
