@@ -12,8 +12,10 @@ from confluent_kafka.admin import AdminClient
 
 from semel.audit import audit
 from semel.embedded import Kafka
+from semel.engine.reader import read_ranges
 from semel.errors import OffsetOutOfRange, SemelError
 from semel.ledger import TopicPartition
+from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import (
@@ -163,6 +165,20 @@ def test_records_removed_under_a_running_task_stop_it(
     running.spark.signal(0, signal.SIGCONT)
     with pytest.raises(OffsetOutOfRange, match="stored position 0, earliest available 15"):
         running.wait()
+
+
+def test_records_that_are_gone_are_not_passed_over_in_a_sample_or_an_audit(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    kafka.delete_records(source, {0: 15})
+    planned = plan(configure(source))
+    tp = TopicPartition(source, 0)
+    with pytest.raises(OffsetOutOfRange, match="retention has removed them meanwhile"):
+        list(read_ranges(planned.connector, planned.raw, {tp: 10}, {tp: 20}))
+    (found,) = read_ranges(planned.connector, planned.raw, {tp: 15}, {tp: 20})
+    assert [m.offset() for m in found] == [15, 16, 17, 18, 19]
 
 
 def test_a_topic_deleted_and_created_again_stops_it(

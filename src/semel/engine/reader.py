@@ -9,7 +9,8 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
-from semel.errors import ServiceError
+from semel.engine.consumer import SEEK_AGAIN
+from semel.errors import OffsetOutOfRange, ServiceError
 from semel.kafka import client_config
 from semel.ledger import TopicPartition
 
@@ -27,6 +28,7 @@ def read_ranges(
     """Yield the committed records in ``[start, end)`` of each partition, a poll at a time.
 
     Raises:
+        OffsetOutOfRange: records at a start are gone.
         ServiceError: Kafka sends nothing for ``patience`` seconds before the ranges are read.
     """
     open_ = {tp: end for tp, end in ends.items() if starts[tp] < end}
@@ -40,7 +42,7 @@ def read_ranges(
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": "error",
             "log_level": 0,
         }
     )
@@ -61,6 +63,11 @@ def read_ranges(
                 tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
                 error = message.error()
                 offset = int(message.offset() or 0)
+                if error is not None and error.code() in SEEK_AGAIN:
+                    raise OffsetOutOfRange(
+                        f"connector {connector.name}: {tp} no longer has the records from offset "
+                        f"{starts[tp]} on: retention has removed them meanwhile. Try again"
+                    )
                 if error is None and tp in open_ and offset < open_[tp]:
                     records.append(message)
                 if tp in open_ and _reached(error, offset, open_[tp]):
