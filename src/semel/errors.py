@@ -51,3 +51,7 @@ class TransientError(SemelError):
     """A failure of the store that may pass: a lost connection, a deadlock, a full disk."""
 
     exit_code = 3
+
+
+class TargetChanged(TransientError):
+    """The target is not what the records were converted for: they must be converted again."""

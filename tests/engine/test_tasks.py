@@ -20,6 +20,7 @@ from tests.engine.harness import (
     assert_nothing_lost_nothing_twice,
     caught_up,
     records,
+    sql,
     wait_until,
 )
 
@@ -138,6 +139,54 @@ def test_a_job_that_fails_is_started_again_after_a_pause(
     assert (spark.jobs, progress.restarts) == (2, 1)
     assert "the Spark job ended" in caplog.text
     assert_nothing_lost_nothing_twice(config, range(200))
+
+
+def test_workers_that_cannot_import_semel_end_the_run_with_what_to_do(
+    topic: MakeTopic, configure: Configure
+) -> None:
+    class Bare(LocalSpark):
+        """As Spark tells of workers without a module; the real ones of the tests have it."""
+
+        def count(self) -> int:
+            raise RuntimeError(
+                "Job aborted due to stage failure: Lost task 0.3 in stage 0.0 (TID 3): "
+                "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+                "  return cloudpickle.loads(obj)\nModuleNotFoundError: No module named 'semel'"
+            )
+
+    with pytest.raises(ConfigError, match=r"cannot import semel\. Install .*spark\.archives"):
+        caught_up(configure(topic()), spark=Bare())
+
+
+@pytest.mark.parametrize("evolve", ["false", "true"])
+def test_two_tasks_may_make_the_table_of_an_empty_topic_at_once(
+    evolve: str,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    points: Path,
+) -> None:
+    source = topic(partitions=2)
+    config = configure(source, {"tasks.max": 2, "auto.evolve": evolve, "retry.backoff.ms": "50"})
+    failpoints.arm(points, "task.after_convert", "freeze")
+    running = start(config, spark=LocalSpark(points))
+    running.until(lambda p: len(p.positions) == 2 and len(p.tasks) == 2)
+    produce(source, [b'{"id": 0, "a": 1}'], partition=0)
+    wait_until((points / "fired.log").exists)
+    frozen = int((points / "fired.log").read_text().split()[-1])
+    produce(source, [b'{"id": 1, "b": "x"}'], partition=1)
+    running.until(lambda p: p.rows == 1)
+    failpoints.thaw(points, frozen)
+    running.until(lambda p: p.rows == 2)
+    running.stop()
+    assert_nothing_lost_nothing_twice(config, range(2))
+    columns = sql(
+        config["connection.url"],
+        "SELECT column_name::text FROM information_schema.columns "
+        f"WHERE table_name = '{source}' AND column_name IN ('a', 'b') ORDER BY 1",
+    )
+    assert columns == (["a", "b"] if evolve == "true" else ["b"])
 
 
 def test_a_run_that_is_stopped_while_its_job_waits_to_start_again_ends_at_once(

@@ -54,6 +54,8 @@ class PlainReader:
 
     def _use(self, base: pa.Schema | None) -> None:
         self._base = base
+        if base is not None and not self._evolve:
+            self._found = {}  # before there was a target; now it says which fields are wanted
         fields = [] if base is None else list(base)
         enforced = base is self._declared
         columns = [column(f.name, f.type, required=enforced and not f.nullable) for f in fields]

@@ -33,7 +33,6 @@ class Committer:
     ) -> None:
         self._connector = connector
         self._line = line
-        self._index = index
         self._tell = tell
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-commit")
         self._deliverer = Deliverer(connector, raw, guarantee, sink, index, tell, self._log)
@@ -53,12 +52,15 @@ class Committer:
 
         Raises:
             ServiceError: it has failed ``max.retries`` times more.
+            TargetChanged: it would fail again.
             TransientError: the task was asked to stop meanwhile.
         """
         attempt = 0
         while True:
             try:
                 return action()
+            except TargetChanged:
+                raise
             except TransientError as error:
                 if self._line.orphaned:
                     raise

@@ -143,6 +143,7 @@ class Sink(ABC):
     def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
         """Rows and dead letters only. With ``guard``, hold the ledger still and obey its rule
         without moving it: a replay writes nothing, and a zombie cannot overwrite newer rows."""
+            TargetChanged: nothing was written; another task has made the target meanwhile.
 
     @abstractmethod
     def advance(self, advances: Sequence[Advance]) -> Outcome:

@@ -14,8 +14,8 @@ import pyarrow as pa
 from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, TransientError
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
+from semel.errors import ConfigError, TargetChanged, TransientError
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.postgresql import dead_letters, snapshot, tables
@@ -57,6 +57,7 @@ class PostgresSink(Sink):
     def key_metadata(self) -> frozenset[str]:
         if self._config.pk_mode == "kafka":
             return frozenset(KAFKA_KEY)
+        self._unmade: set[str] = set()
         return super().key_metadata
 
     @property
@@ -168,7 +169,9 @@ class PostgresSink(Sink):
             ]
         )
 
+            self._unmade.add(topic)
     def _find(self, topic: str) -> Table | None:
+        self._unmade.discard(topic)
         if topic not in self._tables:
             with self._connection.transaction():
                 table = tables.find(self._connection, self._name(topic))
@@ -307,6 +310,10 @@ class PostgresSink(Sink):
 
     def _keep_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         if letters and self._connector.dead_letter_table:
+            if topic in self._unmade:
+                self._unmade.discard(topic)
+                if not self._config.evolves:
+                    raise TargetChanged(f"another task has made table {table.name} meanwhile")
             dead_letters.insert(
                 self._connection,
                 self._connector.dead_letter_table,
