@@ -12,7 +12,7 @@ import pytest
 from semel import failpoints
 from semel.engine import direct
 from semel.engine.control import ControlLine, ControlServer, Report
-from semel.errors import Fenced, SemelError
+from semel.errors import ConfigError, Fenced, SemelError
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine.control import Report
+from semel.errors import ConfigError
 from semel.kafka import Cluster
 from semel.ledger import TopicPartition
 from semel.sinks.base import Sink
@@ -42,3 +44,19 @@ class Run:
     stop: threading.Event
     until_caught_up: bool = False
     observe: Callable[[Progress], None] = lambda _progress: None
+
+
+_NOT_THERE = re.compile(r"No module named '([\w.]+)'")
+
+
+def not_shipped(connector: ConnectorConfig, failure: str) -> ConfigError | None:
+    """What a failed Spark job means whose Python workers lack a module; None for other failures."""
+    missing = _NOT_THERE.search(failure)
+    if missing is None:
+        return None
+    return ConfigError(
+        f"connector {connector.name}: Spark's Python workers cannot import {missing[1]}. Install "
+        "semel, and what the transform imports, on every node with pip; or ship a packed "
+        "environment in spark.archives; or, where semel's dependencies are installed, the packages "
+        "alone with --py-files"
+    )

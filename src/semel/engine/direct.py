@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from semel import failpoints
 from semel.engine import ranges, sample
-from semel.engine.base import Progress, Run
+from semel.engine.base import Progress, Run, not_shipped
 from semel.engine.control import ControlServer, Report, rebuild
 from semel.engine.deadletters import create_topic
 from semel.engine.pipeline import Transform
@@ -130,6 +130,9 @@ class DirectEngine:
             if deadline is not None and time.monotonic() > deadline:
                 job.cancel()  # an open transaction rolls back
         self._listen(server, wait=0.0)
+        missing = not_shipped(self._run.connector, job.report)
+        if missing is not None:
+            self._end(missing)
         self._run.observe(self._progress)
 
     def _caught_up(self, targets: Mapping[TopicPartition, int]) -> bool:
@@ -187,6 +190,7 @@ class _Job:
         self._group = f"semel-{spec.connector.name}-{time.time_ns()}"
         self._spec = spec
         self.failure = ""
+        self.report = ""
         self._thread = threading.Thread(target=self._work, daemon=True, name="semel-job")
         self._thread.start()
 
@@ -211,7 +215,7 @@ class _Job:
         try:
             self._context.parallelize(range(tasks), tasks).mapPartitionsWithIndex(body).count()
         except Exception as error:
-            text = str(error)
+            self.report = text = str(error)
             reason = [line for line in text.splitlines() if "Error" in line or "Exception" in line]
             self.failure = (reason or [text])[0].strip()[:300]
             log.debug("the job failed: %s", text)

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semel import security
 from semel.config import ConnectorConfig, under
 from semel.engine import ranges
-from semel.engine.base import Progress, Run
+from semel.engine.base import Progress, Run, not_shipped
 from semel.engine.deadletters import create_topic
 from semel.engine.microjob import MicroBatches, Stopped
 from semel.engine.microplan import FrameTransform
@@ -230,6 +230,9 @@ class MicroBatchEngine:
         that is not Spark's at all."""
         if not isinstance(error, (Py4JError, PySparkException)):
             return error
+        missing = not_shipped(self._run.connector, str(error))
+        if missing is not None:
+            return missing
         if not isinstance(error, (PythonException, ArithmeticException, SparkRuntimeException)):
             return None
         return BadRecord(
