@@ -94,17 +94,6 @@ class LedgerEntry:
         return TopicPartition(self.topic, self.partition)
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
-    """Offsets ``[from_offset, until_offset)`` that were never read, and why."""
-
-    topic: str
-    partition: int
-    from_offset: int
-    until_offset: int
-    reason: str
-
-
 class Outcome(Enum):
     """How a commit ended."""
 
@@ -145,10 +134,3 @@ def judge(
     if not verdicts:
         raise ValueError("a commit needs at least one range")
     return verdicts.pop()
-
-
-def advanced(
-    stored: Mapping[TopicPartition, int], ranges: Iterable[OffsetRange]
-) -> dict[TopicPartition, int]:
-    """The positions after ``ranges`` have been applied to ``stored``."""
-    return {**stored, **{r.topic_partition: r.until_offset for r in ranges}}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +22,6 @@ class Batch:
     advances: Sequence[Advance]
     commit: Commit
     stop: DeadLetter | None = None
-    polled_at: float = field(default_factory=time.monotonic)
 
     @property
     def until(self) -> dict[TopicPartition, int]:

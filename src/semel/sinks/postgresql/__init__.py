@@ -146,10 +146,6 @@ class PostgresSink(Sink):
         with self._connection.transaction():
             return self._ledger.entries()
 
-    def holes(self) -> list[OffsetRange]:
-        with self._connection.transaction():
-            return self._ledger.holes()
-
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         with self._connection.transaction():
             return self._ledger.start(positions)
