@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import DataFrame
 
 from semel import failpoints
 from semel.audit import audit
 from semel.embedded import Kafka
 from semel.engine import reader
+from semel.errors import ConfigError
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, points, start
 from tests.engine.harness import LocalSpark, caught_up, records, sql
@@ -184,6 +186,44 @@ def test_what_update_mode_has_found_no_row_for_is_unknown_not_lost(
     caught_up(config)
     report = audit(config)
     assert (report.lost, report.duplicated, report.unknown, report.kept) == (0, 0, 4, True)
+
+
+def test_rows_from_before_provenance_was_switched_on_are_unknown_not_lost(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(10))
+    config = configure(source, {"auto.evolve": "true"})
+    caught_up({**config, "provenance": "false"})
+    with pytest.raises(ConfigError, match=r"has no column __connect_topic.*provenance=false"):
+        audit(config)
+    produce(source, records(10, start=10))
+    caught_up(config)
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.unknown, report.kept) == (0, 0, 10, True)
+    sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id IN (3, 13)')
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.unknown, report.kept) == (2, 0, 9, False)
+
+
+def framed(df: DataFrame) -> DataFrame:
+    return df
+
+
+def test_with_a_dataframe_transform_counts_are_compared(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    source = topic()
+    produce(source, [*records(20), *records(10)])
+    config = configure(source, BY_VALUE)
+    caught_up(config)
+    report = audit(config, framed)
+    assert (report.exact, report.lost, report.duplicated, report.kept) == (False, 0, 0, True)
+    assert audit(config).exact
 
 
 def test_rows_whose_records_compaction_may_have_removed_are_unknown_not_doubled(

@@ -7,10 +7,13 @@ audit may run while the connector does.
 With provenance columns it is exact to the record. Where a later record of a key replaces the row
 of an earlier one, the rows that must be there are computed from Kafka's records by the connector's
 own converters. What cannot be told is called ``unknown`` rather than lost or duplicated: a record
-without a row where ``insert.mode=update`` may have found none to update, a row whose record
-compaction may have removed, and which of a key's rows came last if it stands in several partitions.
-Without provenance, counts are compared: records in Kafka with records the ledger
-says were read, and rows in the table with rows the ledger says were written.
+without a row where ``insert.mode=update`` may have found none to update, or where there are rows
+without provenance, written before it was switched on; a row whose record compaction may have
+removed; and which of a key's rows came last if it stands in several partitions.
+
+Without provenance, and with a DataFrame transform, which no single record can be put through,
+counts are compared: records in Kafka with records the ledger says were read, and rows in the table
+with rows the ledger says were written.
 """
 
 from __future__ import annotations
@@ -94,7 +97,8 @@ def audit(
 
     Args:
         config: as for :func:`semel.run`.
-        transform: the run's transform on the direct engine, where rows replace each other by key.
+        transform: the run's transform, where rows replace each other by key, or where it makes
+            other rows than one a record.
 
     Raises:
         semel.errors.SemelError: configuration, Kafka or the store.
@@ -107,8 +111,16 @@ def audit(
         snapshot = sink.snapshot(topics)
         entries = [e for e in snapshot.entries if e.topic in topics]
         _check_not_recreated(connector.name, entries, topics, cluster)
-        pipeline = Pipeline(connector, raw, sink, target=sink.schema, transform=transform)
-        found = _Auditor(planned, cluster, snapshot, entries, pipeline).partitions()
+        takes_frames = transform is not None and planned.engine == "micro-batch"
+        exact = connector.provenance and not takes_frames
+        pipeline = Pipeline(
+            connector,
+            raw,
+            sink,
+            target=sink.schema,
+            transform=None if takes_frames else transform,
+        )
+        found = _Auditor(planned, cluster, snapshot, entries, pipeline).partitions(exact=exact)
     finally:
         sink.close()
     lost = any(p.lost for p in found)
@@ -117,7 +129,7 @@ def audit(
     kept = not (lost and promised is not Delivery.AT_MOST_ONCE) and not (
         duplicated and promised is not Delivery.AT_LEAST_ONCE
     )
-    return AuditReport(connector.name, str(planned.guarantee), connector.provenance, found, kept)
+    return AuditReport(connector.name, str(planned.guarantee), exact, found, kept)
 
 
 def _check_not_recreated(
@@ -148,13 +160,13 @@ class _Auditor:
         self._pipeline = pipeline
         self._entries = {e.topic_partition: e for e in entries}
         self._compacted = cluster.compacted({e.topic for e in entries})
-        self._updates = planned.raw.get("insert.mode", "").strip().lower() == "update"
+        self._untraced = dict(snapshot.untraced)
         self._earliest = cluster.earliest(self._entries)
         self._latest = cluster.latest(self._entries)
 
-    def partitions(self) -> list[PartitionAudit]:
-        offsets = self._kafka()
-        if not self._planned.connector.provenance:
+    def partitions(self, *, exact: bool) -> list[PartitionAudit]:
+        offsets = self._kafka(exact=exact)
+        if not exact:
             return self._by_counts(offsets)
         return [self._exact(tp, offsets[tp]) for tp in sorted(self._entries)]
 
@@ -166,7 +178,7 @@ class _Auditor:
         """How many offsets retention has removed since the connector began there."""
         return max(0, self._earliest[entry.topic_partition] - entry.start_position)
 
-    def _kafka(self) -> dict[TopicPartition, _Seen]:
+    def _kafka(self, *, exact: bool) -> dict[TopicPartition, _Seen]:
         """Read what Kafka has below each position."""
         connector, raw = self._planned.connector, self._planned.raw
         seen = {tp: _Seen() for tp in self._entries}
@@ -178,7 +190,7 @@ class _Auditor:
                 for partition in np.unique(poll.partitions).tolist():
                     mine = poll.offsets[poll.partitions == partition]
                     seen[TopicPartition(poll.topic, partition)].offsets.append(mine)
-                if connector.provenance:
+                if exact:
                     taken = poll.only(self._taken(poll))
                     replacing.add(poll.topic, taken.raw(key=True, timestamp=True))
         for tp, (gone, unsure) in replacing.gone().items():
@@ -219,9 +231,14 @@ class _Auditor:
             compacted = (stray < entry.position) & ~np.isin(stray, kafka)
             unknown += int(compacted.sum())
             stray = stray[~compacted]
-        if self._updates:
-            unknown += missing
-            missing = 0
+        target = self._snapshot.targets[tp.topic]
+        untraced = min(missing, self._untraced.get(target, 0))
+        if untraced:
+            self._untraced[target] -= untraced
+        if self._planned.sink.only_updates:
+            untraced = missing
+        unknown += untraced
+        missing -= untraced
         return PartitionAudit(
             tp.topic,
             tp.partition,

@@ -41,7 +41,8 @@ class Snapshot:
     """A store seen at one instant, for the audit: the ledger and what is there of the results.
 
     ``records`` holds, with provenance, ``partition`` and ``offset`` of each row of a topic;
-    ``rows`` the number of rows of each target; ``targets`` the target of each topic; ``dead`` the
+    ``rows`` the number of rows of each target, ``untraced`` how many of them have no provenance
+    although it is wanted; ``targets`` the target of each topic; ``dead`` the
     same two columns of each topic's dead letters in a table.
     """
 
@@ -49,6 +50,7 @@ class Snapshot:
     holes: Sequence[OffsetRange]
     records: Mapping[str, pa.Table]
     rows: Mapping[str, int]
+    untraced: Mapping[str, int]
     targets: Mapping[str, str]
     dead: Mapping[str, pa.Table]
 
@@ -89,6 +91,11 @@ class Sink(ABC):
     @property
     def replaces(self) -> bool:
         """Whether a later record of a key replaces or deletes the row of an earlier one."""
+        return False
+
+    @property
+    def only_updates(self) -> bool:
+        """Whether a record whose key has no row yet leaves none either."""
         return False
 
     @property
@@ -136,6 +143,7 @@ class Sink(ABC):
 
         Raises:
             LedgerConflict: nothing was written.
+            TargetChanged: nothing was written; another task has made the target meanwhile.
             RowsRejected: nothing was written; names the records that do not fit.
         """
 
@@ -143,7 +151,6 @@ class Sink(ABC):
     def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
         """Rows and dead letters only. With ``guard``, hold the ledger still and obey its rule
         without moving it: a replay writes nothing, and a zombie cannot overwrite newer rows."""
-            TargetChanged: nothing was written; another task has made the target meanwhile.
 
     @abstractmethod
     def advance(self, advances: Sequence[Advance]) -> Outcome:
@@ -151,7 +158,11 @@ class Sink(ABC):
 
     @abstractmethod
     def snapshot(self, topics: Collection[str]) -> Snapshot:
-        """Ledger and results at one instant; may be asked while the connector runs."""
+        """Ledger and results at one instant; may be asked while the connector runs.
+
+        Raises:
+            ConfigError: provenance is wanted, but a target has no columns for it.
+        """
 
     @abstractmethod
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:

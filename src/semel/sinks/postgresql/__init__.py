@@ -78,6 +78,10 @@ class PostgresSink(Sink):
         return {
             Mechanism.TRANSACTIONAL: Support(
                 True,
+    @property
+    def only_updates(self) -> bool:
+        return self._config.mode == "update"
+
                 "rows and positions are committed in one PostgreSQL transaction, under a "
                 "compare-and-set on the old position",
             ),

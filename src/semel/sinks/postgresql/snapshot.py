@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.errors import ConfigError
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.postgresql.connection import Connection, quote
 from semel.sinks.postgresql.ledger import PostgresLedger
-from semel.sinks.postgresql.tables import Name, exists, parse_name
+from semel.sinks.postgresql.tables import Name, exists, find, parse_name
 
 
 def take(
@@ -23,12 +24,24 @@ def take(
 ) -> Snapshot:
     """Read ledger and results inside the open transaction, at one instant."""
     connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    records, rows = {}, {}
+    records, rows, untraced = {}, {}, {}
     for topic, name in tables.items():
-        if not exists(connection, name):
+        table = find(connection, name)
+        if table is None:
             continue
-        counted = connection.query(f"SELECT count(*) AS n FROM {name.quoted}")
-        rows[str(name)] = counted.column("n")[0].as_py()
+        missing = [c for c in provenance.values() if c not in table.columns]
+        if missing:
+            raise ConfigError(
+                f"connector {ledger.connector}: table {name} has no column {missing[0]}, which "
+                "provenance=true asks for: was that set after the table was made? Run the "
+                "connector with auto.evolve=true, add the column, or audit by counts with "
+                "provenance=false"
+            )
+        traced = f"count({quote(provenance[TOPIC])})" if provenance else "count(*)"
+        counted = connection.query(
+            f"SELECT count(*) AS n, count(*) - {traced} AS untraced FROM {name.quoted}"
+        ).to_pylist()[0]
+        rows[str(name)], untraced[str(name)] = counted["n"], counted["untraced"]
         if provenance:
             records[topic] = connection.query(
                 f"SELECT {quote(provenance[PARTITION])}::integer AS partition, "
@@ -41,6 +54,7 @@ def take(
         ledger.holes(),
         records,
         rows,
+        untraced,
         {topic: str(name) for topic, name in tables.items()},
         _dead(connection, ledger.connector, dead_letter_table),
     )
