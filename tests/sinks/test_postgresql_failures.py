@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from semel import failpoints
@@ -430,3 +431,73 @@ def test_a_process_frozen_after_its_commit_finds_itself_overtaken(
     with pytest.raises(LedgerConflict):
         sink.commit([advance(0, 2)], Commit([records([{"v": 0}], keys=[1])]))
     assert target.values("SELECT v FROM t") == [7]
+
+
+FREEZES_IN_COPY = """
+import os, signal, sys
+import pyarrow as pa
+from semel.records import Commit
+from semel.sinks.postgresql.connection import Connection
+from tests.sinks.target import Target, advance, records
+
+def copy(self, table, rows, schema):
+    def parts():
+        yield from rows.to_batches()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    self._begin()
+    with self._connection.cursor() as cursor:
+        reader = pa.RecordBatchReader.from_batches(rows.schema, parts())
+        cursor.adbc_ingest(table, reader, mode="append", db_schema_name=schema)
+
+Connection.copy = copy
+sink = Target(sys.argv[1]).sink()
+sink.commit([advance(0, 2)], Commit([records([{"id": 1}, {"id": 2}])]))
+"""
+
+
+@pytest.mark.parametrize("mechanism", ["transactional", "idempotent"])
+def test_a_process_that_froze_in_a_copy_gives_the_ledger_up(target: Target, mechanism: str) -> None:
+    target.execute("CREATE TABLE t (id int8)")
+    patience = {"connection_idle_in_transaction_timeout_ms": "500"}
+    sink = target.sink(**patience)
+    sink.prepare(["t"])
+    sink.start({TopicPartition("t", 0): 0})
+    frozen = subprocess.Popen(
+        [sys.executable, "-c", FREEZES_IN_COPY, target.url], stderr=subprocess.DEVNULL
+    )
+    try:
+        while psutil.Process(frozen.pid).status() != psutil.STATUS_STOPPED:
+            assert frozen.poll() is None
+            time.sleep(0.05)
+        commit = Commit([records([{"id": 1}, {"id": 2}])])
+
+        def write() -> Outcome:
+            if mechanism == "transactional":
+                return sink.commit([advance(0, 2)], commit)
+            sink.write(commit, [advance(0, 2)])
+            return sink.advance([advance(0, 2)])
+
+        with pytest.raises(TransientError, match="lock timeout"):
+            write()
+        assert write() is Outcome.APPLIED
+        frozen.send_signal(signal.SIGCONT)
+        assert frozen.wait(30) != 0
+    finally:
+        frozen.kill()
+        frozen.wait()
+    assert target.values("SELECT id FROM t ORDER BY id") == [1, 2]
+
+
+def test_only_the_wait_for_the_ledger_is_bounded(target: Target) -> None:
+    """A user may lock the table for longer, and may bound waits in the URL."""
+    target.execute("CREATE TABLE t (id int8)")
+    target.url += ("&" if "?" in target.url else "?") + "options=-c%20lock_timeout%3D7777"
+    sink = target.sink(connection_idle_in_transaction_timeout_ms="500")
+    sink.prepare(["t"])
+    sink.start({TopicPartition("t", 0): 0})
+    for first, guarded in ((0, False), (1, True)):
+        with sink._connection.transaction():
+            moved = [advance(first, first + 1)]
+            (sink._ledger.guard if guarded else sink._ledger.advance)(moved)
+            shown = sink._connection.query("SHOW lock_timeout").column(0)[0].as_py()
+        assert shown == "7777ms"

@@ -7,7 +7,8 @@ through a temporary table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -20,7 +21,14 @@ from semel.records import Commit, DeadLetter, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.postgresql import dead_letters, snapshot, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
-from semel.sinks.postgresql.connection import Connection, DataRefused, SchemaChanged, literal
+from semel.sinks.postgresql.connection import (
+    Connection,
+    DataRefused,
+    LockTimeout,
+    SchemaChanged,
+    literal,
+)
+from semel.sinks.postgresql.frozen import end_frozen
 from semel.sinks.postgresql.ledger import PostgresLedger
 from semel.sinks.postgresql.prepare import KAFKA_KEY, Layout, Prepared, layout, prepare
 from semel.sinks.postgresql.refusals import find_refused, write_singly
@@ -45,8 +53,11 @@ class PostgresSink(Sink):
             f"semel/{connector.name}",
         )
         self._connection = Connection(uri, self._config.idle_timeout_ms)
-        self._ledger = PostgresLedger(self._connection, connector.name)
+        self._ledger = PostgresLedger(
+            self._connection, connector.name, self._config.idle_timeout_ms
+        )
         self._tables: dict[str, Table] = {}
+        self._unmade: set[str] = set()
         self._hope = Hope()
 
     @property
@@ -57,7 +68,6 @@ class PostgresSink(Sink):
     def key_metadata(self) -> frozenset[str]:
         if self._config.pk_mode == "kafka":
             return frozenset(KAFKA_KEY)
-        self._unmade: set[str] = set()
         return super().key_metadata
 
     @property
@@ -69,6 +79,10 @@ class PostgresSink(Sink):
         return self._config.mode != "insert" or self._config.delete_enabled
 
     @property
+    def only_updates(self) -> bool:
+        return self._config.mode == "update"
+
+    @property
     def evolves(self) -> bool:
         return self._config.evolves
 
@@ -78,10 +92,6 @@ class PostgresSink(Sink):
         return {
             Mechanism.TRANSACTIONAL: Support(
                 True,
-    @property
-    def only_updates(self) -> bool:
-        return self._config.mode == "update"
-
                 "rows and positions are committed in one PostgreSQL transaction, under a "
                 "compare-and-set on the old position",
             ),
@@ -159,7 +169,9 @@ class PostgresSink(Sink):
             return None  # the values' own names, in upper and lower case, are unknown
         table = self._find(topic)
         if table is None:
+            self._unmade.add(topic)
             return None
+        self._unmade.discard(topic)
         skip = set(self._connector.provenance_columns.values())
         return pa.schema(
             [
@@ -169,9 +181,7 @@ class PostgresSink(Sink):
             ]
         )
 
-            self._unmade.add(topic)
     def _find(self, topic: str) -> Table | None:
-        self._unmade.discard(topic)
         if topic not in self._tables:
             with self._connection.transaction():
                 table = tables.find(self._connection, self._name(topic))
@@ -186,16 +196,27 @@ class PostgresSink(Sink):
     # Committing
 
     def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
-        return self._transact(commit, lambda: self._ledger.advance(advances))
+        with self._freeing():
+            return self._transact(commit, lambda: self._ledger.advance(advances))
 
     def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
         if guard is None:
             return self._transact(commit, lambda: Outcome.APPLIED)
-        return self._transact(commit, lambda: self._ledger.guard(guard))
+        with self._freeing():
+            return self._transact(commit, lambda: self._ledger.guard(guard))
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        with self._connection.transaction():
+        with self._freeing(), self._connection.transaction():
             return self._ledger.advance(advances)
+
+    @contextmanager
+    def _freeing(self) -> Iterator[None]:
+        """Whoever holds the ledger's rows because it is frozen loses them, before the next try."""
+        try:
+            yield
+        except LockTimeout:
+            end_frozen(self._connection)
+            raise
 
     def _transact(self, commit: Commit, judge: Callable[[], Outcome]) -> Outcome:
         """Judge and write in one transaction, in another way if the first turns out wrong."""
@@ -289,6 +310,10 @@ class PostgresSink(Sink):
             table = self._look_again(topic)
         new = [f for f in fields if f.name not in table.columns]
         if new:
+            if topic in self._unmade:
+                self._unmade.discard(topic)
+                if not self._config.evolves:
+                    raise TargetChanged(f"another task has made table {table.name} meanwhile")
             if not self._config.evolves:
                 raise ConfigError(
                     f"connector {self._connector.name}: table {table.name} has no column "
@@ -310,10 +335,6 @@ class PostgresSink(Sink):
 
     def _keep_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         if letters and self._connector.dead_letter_table:
-            if topic in self._unmade:
-                self._unmade.discard(topic)
-                if not self._config.evolves:
-                    raise TargetChanged(f"another task has made table {table.name} meanwhile")
             dead_letters.insert(
                 self._connection,
                 self._connector.dead_letter_table,

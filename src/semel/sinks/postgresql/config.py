@@ -130,7 +130,7 @@ class PostgresConfig:
     idle_timeout_ms: int = key(
         "connection.idle.in.transaction.timeout.ms",
         30_000,
-        "The server ends a transaction whose process is frozen for that long.",
+        "A transaction whose process is frozen for that long is ended.",
         at_least=100,
     )
 

@@ -20,11 +20,12 @@ from adbc_driver_postgresql import StatementOptions
 from semel.errors import SemelError, ServiceError, TransientError
 from semel.sinks.postgresql.url import shown
 
+_LOCK_TIMEOUT = "55P03"
 _TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
 _TRANSIENT_STATES = {
     "25006",  # read-only: the server was demoted; the next connection finds the primary
     "25P03",  # idle_in_transaction_session_timeout
-    "55P03",  # lock_timeout
+    _LOCK_TIMEOUT,
 }
 _DATA_CLASSES = ("22", "23", "P0")  # P0: a trigger's RAISE
 _SCHEMA_STATES = ("08P01", "22P03")  # a value in the binary form of another type than the column's
@@ -43,7 +44,8 @@ _PASSING = (
 
 _SESSION = (
     "SET client_encoding = 'UTF8'; SET standard_conforming_strings = on; SET TimeZone = 'UTC'; "
-    "SET tcp_user_timeout = 30000; SET tcp_keepalives_idle = 15"
+    "SET tcp_user_timeout = 30000; SET tcp_keepalives_idle = 15; "
+    "SELECT set_config('semel.lock_timeout', current_setting('lock_timeout'), false)"
 )
 _QUERY_OPTIONS = {StatementOptions.USE_COPY.value: "false"}  # a result comes whole, or an error
 
@@ -63,6 +65,10 @@ class DataRefused(ServiceError):
 
 class SchemaChanged(ServiceError):
     """A table or column is not what the catalog said."""
+
+
+class LockTimeout(TransientError):
+    """Another session has held a lock for too long."""
 
 
 class Connection:
@@ -198,7 +204,8 @@ class Connection:
         self._stages.clear()
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            with suppress(adbc_driver_manager.Error):  # the session may be lost already
+            # The session may be lost already, or hang in a statement of another thread.
+            with suppress(adbc_driver_manager.Error, RuntimeError):
                 connection.close()
 
     def _begin(self) -> None:
@@ -245,6 +252,8 @@ class Connection:
             return SchemaChanged(text)
         if state.startswith(_DATA_CLASSES) or state == "21000":
             return DataRefused(state, text)
+        if state == _LOCK_TIMEOUT:
+            return LockTimeout(text)
         lost = not state and isinstance(error, adbc_driver_manager.OperationalError)
         if lost or state.startswith(_TRANSIENT_CLASSES) or state in _TRANSIENT_STATES:
             return TransientError(text)

@@ -58,7 +58,11 @@ _RANGES = """SELECT * FROM jsonb_to_recordset({ranges}) AS r(
     topic text, partition integer, from_offset bigint, until_offset bigint,
     read bigint, written bigint, filtered bigint, failed bigint, lost bigint)"""
 
-_ADVANCE = f"""WITH r AS ({_RANGES})
+_UNTIMED = "set_config('lock_timeout', current_setting('semel.lock_timeout'), true)"
+
+# The wait for the ledger's rows is bounded, that for others is not. In one statement, as it costs
+# no other round trip; it returns a row for each range that was moved.
+_ADVANCE = f"""WITH r AS ({_RANGES}), moved AS (
     UPDATE {OFFSETS} o SET
         position = r.until_offset,
         records_read = o.records_read + r.read,
@@ -69,7 +73,9 @@ _ADVANCE = f"""WITH r AS ({_RANGES})
         updated_at = now()
     FROM r
     WHERE o.connector = {{connector}} AND o.topic = r.topic AND o.partition = r.partition
-    {{check}}"""
+    {{check}}
+    RETURNING 1)
+SELECT {_UNTIMED} FROM (SELECT count(*) AS n FROM moved) AS m, generate_series(1, m.n)"""
 _CHECK = "AND o.position = r.from_offset"
 
 _HOLES = f"""WITH r AS ({_RANGES})
@@ -90,9 +96,10 @@ _START = f"""WITH r AS ({_RANGES})
 class PostgresLedger:
     """The ledger of one connector, on a connection whose transactions the caller opens."""
 
-    def __init__(self, connection: Connection, connector: str) -> None:
+    def __init__(self, connection: Connection, connector: str, patience_ms: int) -> None:
         self._connection = connection
         self._connector = connector
+        self._timed = f"SET LOCAL lock_timeout = {patience_ms}"
 
     @property
     def connector(self) -> str:
@@ -110,10 +117,14 @@ class PostgresLedger:
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         """The compare-and-set, inside the open transaction. Updating first also locks the rows:
         a second writer waits here and then finds that it has lost.
+
+        Raises:
+            LockTimeout: another session holds the rows.
         """
         payload = _payload(advances)
         check = "" if ledger_check_disabled() else _CHECK
-        matched = self._connection.execute(self._filled(_ADVANCE, payload, check=check))
+        statement = self._filled(_ADVANCE, payload, check=check)
+        matched = self._connection.execute(f"{self._timed}; {statement}")
         if matched == 0:
             return self._replayed(advances, payload)
         if matched != len(advances):  # also -1, from a driver that reports no counts
@@ -128,7 +139,9 @@ class PostgresLedger:
 
     def guard(self, advances: Sequence[Advance]) -> Outcome:
         """Judge without moving, and hold the rows still until the transaction ends."""
+        self._connection.execute(self._timed)
         stored = self._positions(_payload(advances), lock="FOR UPDATE OF o")
+        self._connection.execute(f"SELECT {_UNTIMED}")
         return judge(self._connector, stored, [a.range for a in advances])
 
     def _replayed(self, advances: Sequence[Advance], payload: str) -> Outcome:
