@@ -24,6 +24,7 @@ NEEDED = {
     "bootstrap.servers": "kafka:9092",
     "connection.url": "jdbc:postgresql://db/shop",
 }
+EXAMPLES = Path(__file__).parent.parent / "examples"
 KEYED = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "id"}
 
 
@@ -99,9 +100,9 @@ def test_every_alias_sets_the_same_field(section: type, field: str, name: str, a
         value = "kafka"
     if field == "naming_strategies":
         value = "DefaultTableNamingStrategy"
-    raw = {k: v for k, v in NEEDED.items() if k != name}
     if field == "time_zone":
         value = "Etc/UTC"
+    raw = {k: v for k, v in NEEDED.items() if k != name}
     assert getattr(read(section, raw | {alias: value}), field) == getattr(
         read(section, raw | {name: value}), field
     )
@@ -243,10 +244,10 @@ def test_dead_letters_go_to_one_place() -> None:
             r"fields.whitelist and field.exclude.list exclude each other",
         ),
         ({"topics.to.tables.mapping": "a:b,c"}, r"must hold topic:table pairs"),
-        ({"table.name.format": "${source.table}"}, r"only \$\{topic\} can be filled in"),
         ({"table.name.format": "${source.table}"}, r"topics\.to\.tables\.mapping"),
         ({"db.timezone": "Europe/Berlin"}, r"db\.timezone=Europe/Berlin: times are stored in UTC"),
         ({"database.time_zone": "+02:00"}, r"times are stored in UTC"),
+        ({"table.name.format": "${source.table}"}, r"only \$\{topic\} can be filled in"),
         (
             {"collection.naming.strategy": "com.acme.Names"},
             r"naming strategy com.acme.Names is not available",
@@ -259,7 +260,6 @@ def test_what_the_sink_cannot_keep_is_refused(more: Mapping[str, str], message: 
         read(PostgresConfig, NEEDED | dict(more))
 
 
-# Keys that nobody knows
 @pytest.mark.parametrize("where", ["topic.name", "table"])
 def test_dead_letters_that_will_not_be_written_are_warned_of(where: str) -> None:
     raw = {**NEEDED, f"errors.deadletterqueue.{where}": "dead"}
@@ -276,6 +276,7 @@ def test_the_examples_are_valid_and_exactly_once(path: Path) -> None:
     assert str(planned.guarantee) == "exactly-once (transactional)"
 
 
+# Keys that nobody knows
 
 
 def test_unknown_keys_are_told_with_the_nearest_known_one() -> None:

@@ -217,6 +217,18 @@ def test_a_transform_that_raises_for_one_record_fails_only_that_one(
     assert ids(config["connection.url"], "other") == list(range(30))
 
 
+def test_a_transform_written_for_dataframes_is_a_mistake_not_a_bad_record(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead", "engine": "direct"}
+    config = configure(source, keys)
+    produce(source, records(5))
+    with pytest.raises(ConfigError, match=r"asks for where.*engine=micro-batch"):
+        caught_up(config, lambda df: df.where("id > 3"))
+    assert sql(config["connection.url"], "SELECT count(*) FROM dead") == [0]
+
+
 def refuse_thirty(batch: pa.RecordBatch) -> pa.RecordBatch:
     if 30 in batch.column("id").to_pylist():
         raise ValueError("not thirty")

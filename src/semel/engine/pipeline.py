@@ -207,7 +207,16 @@ class Pipeline:
     def _apply(self, rows: pa.Table) -> pa.Table:
         assert self._transform is not None
         batch = rows.combine_chunks().to_batches()[0]
-        result = self._transform(batch)
+        try:
+            result = self._transform(batch)
+        except AttributeError as error:
+            if error.obj is not batch:
+                raise
+            raise ConfigError(
+                f"the transform asks for {error.name}, which a pyarrow.RecordBatch does not have. "
+                "To be given a Spark DataFrame, set engine=micro-batch, or annotate it with "
+                "DataFrame"
+            ) from None
         if isinstance(result, pa.RecordBatch):
             result = pa.Table.from_batches([result])
         if not isinstance(result, pa.Table):
