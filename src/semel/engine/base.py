@@ -45,6 +45,12 @@ class Run:
     until_caught_up: bool = False
     observe: Callable[[Progress], None] = lambda _progress: None
 
+    def over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
+        """Whether it was asked to stop, or was to end at ``targets`` and has reached them."""
+        at = progress.positions
+        caught_up = all(at.get(tp, 0) >= end for tp, end in targets.items())
+        return self.stop.is_set() or (self.until_caught_up and caught_up)
+
 
 _NOT_THERE = re.compile(r"No module named '([\w.]+)'")
 

@@ -101,7 +101,7 @@ class DirectEngine:
             job = _Job(self._spark, spec, self._progress.restarts)
             started = time.monotonic()
             self._watch(server, job, targets)
-            if self._error is not None or self._run.stop.is_set() or self._caught_up(targets):
+            if self._error is not None or self._run.over(self._progress, targets):
                 return
             if time.monotonic() - started > _BACKOFF[1]:
                 backoff = _BACKOFF[0]
@@ -123,7 +123,7 @@ class DirectEngine:
         while not job.ended:
             self._listen(server)
             self._run.observe(self._progress)
-            done = self._error is not None or self._run.stop.is_set() or self._caught_up(targets)
+            done = self._error is not None or self._run.over(self._progress, targets)
             if done and deadline is None:
                 server.stop_tasks()
                 deadline = time.monotonic() + _SETTLE
@@ -134,12 +134,6 @@ class DirectEngine:
         if missing is not None:
             self._end(missing)
         self._run.observe(self._progress)
-
-    def _caught_up(self, targets: Mapping[TopicPartition, int]) -> bool:
-        if not self._run.until_caught_up:
-            return False
-        seen = self._progress.positions
-        return all(seen.get(tp, 0) >= end for tp, end in targets.items())
 
     def _listen(self, server: ControlServer, wait: float = 0.1) -> None:
         try:

@@ -102,13 +102,13 @@ class MicroBatchEngine:
                 self._failure = str(error)
             else:
                 unanswered = 0
-                if self._caught_up(targets):
+                if self._run.over(self._progress, targets):
                     return
                 batches.enter(positions)
                 self._query(batches, positions)
                 if self._error is not None:
                     raise self._error
-                if self._run.stop.is_set() or self._caught_up(targets):
+                if self._run.over(self._progress, targets):
                     return
             if time.monotonic() - started > _BACKOFF[1]:
                 backoff = _BACKOFF[0]
@@ -141,12 +141,6 @@ class MicroBatchEngine:
         found = ranges.positions(run.connector, run.sink, run.cluster, partitions)
         self._progress.positions |= found
         return found
-
-    def _caught_up(self, targets: Mapping[TopicPartition, int]) -> bool:
-        if not self._run.until_caught_up:
-            return False
-        seen = self._progress.positions
-        return all(seen.get(tp, 0) >= end for tp, end in targets.items())
 
     # The query
 
