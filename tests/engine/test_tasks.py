@@ -269,11 +269,12 @@ class _BrokenTask:
         self._run_task(*arguments)  # type: ignore[operator]
 
 
-def test_a_fenced_task_of_an_earlier_attempt_does_not_end_the_run() -> None:
+def test_a_fenced_or_failed_task_of_an_earlier_attempt_does_not_end_the_run() -> None:
     engine = direct.DirectEngine.__new__(direct.DirectEngine)
     engine._newest, engine._error = {}, None
     engine._hear(Report("log", task=0, attempt=1))
     engine._hear(Report("fenced", task=0, attempt=0, message="an old one"))
+    engine._hear(Report("failed", task=0, attempt=0, error="ServiceError", message="an old one"))
     assert engine._error is None
     engine._hear(Report("fenced", task=0, attempt=1, message="the newest one"))
     assert isinstance(engine._error, Fenced)

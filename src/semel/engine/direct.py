@@ -148,13 +148,13 @@ class DirectEngine:
         self._newest[report.task] = max(report.attempt, self._newest.get(report.task, -1))
         if report.kind == "log":
             log.warning("task %d: %s", report.task, report.message)
-        elif report.kind == "fenced":
-            # A frozen task that wakes up after Spark has replaced it is fenced by its successor,
-            # not by another run.
-            if report.attempt == self._newest[report.task]:
+        elif report.attempt == self._newest[report.task]:
+            # One that was frozen and is replaced has nothing to say of the connector: it was fenced
+            # by its successor, and what fails for good fails for that one too.
+            if report.kind == "fenced":
                 self._end(Fenced(report.message))
-        elif report.kind == "failed":
-            self._end(rebuild(report))
+            elif report.kind == "failed":
+                self._end(rebuild(report))
         if report.kind in ("progress", "assigned"):
             self._count(report)
 
