@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,14 +116,24 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 class TestFencedTask:
     """What the drill's broker outages brought to light."""
 
-    @pytest.mark.parametrize("lost", [True, False])
+    @pytest.mark.parametrize(
+        ("lost", "stopped", "expected"),
+        [
+            pytest.param(False, False, ["fenced"], id="another run"),
+            pytest.param(True, False, ["log"], id="nobody else was fenced"),
+            pytest.param(True, True, ["log", "stopped"], id="another run, as other tasks know"),
+        ],
+    )
     def test_a_lost_session_is_not_taken_for_another_run(
-        self, lost: bool, monkeypatch: pytest.MonkeyPatch
+        self, lost: bool, stopped: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         told: list[str] = []
 
         class Line:
-            def __init__(self, _address: object) -> None: ...
+            def __init__(self, _address: object) -> None:
+                self.stop = threading.Event()
+                if stopped:
+                    self.stop.set()
 
             def send(self, report: Report) -> None:
                 told.append(report.kind)
@@ -131,6 +142,7 @@ class TestFencedTask:
 
         class Doomed:
             lost_its_session = lost
+            heartbeats = 0.1
 
             def __init__(self, *_arguments: object) -> None: ...
 
@@ -140,12 +152,12 @@ class TestFencedTask:
         monkeypatch.setattr(task, "ControlLine", Line)
         monkeypatch.setattr(task, "Task", Doomed)
         spec: Any = SimpleNamespace(environment={}, control=None)
-        if lost:  # Spark starts it again
+        if lost and not stopped:  # Spark starts it again
             with pytest.raises(Fenced):
                 task.run_task(spec, 0, 0)
         else:
             task.run_task(spec, 0, 0)
-        assert told == (["log"] if lost else ["fenced"])
+        assert told == expected
 
 
 @pytest.mark.integration

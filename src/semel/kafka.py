@@ -81,7 +81,12 @@ def client_config(connector: ConnectorConfig, raw: Mapping[str, str], kind: str)
             f"connector {connector.name}: consumer.override.isolation.level={isolation}: semel "
             "reads committed records only; an aborted transaction's are none. Remove it"
         )
-    config: dict[str, Any] = {"bootstrap.servers": connector.bootstrap_servers}
+    config: dict[str, Any] = {
+        "bootstrap.servers": connector.bootstrap_servers,
+        # Once no broker has answered for a while, librdkafka (2.16) would give up all that it has
+        # heard of and begin anew, and then wait for the group's coordinator for ever.
+        "metadata.recovery.strategy": "none",
+    }
     try:
         overrides = security.librdkafka(overrides)
     except ConfigError as error:

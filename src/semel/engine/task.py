@@ -97,6 +97,8 @@ class Task:
         config = consumer_config(connector, spec.raw, index)
         self._consumer = Consumer(config, logger=log)
         self._metadata_age = float(config[METADATA_AGE]) / 1000
+        self.heartbeats = 2 * float(config.get("heartbeat.interval.ms", 3000)) / 1000
+        """Seconds in which every task finds out that its place in the group was taken."""
         self._committer = Committer(
             connector, spec.raw, spec.guarantee, self._sink, line, index, self._tell
         )
@@ -442,8 +444,8 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
 
     Errors that end the connector are told to the driver, not raised: Spark would only try again. So
     is an error that nobody expected: it would most likely come again too. A task that was fenced
-    after it had lost its session is started again: if another run is at work, one of both will be
-    fenced next without that excuse.
+    after it had lost its session is started again, unless another task of this run is fenced
+    meanwhile without that excuse: then another run is at work, and must not be fenced in turn.
     """
     os.environ.update(spec.environment)
     # Automatic collections walk over all messages of a poll again and again, for nearly half the
@@ -466,7 +468,10 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     except Fenced as error:
         if task is not None and task.lost_its_session:
             tell("log", f"lost its session and starts again ({error})")
-            raise  # Spark starts it again, unless it has done so already
+            if not line.stop.wait(task.heartbeats):
+                raise  # Spark starts it again, unless it has done so already
+            tell("stopped")
+            return
         tell("fenced", str(error), "Fenced")
     except SemelError as error:
         tell("failed", str(error), type(error).__name__)
