@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from semel.errors import ConfigError
+
 DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
 """The exception that Kafka Connect's converters raise, for the headers of dead letters."""
 
@@ -68,6 +70,18 @@ class Converter(ABC):
             ConfigError: a value that cannot be used.
         """
         return cls()
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        """The inverse of :meth:`decode`, for a sink that writes bytes: a struct array, or an array
+        of a primitive type, to a binary array.
+
+        Raises:
+            ConfigError: the converter only reads, or cannot write these.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} cannot write what a transform returns. Use JsonConverter, or "
+            "let the transform return one column of bytes, named value"
+        )
 
     def infer(self, values: pa.Array) -> pa.Schema | None:
         """The fields found in a sample, or None when values are not objects."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from semel.converters import ddl
+from semel.converters import ddl, json_write
 from semel.converters.base import Converter, Decoded
 from semel.converters.json_envelope import EnvelopeReader
 from semel.converters.json_plain import PlainReader
@@ -54,6 +54,9 @@ class JsonConverter(Converter):
             )
         schema = ddl.parse(declared, where=f"{where}.schema") if declared else None
         return cls(enable != "false", schema, evolve)
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        return json_write.encode(values, envelope=self._envelopes is not None)
 
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
         text, failures = as_text(values)

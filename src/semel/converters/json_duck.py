@@ -138,3 +138,23 @@ def _long_decimals(unscaled: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
         for value in unscaled.to_pylist()
     ]
     return pa.array(numbers, wanted)
+
+
+def strings(text: pa.Array) -> pa.Array:
+    """Each text as a JSON string."""
+    return _column("to_json(v)::VARCHAR", text)
+
+
+def numbers(values: pa.Array) -> pa.Array:
+    """Each finite number as JSON."""
+    return _column("to_json(v)::VARCHAR", values)
+
+
+def base64_strings(values: pa.Array) -> pa.Array:
+    """Bytes as a JSON string of base64."""
+    return _column("""'"' || to_base64(v) || '"'""", values)
+
+
+def _column(expression: str, values: pa.Array) -> pa.Array:
+    found = _query([f"{expression} AS t"], values).column(0)
+    return found.combine_chunks().cast(pa.string())

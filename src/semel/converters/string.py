@@ -14,3 +14,10 @@ class StringConverter(Converter):
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
         text, failures = as_text(values)
         return Decoded(text, failures)
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        if pa.types.is_struct(values.type) and values.type.num_fields == 1:
+            values = values.flatten()[0]
+        if pa.types.is_nested(values.type):
+            return super().encode(values)
+        return values.cast(pa.string()).cast(pa.binary())
