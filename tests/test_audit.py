@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame
 
-from semel import failpoints
+from semel import failpoints, reader
 from semel.audit import audit
 from semel.embedded import Kafka
-from semel.engine import reader
 from semel.errors import ConfigError
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, points, start

@@ -29,10 +29,10 @@ import pyarrow.compute as pc
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll, by_topic
-from semel.engine.reader import read_ranges
 from semel.errors import OffsetOutOfRange
 from semel.kafka import Cluster, client_config
 from semel.ledger import LedgerEntry, TopicPartition
+from semel.reader import read_ranges
 from semel.run import Plan, plan
 from semel.sinks.base import Snapshot
 
@@ -235,7 +235,7 @@ class _Auditor:
         untraced = min(missing, self._untraced.get(target, 0))
         if untraced:
             self._untraced[target] -= untraced
-        if self._planned.sink.only_updates:
+        if self._planned.sink.only_updates or tp.topic in self._snapshot.incomplete:
             untraced = missing
         unknown += untraced
         missing -= untraced
@@ -294,10 +294,11 @@ class _Auditor:
         for entry in self._entries.values():
             target = self._snapshot.targets[entry.topic]
             written[target] = written.get(target, 0) + entry.rows_written
+        dropped = {self._snapshot.targets[t] for t in self._snapshot.incomplete}
         return {
             target: (max(0, written[target] - rows), max(0, rows - written[target]))
             for target, rows in self._snapshot.rows.items()
-            if target in written
+            if target in written and target not in dropped
         }
 
 

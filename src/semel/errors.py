@@ -35,6 +35,11 @@ class Fenced(LedgerConflict):
     """Another run of the same connector has taken over."""
 
 
+class NotAssigned(LedgerConflict):
+    """The task's partitions may be another task's by now: the group's present generation does not
+    show them as its own. It must hear from the group before it goes on."""
+
+
 class BadRecord(SemelError):
     """A record that cannot be converted or does not fit, with ``errors.tolerance=none``."""
 

@@ -15,12 +15,18 @@ from confluent_kafka import (
     KafkaException,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
 
 from semel import security
 from semel.config import ConnectorConfig, under
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.ledger import TopicPartition
+from semel.records import DeadLetter
 
 _TIMEOUT = 20.0
 _GONE_AFTER = 3.0
@@ -31,6 +37,11 @@ _JAVA_NAMES: dict[str, str | None] = {
     "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "max.partition.fetch.bytes": "max.partition.fetch.bytes",
+    "max.request.size": "message.max.bytes",
+    "buffer.memory": None,
+    "max.block.ms": None,
+    "key.serializer": None,
+    "value.serializer": None,
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "connections.max.idle.ms": "connections.max.idle.ms",
@@ -53,6 +64,15 @@ _REFUSED = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
+
+Header = tuple[str, bytes | None]
+Headers = list[Header]
+
+ERRORS = "__connect.errors."
+"""What the names of a dead letter's context headers begin with."""
+
+SEEK_AGAIN = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+"""Errors after which the position must be looked up, and judged, again."""
 
 RESERVED = ("group.id", "group.instance.id", "enable.auto.commit", "partition.assignment.strategy")
 """Consumer keys that the engine sets; overriding them would break the guarantee."""
@@ -116,8 +136,26 @@ def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
             ) from None
 
 
+def error_headers(connector: ConnectorConfig, letter: DeadLetter, task: int) -> Headers:
+    """The headers that Kafka Connect gives to a dead letter (KIP-298), if they are wanted."""
+    if not connector.dead_letter_headers:
+        return []
+    context = {
+        "topic": letter.topic,
+        "partition": str(letter.partition),
+        "offset": str(letter.offset),
+        "connector.name": connector.name,
+        "task.id": str(task),
+        "stage": letter.stage,
+        "class.name": connector.connector_class,
+        "exception.class.name": letter.exception,
+        "exception.message": letter.message,
+    }
+    return [(f"{ERRORS}{k}", v.encode()) for k, v in context.items()]
+
+
 class Cluster:
-    """Questions to a Kafka cluster about topics, offsets and groups. Creates nothing.
+    """Questions to a Kafka cluster about topics, offsets and groups.
 
     Every question may raise TransientError when no broker answers in time (it may pass), and
     ServiceError when one refuses.
@@ -125,11 +163,19 @@ class Cluster:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._servers = config["bootstrap.servers"]
-        self._config = {**config, "log_level": 0}
+        self._config = config
         self._admin = self._connected()
 
     def _connected(self) -> AdminClient:
-        return AdminClient(self._config, logger=_quiet())
+        return admin_client(self._config)
+
+    def cluster_id(self) -> str:
+        """What tells this cluster from others, whatever names its brokers have."""
+        try:
+            found = self._admin.describe_cluster(request_timeout=_TIMEOUT).result()
+        except KafkaException as error:
+            raise self._failed(error) from None
+        return str(found.cluster_id)
 
     def topics(self) -> dict[str, int]:
         """Every topic with its number of partitions."""
@@ -207,6 +253,38 @@ class Cluster:
             raise self._failed(error) from None
         return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
+    def create_topic(self, name: str, partitions: int, replication: int = -1) -> None:
+        """Create a topic unless it is there; -1 leaves the replication to the brokers.
+
+        Raises:
+            ServiceError: it cannot be created.
+        """
+        if name in self.topics():
+            return
+        topic = NewTopic(name, partitions, replication)
+        try:
+            answer = self._admin.create_topics(
+                [topic], operation_timeout=_TIMEOUT, request_timeout=_TIMEOUT
+            )
+            answer[name].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise ServiceError(
+                    f"cannot create topic {name} in Kafka at {self._servers}: {error.args[0].str()}"
+                ) from None
+
+    def largest_batch(self, topic: str) -> int | None:
+        """How many bytes a topic takes at once; None where that may not be asked."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            answer = self._admin.describe_configs([resource], request_timeout=_TIMEOUT)
+            return int(str(answer[resource].result()["max.message.bytes"].value))
+        except KafkaException as error:
+            found = self._failed(error)
+            if isinstance(found, TransientError):
+                raise found from None
+            return None
+
     def compacted(self, topics: Iterable[str]) -> set[str]:
         """Those of the topics in which a later record of a key may replace an earlier one."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, t) for t in topics]
@@ -228,18 +306,28 @@ class Cluster:
         return sorted(g.group_id for g in listed.valid if g.group_id.startswith(prefix))
 
     def _failed(self, error: KafkaException) -> SemelError:
-        cause = error.args[0]
-        if cause.code() in _REFUSED:
-            return ServiceError(f"Kafka at {self._servers} refuses: {cause.str()}")
-        if cause.code() in _GONE:
-            return ServiceError(
-                f"Kafka at {self._servers}: {cause.str()}. Was a topic deleted, or created again "
-                "with fewer partitions?"
-            )
-        return TransientError(
-            f"no Kafka broker answers at {self._servers}: {cause.str()}. Check bootstrap.servers "
-            "and that the broker runs"
+        return failure(self._servers, error)
+
+
+def failure(servers: str, error: KafkaException) -> SemelError:
+    """What the error of a question to a cluster means."""
+    cause = error.args[0]
+    if cause.code() in _REFUSED:
+        return ServiceError(f"Kafka at {servers} refuses: {cause.str()}")
+    if cause.code() in _GONE:
+        return ServiceError(
+            f"Kafka at {servers}: {cause.str()}. Was a topic deleted, or created again with fewer "
+            "partitions?"
         )
+    return TransientError(
+        f"no Kafka broker answers at {servers}: {cause.str()}. Check bootstrap.servers and that "
+        "the broker runs"
+    )
+
+
+def admin_client(config: Mapping[str, Any]) -> AdminClient:
+    """An admin client that logs nothing."""
+    return AdminClient({**config, "log_level": 0}, logger=_quiet())
 
 
 def _quiet() -> Any:

@@ -14,7 +14,7 @@ offsets with results in one transaction, and check that they are increasing with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -92,6 +92,19 @@ class LedgerEntry:
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+    def after(self, advance: Advance, at: str) -> LedgerEntry:
+        """The entry once ``advance`` has been applied."""
+        return replace(
+            self,
+            position=advance.range.until_offset,
+            records_read=self.records_read + advance.read,
+            rows_written=self.rows_written + advance.written,
+            records_filtered=self.records_filtered + advance.filtered,
+            records_failed=self.records_failed + advance.failed,
+            records_lost=self.records_lost + advance.lost,
+            updated_at=at,
+        )
 
 
 class Outcome(Enum):

@@ -2,7 +2,7 @@
 
 A *raw batch* has the columns of Spark's Kafka source that semel uses: ``key`` and ``value``
 (binary), ``partition`` (int32), ``offset`` (int64), and ``timestamp`` (timestamp[ms, UTC]) and
-``headers`` where they are wanted.
+``headers`` (key and value of each) where they are wanted.
 
 A *converted batch* has the value's fields as columns, followed by metadata columns whose names
 start with ``__connect_``, the names that JDBC sinks give to Kafka coordinates. A transform may
@@ -20,10 +20,12 @@ TOPIC = "__connect_topic"
 PARTITION = "__connect_partition"
 OFFSET = "__connect_offset"
 TIMESTAMP = "__connect_timestamp"
+HEADERS = "__connect_headers"
 KEY = "__connect_key"
-METADATA = (TOPIC, PARTITION, OFFSET, TIMESTAMP, KEY)
+METADATA = (TOPIC, PARTITION, OFFSET, TIMESTAMP, HEADERS, KEY)
 
 TIMESTAMP_TYPE = pa.timestamp("ms", "UTC")
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 METADATA_TYPES: dict[str, pa.DataType] = {
     TOPIC: pa.string(),
     PARTITION: pa.int32(),

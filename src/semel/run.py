@@ -63,6 +63,8 @@ def plan(
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
     connector = read(ConnectorConfig, raw)
     found = sink_class(connector.connector_class)
+    raw = {**found.defaults, **raw}
+    connector = read(ConnectorConfig, raw)
     warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored)
     sink = found(connector, raw)
     guarantee = delivery.resolve(connector.delivery, connector.delivery_mechanism, sink.support())
@@ -76,7 +78,14 @@ def plan(
     warnings += _without_effect(connector)
     check_clients(connector, raw)
     _check_dead_letter_topic(connector)
-    return Plan(connector, raw, sink, guarantee, _engine(connector, transform), warnings)
+    engine = _engine(connector, transform)
+    if engine not in found.engines:
+        raise ConfigError(
+            f"connector {connector.name}: the {connector.connector_class} sink does not run on "
+            f"engine={engine}. Set engine={' or '.join(sorted(found.engines))}"
+            + (", and give the transform a pyarrow.RecordBatch" if transform else "")
+        )
+    return Plan(connector, raw, sink, guarantee, engine, warnings)
 
 
 def run(

@@ -9,10 +9,10 @@ import time
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from semel.engine.reader import read_ranges
 
 from semel.audit import audit
 from semel.embedded import Kafka
-from semel.engine.reader import read_ranges
 from semel.errors import OffsetOutOfRange, SemelError
 from semel.ledger import TopicPartition
 from semel.run import plan

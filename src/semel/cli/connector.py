@@ -33,6 +33,11 @@ Bootstrap = Annotated[
         help="Kafka brokers, for configurations that leave them to the Connect worker.",
     ),
 ]
+_SERVERS = (
+    "bootstrap.servers",
+    "kafka.bootstrap.servers",
+    "consumer.override.bootstrap.servers",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +52,7 @@ def with_servers(source: Path, servers: str) -> dict[str, str]:
     from semel.config import load
 
     raw = load(source)
-    if servers and not any(k.endswith("bootstrap.servers") for k in raw):
+    if servers and not any(k in raw for k in _SERVERS):
         raw["bootstrap.servers"] = servers
     return raw
 
@@ -153,6 +158,13 @@ def _facts(planned: Plan) -> dict[str, Any]:
             if guarantee.mechanism is not None and guarantee.mechanism.value == "transactional"
             else f"bad records go to table {connector.dead_letter_table} with the results"
         )
+    elif connector.dead_letter_topic and planned.sink.takes_dead_letters:
+        bad = (
+            f"bad records go to topic {connector.dead_letter_topic} in the transaction that moves "
+            "the positions past them: exactly once"
+            if guarantee.mechanism is not None
+            else f"bad records go to topic {connector.dead_letter_topic} with the results"
+        )
     elif connector.dead_letter_topic:
         bad = (
             f"bad records go to topic {connector.dead_letter_topic} before the commit: at least "
@@ -163,11 +175,12 @@ def _facts(planned: Plan) -> dict[str, Any]:
     return {
         "name": connector.name,
         "reads": list(connector.topics) or [f"topics matching {connector.topics_regex}"],
+        **planned.sink.describe(),
         "group": connector.group_id,
         "delivery": str(guarantee),
         "because": guarantee.why,
         "bad records": bad,
-        "audit": "exact to the record, from the provenance columns"
+        "audit": "exact to the record, from the provenance of each row"
         if connector.provenance
         else "by counts from the ledger; provenance=true makes it exact to the record",
         "engine": planned.engine,

@@ -87,7 +87,11 @@ class Batcher:
                 if hit is not None
             ]
             poll = poll.only(np.array([hit is None for hit in hits], dtype=bool))
-        raw = poll.raw(key=self._pipeline.wants_key, timestamp=self._pipeline.wants_timestamp)
+        raw = poll.raw(
+            key=self._pipeline.wants_key,
+            timestamp=self._pipeline.wants_timestamp,
+            headers=self._pipeline.wants_headers,
+        )
         converted = self._pipeline.convert(poll.topic, raw)
         letters += [poll.letter(f.index, f.stage, f.exception, f.message) for f in converted.failed]
         return converted.records, letters

@@ -12,8 +12,7 @@ from semel.errors import Fenced, SemelError, ServiceError
 from semel.kafka import client_config
 
 METADATA_AGE = "topic.metadata.refresh.interval.ms"
-SEEK_AGAIN = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-"""Errors after which the position must be looked up, and judged, again."""
+
 
 _FENCED = (KafkaError._FATAL, KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID)
 _REFUSED = (

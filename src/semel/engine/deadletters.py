@@ -10,36 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaError, Producer
 
 from semel.config import ConnectorConfig
 from semel.errors import ServiceError, TransientError
+from semel.kafka import Cluster, error_headers
 from semel.records import DeadLetter
 
 _TIMEOUT = 30.0
 
 
-def create_topic(connector: ConnectorConfig, admin: Mapping[str, Any]) -> None:
+def create_topic(connector: ConnectorConfig, cluster: Cluster) -> None:
     """Create the dead letter topic if it is missing, with one partition, as Connect does.
 
     Raises:
         ServiceError: it cannot be created.
     """
-    name = connector.dead_letter_topic
-    client = AdminClient(dict(admin))
-    if name in client.list_topics(timeout=_TIMEOUT).topics:
-        return
-    topic = NewTopic(name, 1, connector.dead_letter_replication)
     try:
-        client.create_topics([topic], request_timeout=_TIMEOUT)[name].result()
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise ServiceError(
-                f"connector {connector.name}: cannot create the dead letter topic {name}: "
-                f"{error.args[0].str()}. Create it, or set "
-                "errors.deadletterqueue.topic.replication.factor to at most the number of brokers"
-            ) from None
+        cluster.create_topic(connector.dead_letter_topic, 1, connector.dead_letter_replication)
+    except ServiceError as error:
+        raise ServiceError(
+            f"connector {connector.name}: {error}. Create it for the dead letters, or set "
+            "errors.deadletterqueue.topic.replication.factor to at most the number of brokers"
+        ) from None
 
 
 class DeadLetterProducer:
@@ -63,7 +56,7 @@ class DeadLetterProducer:
                 self._connector.dead_letter_topic,
                 key=letter.key,
                 value=letter.value,
-                headers=[*letter.headers, *self._context(letter)],
+                headers=[*letter.headers, *error_headers(self._connector, letter, self._task)],
                 on_delivery=confirmed,
             )
         if self._producer.flush(_TIMEOUT) or failures:
@@ -72,19 +65,3 @@ class DeadLetterProducer:
                 f"connector {self._connector.name}: dead letters could not be written to topic "
                 f"{self._connector.dead_letter_topic}: {reason}"
             )
-
-    def _context(self, letter: DeadLetter) -> list[tuple[str, bytes]]:
-        if not self._connector.dead_letter_headers:
-            return []
-        context = {
-            "topic": letter.topic,
-            "partition": str(letter.partition),
-            "offset": str(letter.offset),
-            "connector.name": self._connector.name,
-            "task.id": str(self._task),
-            "stage": letter.stage,
-            "class.name": self._connector.connector_class,
-            "exception.class.name": letter.exception,
-            "exception.message": letter.message,
-        }
-        return [(f"__connect.errors.{k}", v.encode()) for k, v in context.items()]

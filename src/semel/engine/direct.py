@@ -25,7 +25,6 @@ from semel.engine.deadletters import create_topic
 from semel.engine.pipeline import Transform
 from semel.engine.task import TaskSpec, run_task
 from semel.errors import Fenced, LedgerConflict, SemelError
-from semel.kafka import client_config
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -81,8 +80,8 @@ class DirectEngine:
         topics = run.cluster.matching(run.connector)
         run.sink.prepare(topics)
         run.sink.claim()
-        if run.connector.dead_letter_topic:
-            create_topic(run.connector, client_config(run.connector, run.raw, "admin"))
+        if run.connector.dead_letter_topic and not run.sink.takes_dead_letters:
+            create_topic(run.connector, run.cluster)
         ranges.first_positions(run.connector, run.sink, run.cluster, topics)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)

@@ -38,7 +38,6 @@ from semel.engine.microjob import MicroBatches, Stopped
 from semel.engine.microplan import FrameTransform
 from semel.errors import BadRecord, ConfigError, SemelError, ServiceError, TransientError
 from semel.jars import SPARK_KAFKA
-from semel.kafka import client_config
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -127,7 +126,7 @@ class MicroBatchEngine:
         run.sink.prepare(topics)
         run.sink.claim()
         if run.connector.dead_letter_topic:
-            create_topic(run.connector, client_config(run.connector, run.raw, "admin"))
+            create_topic(run.connector, run.cluster)
         ranges.first_positions(run.connector, run.sink, run.cluster, topics)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
         return run.cluster.latest(partitions) if run.until_caught_up else {}

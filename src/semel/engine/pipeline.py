@@ -79,14 +79,24 @@ class Pipeline:
 
     @property
     def wants_timestamp(self) -> bool:
-        return self._connector.provenance or self._transforms
+        carried = records.TIMESTAMP in self._sink.carries
+        return self._connector.provenance or self._transforms or carried
+
+    @property
+    def wants_headers(self) -> bool:
+        return records.HEADERS in self._sink.carries
+
+    @property
+    def passes_bytes(self) -> bool:
+        """Whether keys and values reach the sink as they came: nothing changes them."""
+        return self._sink.takes_bytes and not self._transforms
 
     def schema(self, topic: str) -> pa.Schema | None:
         """The fields to look for in values: the driver's inference, else the target's columns.
 
-        With a transform the target's columns say nothing of the values.
+        With a transform the target's columns say nothing of the values; one of bytes has none.
         """
-        if topic not in self._schemas and not self._transforms:
+        if topic not in self._schemas and not self._transforms and not self._sink.takes_bytes:
             found = self._target(topic)
             if found is not None:
                 self._schemas[topic] = found
@@ -107,6 +117,8 @@ class Pipeline:
         gone = np.zeros(raw.num_rows, dtype=bool)
         gone[list(failed)] = True
         null = values.is_null().to_numpy(zero_copy_only=False)
+        if self.passes_bytes:  # decoding has shown that they are good
+            keys, values = raw.column("key"), raw.column("value").combine_chunks()
         metadata = self._metadata(topic, raw, keys)
         index = np.flatnonzero(~null & ~gone)
         rows = self._flatten(values, metadata, index)
@@ -154,6 +166,8 @@ class Pipeline:
         }
         if self.wants_timestamp:
             columns[records.TIMESTAMP] = raw.column("timestamp")
+        if self.wants_headers:
+            columns[records.HEADERS] = raw.column("headers")
         columns[records.KEY] = keys
         return pa.table(columns)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from semel.ledger import Advance, OffsetRange, TopicPartition
-from semel.records import TIMESTAMP_TYPE, DeadLetter
+from semel.records import HEADERS_TYPE, TIMESTAMP_TYPE, DeadLetter
 
 _TIMESTAMP = operator.itemgetter(1)
 
@@ -29,7 +29,7 @@ class RawRecords(Protocol):
     @property
     def offsets(self) -> np.ndarray: ...
 
-    def raw(self, *, key: bool, timestamp: bool) -> pa.Table:
+    def raw(self, *, key: bool, timestamp: bool, headers: bool = False) -> pa.Table:
         """The raw batch (see :mod:`semel.records`) with the columns that are wanted."""
         ...
 
@@ -51,7 +51,7 @@ class TopicPoll:
     partitions: np.ndarray
     offsets: np.ndarray
 
-    def raw(self, *, key: bool, timestamp: bool) -> pa.Table:
+    def raw(self, *, key: bool, timestamp: bool, headers: bool = False) -> pa.Table:
         columns = {
             "value": pa.array(list(map(Message.value, self.messages)), pa.binary()),
             "partition": pa.array(self.partitions),
@@ -62,6 +62,11 @@ class TopicPoll:
         if timestamp:
             stamps = list(map(_TIMESTAMP, map(Message.timestamp, self.messages)))
             columns["timestamp"] = pa.array(stamps, pa.int64()).cast(TIMESTAMP_TYPE)
+        if headers:
+            found = list(map(Message.headers, self.messages))
+            columns["headers"] = (
+                pa.array(found, HEADERS_TYPE) if any(found) else pa.nulls(len(found), HEADERS_TYPE)
+            )
         return pa.table(columns)
 
     def only(self, keep: np.ndarray) -> TopicPoll:
@@ -107,8 +112,9 @@ class TopicTable:
     def offsets(self) -> np.ndarray:
         return np.asarray(self.table.column("offset"))
 
-    def raw(self, *, key: bool, timestamp: bool) -> pa.Table:
-        names = ["value", "partition", "offset", *(["key"] if key else [])]
+    def raw(self, *, key: bool, timestamp: bool, headers: bool = False) -> pa.Table:
+        names = ["value", "partition", "offset"]
+        names += ["key"] * key + ["headers"] * headers
         columns = {n: self.table.column(n) for n in names}
         for name in {"key", "value"} & columns.keys():
             columns[name] = columns[name].cast(pa.binary())

@@ -11,9 +11,9 @@ import pyarrow as pa
 from semel.config import ConnectorConfig
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import by_topic
-from semel.engine.reader import read_ranges
 from semel.kafka import Cluster
 from semel.ledger import TopicPartition
+from semel.reader import read_ranges
 from semel.sinks.base import Sink
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ def schemas(
     """
     found: dict[str, pa.Schema] = {}
     pipeline = Pipeline(connector, raw, sink, target=sink.schema, transform=transform)
+    if pipeline.passes_bytes:
+        return found
     unknown = [t for t in sorted({tp.topic for tp in positions}) if pipeline.schema(t) is None]
     for topic in unknown:
         sample = _sample(connector, raw, cluster, topic, positions)
@@ -85,7 +87,9 @@ def _sample(
     latest = cluster.latest(mine)
     ends = {tp: min(latest[tp], at + share) for tp, at in mine.items()}
     messages = [*itertools.chain.from_iterable(read_ranges(connector, raw, mine, ends))]
-    return by_topic(messages)[0].raw(key=True, timestamp=True) if messages else None
+    if not messages:
+        return None
+    return by_topic(messages)[0].raw(key=True, timestamp=True, headers=True)
 
 
 def _infer(pipeline: Pipeline, topic: str, sample: pa.Table) -> pa.Schema | None:

@@ -28,16 +28,24 @@ from semel.delivery import Guarantee
 from semel.engine import ranges
 from semel.engine.batch import Batch, Batcher, bad_record
 from semel.engine.committer import Committer
-from semel.engine.consumer import METADATA_AGE, SEEK_AGAIN, consumer_config, raised, translated
+from semel.engine.consumer import METADATA_AGE, consumer_config, raised, translated
 from semel.engine.control import Address, ControlLine, Report
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
-from semel.errors import Fenced, LedgerConflict, SemelError, ServiceError, TransientError
+from semel.errors import (
+    Fenced,
+    LedgerConflict,
+    NotAssigned,
+    SemelError,
+    ServiceError,
+    TransientError,
+)
 from semel.failpoints import hit
-from semel.kafka import Cluster, client_config
+from semel.kafka import SEEK_AGAIN, Cluster, client_config
 from semel.ledger import TopicPartition
 from semel.records import Rejected, RowsRejected
 from semel.sinks import sink_class
+from semel.sinks.base import Membership
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +114,7 @@ class Task:
         self._topics: list[str] = []
         self._looked = 0.0
         self._owned: set[TopicPartition] = set()
+        self._member: Membership | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._generation = 0
@@ -127,6 +136,7 @@ class Task:
         self._report("started")
         try:
             self._committer.retrying(self._sink.claim)
+            self._committer.retrying(lambda: self._sink.joining(self._index))
             self._subscribe(
                 self._committer.retrying(lambda: self._cluster.matching(self._connector))
             )
@@ -270,8 +280,11 @@ class Task:
 
     # The group protocol
 
-    def _assigned(self, _consumer: Consumer, partitions: list[KafkaPartition]) -> None:
+    def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         self._owned = {TopicPartition(p.topic, p.partition) for p in partitions}
+        self._member = Membership(
+            str(consumer.memberid()), frozenset(self._owned), consumer.consumer_group_metadata()
+        )
         self._guarded(self._take)
 
     def _revoked(self, _consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
@@ -306,7 +319,11 @@ class Task:
         self._generation += 1
         self._positions, self._ends = {}, {}
         if self._owned:
-            self._positions = self._committer.retrying(self._stored)
+            try:
+                self._positions = self._committer.retrying(self._stored)
+            except NotAssigned as moved:  # the group's next answer says what is ours
+                self._note(moved)
+                self._owned = set()
         self._consumer.assign(
             [KafkaPartition(tp.topic, tp.partition, at) for tp, at in self._positions.items()]
         )
@@ -314,9 +331,13 @@ class Task:
         self._report("assigned")
 
     def _stored(self) -> dict[TopicPartition, int]:
+        assert self._member is not None
         while True:
             try:
+                self._sink.assigned(self._member)
                 return ranges.positions(self._connector, self._sink, self._cluster, self._owned)
+            except NotAssigned:
+                raise
             except LedgerConflict as conflict:  # another task has entered or moved one meanwhile
                 self._note(conflict)
 
@@ -382,6 +403,9 @@ class Task:
     def _note(self, conflict: LedgerConflict) -> None:
         if isinstance(conflict, Fenced):
             raise conflict
+        if isinstance(conflict, NotAssigned):  # no sign of another run: partitions move
+            log.info("%s", conflict)
+            return
         self._conflicts += 1
         self._tell(str(conflict))
         if self._conflicts >= _CONFLICTS:
@@ -400,7 +424,7 @@ class Task:
         self._committed.update(batch.until)
         offsets = [KafkaPartition(tp.topic, tp.partition, at) for tp, at in batch.until.items()]
         try:
-            if offsets:
+            if offsets and not self._sink.publishes:
                 self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.info("positions were not published: %s", error)

@@ -24,7 +24,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.delivery import Mechanism, Support
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
@@ -43,7 +43,8 @@ class Snapshot:
     ``records`` holds, with provenance, ``partition`` and ``offset`` of each row of a topic;
     ``rows`` the number of rows of each target, ``untraced`` how many of them have no provenance
     although it is wanted; ``targets`` the target of each topic; ``dead`` the
-    same two columns of each topic's dead letters in a table.
+    same two columns of each topic's dead letters. Of the topics in ``incomplete`` the store may
+    have dropped results by itself, so that what is missing cannot be judged.
     """
 
     entries: Sequence[LedgerEntry]
@@ -53,6 +54,17 @@ class Snapshot:
     untraced: Mapping[str, int]
     targets: Mapping[str, str]
     dead: Mapping[str, pa.Table]
+    incomplete: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A task's place in the consumer group, as it was assigned: ``generation`` is what Kafka's
+    clients call the group's metadata."""
+
+    member_id: str
+    partitions: frozenset[TopicPartition]
+    generation: Any
 
 
 class Sink(ABC):
@@ -68,6 +80,12 @@ class Sink(ABC):
 
     ignored: ClassVar[Mapping[str, str]] = {}
     """Keys of equivalent connectors that have no effect here, with the reason."""
+
+    defaults: ClassVar[Mapping[str, str]] = {}
+    """Keys of any connector that have another default with this sink."""
+
+    engines: ClassVar[frozenset[str]] = frozenset({"direct", "micro-batch"})
+    """The engines that can run it."""
 
     @abstractmethod
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
@@ -103,6 +121,31 @@ class Sink(ABC):
         """Whether fields that the target lacks are wanted too."""
         return False
 
+    @property
+    def carries(self) -> frozenset[str]:
+        """The metadata columns that are wanted besides topic, partition, offset and key."""
+        return frozenset()
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether keys and values that no transform has changed are wanted as they came, in the
+        columns ``__connect_key`` and ``value``; converters then only find out bad records."""
+        return False
+
+    @property
+    def takes_dead_letters(self) -> bool:
+        """Whether the sink writes the dead letters of a topic, too, together with the results."""
+        return False
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the ledger is the consumer group's offsets, so that no copy may go there."""
+        return False
+
+    def describe(self) -> dict[str, str]:
+        """What ``semel describe`` says of the sink, by short names."""
+        return {}
+
     @abstractmethod
     def support(self) -> Mapping[Mechanism, Support]:
         """Which mechanisms of exactly-once this configuration can keep, and why."""
@@ -123,12 +166,23 @@ class Sink(ABC):
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Insert first positions where the ledger has none; return what it holds for all."""
 
-    @abstractmethod
-    def schema(self, topic: str) -> pa.Schema | None:
-        """The fields that the topic's target takes, or None while it does not exist."""
+    def joining(self, task: int) -> None:  # noqa: B027
+        """The task of this number is about to join the consumer group. For a store that fences the
+        one before it by its number."""
 
-    @abstractmethod
-    def accommodate(self, records: Records) -> None:
+    def assigned(self, member: Membership) -> None:  # noqa: B027
+        """The group has given the task these partitions; called before their positions are read,
+        also when they are read again after a conflict. For a store that fences by group.
+
+        Raises:
+            NotAssigned: the group knows otherwise.
+        """
+
+    def schema(self, topic: str) -> pa.Schema | None:
+        """The fields that the topic's target takes, or None if it does not exist or say."""
+        return None
+
+    def accommodate(self, records: Records) -> None:  # noqa: B027
         """Create or extend the target for records like these, where configuration allows it.
 
         Raises:
@@ -164,9 +218,9 @@ class Sink(ABC):
             ConfigError: provenance is wanted, but a target has no columns for it.
         """
 
-    @abstractmethod
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         """The key columns of rows and of tombstones, for a sink that :attr:`replaces`."""
+        return None, None
 
     @abstractmethod
     def claim(self) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
-from semel.engine.consumer import SEEK_AGAIN
 from semel.errors import OffsetOutOfRange, ServiceError
-from semel.kafka import client_config
+from semel.kafka import SEEK_AGAIN, client_config
 from semel.ledger import TopicPartition
 
 _BATCH = 50_000
@@ -23,9 +23,12 @@ def read_ranges(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     *,
+    client: Mapping[str, Any] | None = None,
     patience: float = 30.0,
 ) -> Iterator[Sequence[Message]]:
     """Yield the committed records in ``[start, end)`` of each partition, a poll at a time.
+
+    ``client`` is the configuration of a consumer in another cluster than the connector reads from.
 
     Raises:
         OffsetOutOfRange: records at a start are gone.
@@ -37,7 +40,7 @@ def read_ranges(
     consumer = Consumer(
         {
             "fetch.queue.backoff.ms": 10,
-            **client_config(connector, raw, "consumer"),
+            **(client_config(connector, raw, "consumer") if client is None else client),
             "group.id": f"{connector.group_id}-reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
