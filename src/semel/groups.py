@@ -1,0 +1,107 @@
+"""Questions to a Kafka cluster about a consumer group, and its offsets set by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import ConsumerGroupDescription
+
+from semel.errors import SemelError
+from semel.kafka import admin_client, failure
+from semel.ledger import TopicPartition
+
+_TIMEOUT = 5.0
+"""A client that has seen a broker restart may ask its old coordinator for ever; a new one does
+not."""
+
+
+class Groups:
+    """The consumer groups of a cluster. Raises as :class:`~semel.kafka.Cluster` does."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = config
+        self._admin = admin_client(self._config)
+
+    def offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        stable: bool = False,
+    ) -> tuple[dict[TopicPartition, tuple[int, str]], set[TopicPartition]]:
+        """A group's offsets with their metadata, of some partitions or of all that it has.
+
+        With ``stable``, those on which an open transaction may yet have its say are left out, and
+        returned apart; name the partitions then, or one that has no offset so far is overlooked.
+        """
+        asked = None
+        if partitions is not None:
+            asked = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
+        try:
+            answer = self._admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, asked)],
+                require_stable=stable,
+                request_timeout=_TIMEOUT,
+            )
+            listed = answer[group].result().topic_partitions
+        except KafkaException as error:
+            raise self._failed(error) from None
+        found, unstable = {}, set()
+        for p in listed:
+            tp = TopicPartition(p.topic, p.partition)
+            if p.error is not None and p.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
+                raise self._failed(KafkaException(p.error))
+            if p.error is not None:
+                unstable.add(tp)
+            elif p.offset >= 0:
+                found[tp] = (p.offset, p.metadata or "")
+        return found, unstable
+
+    def describe(self, group: str) -> ConsumerGroupDescription | None:
+        """Who is in a group now, by the coordinator's word; None if there is no group."""
+        try:
+            answer = self._admin.describe_consumer_groups([group], request_timeout=_TIMEOUT)
+            found: ConsumerGroupDescription = answer[group].result()
+            return found
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return None
+            raise self._failed(error) from None
+
+    def is_idle(self, group: str) -> bool:
+        """Whether a group has no members."""
+        found = self.describe(group)
+        idle = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+        return found is None or found.state in idle
+
+    def set_offsets(self, group: str, offsets: list[KafkaPartition]) -> None:
+        """Commit offsets for a group; Kafka refuses it while the group has members."""
+        try:
+            answer = self._admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, offsets)], request_timeout=_TIMEOUT
+            )
+            refused = [p.error for p in answer[group].result().topic_partitions if p.error]
+        except KafkaException as error:
+            raise self._failed(error) from None
+        if refused:
+            raise self._failed(KafkaException(refused[0]))
+
+    def delete(self, group: str) -> None:
+        """Delete a group with its offsets, if there is one; refused while it has members."""
+        try:
+            self._admin.delete_consumer_groups([group], request_timeout=_TIMEOUT)[group].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise self._failed(error) from None
+
+    def _failed(self, error: KafkaException) -> SemelError:
+        self._admin = admin_client(self._config)
+        return failure(str(self._config["bootstrap.servers"]), error)

@@ -1,0 +1,427 @@
+"""The Kafka sink: topic to topic, results and positions in one Kafka transaction.
+
+A transaction alone does not compare and set. What a commit is judged by are positions that nobody
+else can have moved since they were read:
+
+- The task's producer is made before they are read, so that an older one of the same
+  ``transactional.id``, its own predecessor's, is fenced and its open transaction is aborted.
+- They are read when no transaction is pending on them.
+- In the cluster that the connector reads from, the broker takes offsets from a member of the
+  group's present generation only; partitions that have moved are another generation's.
+- Another cluster does not know the group. There a task that takes partitions fences the producers
+  of all tasks that are not in the group, and looks whether the group still gives it these
+  partitions after it has made its own producer: of two that believe to own a partition, the later
+  one has fenced the earlier one, or the earlier one finds out that it owns it no more.
+
+After an error whose outcome is unknown the producer is thrown away, and all of this is done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from semel import converters
+from semel.config import ConnectorConfig, read, under
+from semel.delivery import Mechanism, Support
+from semel.errors import ConfigError, LedgerConflict, TransientError
+from semel.failpoints import hit, ledger_check_disabled
+from semel.groups import Groups
+from semel.kafka import Cluster, client_config
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge
+from semel.records import HEADERS, TIMESTAMP, Commit
+from semel.sinks.base import Membership, Sink, Snapshot
+from semel.sinks.kafka import snapshot
+from semel.sinks.kafka.config import IGNORED, KafkaConfig
+from semel.sinks.kafka.group import Group
+from semel.sinks.kafka.ledger import GroupLedger, first, now, stranger
+from semel.sinks.kafka.messages import Encoder, Messages, dead_letters
+from semel.sinks.kafka.producer import (
+    REFUSED,
+    RecordsRefused,
+    Report,
+    Transactions,
+    meaning,
+    plain_producer,
+    settle,
+)
+from semel.sinks.kafka.refusals import find_refused
+from semel.sinks.kafka.targets import Targets
+
+_BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+_PENDING = 0.02
+_FENCE_AFTER = 0.5
+"""Seconds after which a pending transaction is taken for one that nobody will end."""
+_RESERVED = ("transactional.id", "enable.idempotence")
+
+
+class KafkaSink(Sink):
+    """See :class:`~semel.sinks.base.Sink`; configuration in docs/kafka.md."""
+
+    section = KafkaConfig
+    ignored = IGNORED
+    defaults: ClassVar[Mapping[str, str]] = {"key.converter": _BYTES, "value.converter": _BYTES}
+    engines = frozenset({"direct"})
+
+    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+        self._connector = connector
+        self._raw = raw
+        self._config = read(KafkaConfig, raw)
+        servers = self._config.target_servers or connector.bootstrap_servers
+        self._servers = servers
+        self._elsewhere = servers != connector.bootstrap_servers
+        self._client = client_config(connector, raw, "producer") | {"bootstrap.servers": servers}
+        self._check()
+        admin = client_config(connector, raw, "admin")
+        self._source = Cluster(admin)
+        self._admin = admin | {"bootstrap.servers": servers}
+        if self._elsewhere:
+            security = ("security.", "sasl.", "ssl.")
+            kept = {k: v for k, v in admin.items() if not k.startswith(security)}
+            given = {k: v for k, v in self._client.items() if k.startswith(security)}
+            self._admin = kept | given | {"bootstrap.servers": servers}
+        self._target = Cluster(self._admin) if self._elsewhere else self._source
+        self._group = Group(connector.name, connector.group_id, Groups(admin))
+        self._transactions = Transactions(connector.name, self._client)
+        self._targets = Targets(
+            connector, self._config, self._source, self._target, self._transactions.limit
+        )
+        self._targets.check()
+        self._ledger = GroupLedger(
+            connector.group_id,
+            connector.tasks_max,
+            Groups(self._admin),
+            self._targets.names if self._elsewhere else None,
+        )
+        self._encoder = Encoder(
+            self._config,
+            provenance=connector.provenance,
+            key=self._converter(raw, "key.converter", connector.key_converter),
+            value=self._converter(raw, "value.converter", connector.value_converter),
+        )
+        self._task: int | None = None
+        self._member: Membership | None = None
+        self._plain: Producer | None = None
+        self._stranger: Any = None
+        self._stored: dict[TopicPartition, LedgerEntry] = {}
+
+    @staticmethod
+    def _converter(raw: Mapping[str, str], where: str, name: str) -> converters.Converter:
+        return converters.create(
+            name, under(raw, f"{where}."), is_key=where.startswith("key"), where=where
+        )
+
+    def _check(self) -> None:
+        connector = self._connector
+        for name in _RESERVED:
+            if name in self._client:
+                raise ConfigError(
+                    f"connector {connector.name}: producer.override.{name} is set by semel: the "
+                    "guarantee depends on it. Remove it"
+                )
+        if connector.dead_letter_table:
+            raise ConfigError(
+                f"connector {connector.name}: errors.deadletterqueue.table="
+                f"{connector.dead_letter_table}: Kafka has no tables. Set "
+                "errors.deadletterqueue.topic.name, which is in the transaction, too"
+            )
+
+    # What it wants and promises
+
+    @property
+    def carries(self) -> frozenset[str]:
+        return frozenset({TIMESTAMP, HEADERS})
+
+    @property
+    def takes_bytes(self) -> bool:
+        return True
+
+    @property
+    def takes_tombstones(self) -> bool:
+        return True
+
+    @property
+    def takes_dead_letters(self) -> bool:
+        return True
+
+    @property
+    def publishes(self) -> bool:
+        return not self._elsewhere
+
+    def describe(self) -> dict[str, str]:
+        group = self._connector.group_id
+        return {
+            "writes": f"topic {self._config.topic_format} at {self._servers}",
+            "ledger": f"the offsets of consumer group {group} at {self._servers}",
+        }
+
+    def support(self) -> Mapping[Mechanism, Support]:
+        acks = str(self._client.get("acks", "all")).lower()
+        whole = acks in ("all", "-1")
+        return {
+            Mechanism.TRANSACTIONAL: Support(
+                whole,
+                "records and positions, as offsets of the consumer group, are committed in one "
+                "Kafka transaction, whose producer fences those before it"
+                if whole
+                else f"producer.override.acks={acks} confirms records that a broker may still "
+                "lose. Set it to all, or remove it",
+            ),
+            Mechanism.IDEMPOTENT: Support(
+                False,
+                "a topic cannot overwrite by key: the records of a replay would stand in it twice. "
+                "Set delivery.mechanism=transactional",
+            ),
+        }
+
+    def prepare(self, topics: Collection[str]) -> None:
+        self._targets.prepare(topics)
+        if self._elsewhere:
+            self._announce()
+
+    def _announce(self) -> None:
+        """Note in the ledger how many tasks there are, before any of them can freeze."""
+        entries = self._ledger.entries()
+        known = {e.topic_partition for e in entries if e.topic in self._targets.names}
+        if known and self._ledger.recorded < self._connector.tasks_max and self._alone(known):
+            self._read(known)
+            self._transact(None, list(self._stored.values()))
+
+    # The life of a run
+
+    def claim(self) -> None:
+        """The tasks' membership in the group says it."""
+
+    def joining(self, task: int) -> None:
+        self._task = task
+        for topic in self._source.matching(self._connector):
+            self._targets.of(topic)
+        self._transactions.open(self._group.instance(task))
+
+    def assigned(self, member: Membership) -> None:
+        self._stored.clear()
+        for tp in member.partitions:
+            self._targets.of(tp.topic)
+        self._member = member
+        if self._elsewhere:
+            self._ledger.entries()  # knows of tasks that this run does not have
+        absent = self._group.absent(member, self._ledger.tasks)
+        if self._elsewhere or not self._transactions.is_open:
+            self._transactions.open(self._group.instance(self._task))
+        if self._elsewhere:
+            for instance in {*absent, *self._group.absent(member, self._ledger.tasks)}:
+                self._transactions.fence(instance)
+
+    def close(self) -> None:
+        self._transactions.drop()
+        self._plain = None
+
+    # The ledger
+
+    def entries(self) -> list[LedgerEntry]:
+        if self._member is not None:
+            self._read(self._member.partitions)
+            return sorted(self._stored.values(), key=lambda e: (e.topic, e.partition))
+        return self._ledger.entries()
+
+    def _read(self, partitions: Collection[TopicPartition]) -> None:
+        """Read the positions of partitions of this task, when nothing is pending on them."""
+        asked = time.monotonic()
+        left, fenced = set(partitions), False
+        while left:
+            found, left = self._ledger.stable(left)
+            self._stored |= found
+            waited = time.monotonic() - asked
+            if left and waited > _FENCE_AFTER and not fenced and self._member is not None:
+                for instance in self._group.absent(self._member, self._ledger.tasks):
+                    self._transactions.fence(instance)
+                fenced = True
+            if left and waited > 2 * self._transactions.seconds:
+                raise TransientError(
+                    f"connector {self._connector.name}: a transaction is pending on the position "
+                    f"of {min(left)} and does not end. If it never does, the brokers have lost "
+                    "track of it: kafka-transactions.sh find-hanging names it, abort ends it"
+                )
+            if left:
+                time.sleep(_PENDING)
+
+    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        if self._member is None and not self._alone(positions):
+            return dict(positions)  # the run that is at work enters what is missing
+        self._read(positions)
+        new = {tp: first(tp, at) for tp, at in positions.items() if tp not in self._stored}
+        if new:
+            self._transact(None, new.values())
+        return {tp: self._stored[tp].position for tp in positions}
+
+    def _alone(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Make the driver's producer, if no task of another run could move these positions."""
+        for tp in partitions:
+            self._targets.of(tp.topic)
+        self._transactions.open(self._group.instance(None))
+        self._stored.clear()
+        return self._group.is_idle()
+
+    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+        self._targets.prepare(self._source.matching(self._connector))
+        self._refuse_running()
+        self._ledger.entries()
+        for task in range(self._ledger.tasks):
+            self._transactions.fence(self._group.instance(task))
+        try:
+            if positions is None:
+                self._ledger.forget()
+            else:
+                self._ledger.set([first(tp, at) for tp, at in positions.items()])
+        except TransientError:
+            self._refuse_running()
+            raise
+
+    def _refuse_running(self) -> None:
+        if not self._group.is_idle():
+            raise ConfigError(
+                f"connector {self._connector.name} is running, or has ended less than "
+                "consumer.override.session.timeout.ms ago (10 s by default): stop it before its "
+                "offsets are changed"
+            )
+
+    # Committing
+
+    def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
+        outcome = self._judge(advances)
+        if outcome is Outcome.APPLIED:
+            self._transact(self._messages(commit), self._moved(advances))
+        return outcome
+
+    def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
+        if guard is not None and self._judge(guard) is Outcome.REPLAYED:
+            return Outcome.REPLAYED
+        messages = self._messages(commit)
+        if guard is None:  # at most once: a transaction, so that a refusal leaves nothing behind
+            self._transact(messages, ())
+        else:
+            self._send(messages)
+        return Outcome.APPLIED
+
+    def advance(self, advances: Sequence[Advance]) -> Outcome:
+        if self._member is None and not self._alone(a.range.topic_partition for a in advances):
+            raise LedgerConflict(
+                f"connector {self._connector.name}: another run is at work; nothing was moved"
+            )
+        outcome = self._judge(advances)
+        if outcome is Outcome.APPLIED:
+            self._transact(None, self._moved(advances))
+        return outcome
+
+    def _reopen(self) -> None:
+        """Never without a look at whom the partitions belong to."""
+        if self._member is not None:
+            self.assigned(self._member)
+        else:
+            self._transactions.open(self._group.instance(self._task))
+
+    def _judge(self, advances: Sequence[Advance]) -> Outcome:
+        if not self._transactions.is_open:
+            self._reopen()
+        partitions = {a.range.topic_partition for a in advances}
+        self._read(partitions - self._stored.keys())
+        stored = {tp: e.position for tp, e in self._stored.items()}
+        if ledger_check_disabled():
+            return Outcome.APPLIED
+        return judge(self._connector.name, stored, [a.range for a in advances])
+
+    def _moved(self, advances: Sequence[Advance]) -> list[LedgerEntry]:
+        at = now()
+        return [self._stored[a.range.topic_partition].after(a, at) for a in advances]
+
+    def _messages(self, commit: Commit) -> list[Messages]:
+        found = [
+            self._encoder.messages(r, self._targets.of(r.topic)) for r in commit.records if r.count
+        ]
+        if commit.dead_letters and self._connector.dead_letter_topic:
+            found.append(dead_letters(self._connector, commit.dead_letters, self._task or 0))
+        return found
+
+    def _transact(
+        self, messages: Sequence[Messages] | None, entries: Collection[LedgerEntry]
+    ) -> None:
+        """Messages and entries in one transaction; remembers the entries. Where there can be no
+        messages, there is no failpoint."""
+        reach = hit if messages is not None else _nowhere
+
+        def send(producer: Producer, failed: Report) -> None:
+            for one in messages or ():
+                one.send(producer, failed)
+            reach("sink.after_positions")
+
+        if not self._transactions.is_open:
+            self._reopen()
+        try:
+            self._transactions.run(
+                send,
+                self._ledger.offsets(entries),
+                self._generation(),
+                lambda: reach("sink.before_commit"),
+            )
+        except RecordsRefused:
+            raise find_refused(self._connector.name, self._transactions, messages or ()) from None
+        except BaseException:
+            self._stored.clear()  # read again before the next judgement
+            raise
+        self._stored |= {e.topic_partition: e for e in entries}
+        reach("sink.after_commit")
+
+    def _generation(self) -> Any:
+        if self._member is not None and not self._elsewhere:
+            return self._member.generation
+        if self._stranger is None:
+            self._stranger = stranger(self._admin, self._connector.group_id)
+        return self._stranger
+
+    def _send(self, messages: Sequence[Messages]) -> None:
+        """Without a transaction, and wait until the brokers have it.
+
+        Raises:
+            TransientError: they may have some of it, all of it or nothing.
+        """
+        if self._plain is None:
+            self._plain = plain_producer(self._client)
+        producer = self._plain
+        failures: list[KafkaError] = []
+        hit("sink.after_positions")
+        try:
+            for one in messages:
+                one.send(producer, lambda error, _message: failures.append(error))
+            hit("sink.before_commit")
+            settle(producer, lambda: bool(failures))
+        except KafkaException as error:
+            failures.append(error.args[0])
+        if failures:
+            producer.purge()
+            self._plain = None
+            if any(e.code() in REFUSED for e in failures):
+                raise find_refused(self._connector.name, self._transactions, messages)
+            raise meaning(self._connector.name, KafkaException(failures[0]))
+        hit("sink.after_commit")
+
+    # For the audit
+
+    def snapshot(self, topics: Collection[str]) -> Snapshot:
+        consumer = client_config(self._connector, self._raw, "consumer")
+        return snapshot.take(
+            self._connector,
+            self._raw,
+            self._config,
+            self._ledger,
+            self._target,
+            {topic: self._targets.of(topic) for topic in topics},
+            consumer | self._admin if self._elsewhere else consumer,
+            2 * self._transactions.seconds,
+        )
+
+
+def _nowhere(_place: str) -> None:
+    """No failpoint."""

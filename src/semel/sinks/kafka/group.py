@@ -1,0 +1,52 @@
+"""What the consumer group of a connector says of its tasks, by the coordinator's word."""
+
+from __future__ import annotations
+
+from confluent_kafka import ConsumerGroupState
+
+from semel.errors import NotAssigned
+from semel.groups import Groups
+from semel.ledger import TopicPartition
+from semel.sinks.base import Membership
+
+
+class Group:
+    """The group ``connect-<name>``, whose members' instance ids end with the task's number."""
+
+    def __init__(self, connector: str, name: str, groups: Groups) -> None:
+        self._connector = connector
+        self._name = name
+        self._groups = groups
+
+    def instance(self, task: int | None) -> str:
+        """A task's name in the group, and the ``transactional.id`` of its producer."""
+        return f"{self._name}-{'driver' if task is None else task}"
+
+    def absent(self, member: Membership, tasks: int) -> list[str]:
+        """Check that the partitions are the member's now; return who of the tasks is not there.
+
+        One who is absent may be frozen with a transaction open on these very partitions. One who is
+        there has given up what it does not own any more, because it did so before it joined.
+
+        Raises:
+            NotAssigned: the group is between two generations, or in a newer one.
+        """
+        found = self._groups.describe(self._name)
+        members = found.members if found and found.state is ConsumerGroupState.STABLE else []
+        mine = [m for m in members if m.member_id == member.member_id and m.assignment]
+        owned = {
+            TopicPartition(p.topic, p.partition)
+            for m in mine
+            for p in m.assignment.topic_partitions
+        }
+        if not mine or not member.partitions <= owned:
+            raise NotAssigned(
+                f"connector {self._connector}: consumer group {self._name} has moved on and may "
+                "have given this task's partitions to another one"
+            )
+        present = {m.group_instance_id for m in members}
+        return [i for i in map(self.instance, range(tasks)) if i not in present]
+
+    def is_idle(self) -> bool:
+        """Whether no task is in the group; one that has died is in it until its session ends."""
+        return self._groups.is_idle(self._name)

@@ -1,0 +1,132 @@
+"""The ledger in Kafka: a consumer group's offsets, with running counts in their metadata.
+
+In the cluster that the connector reads from, it is the group ``connect-<name>`` itself: an offset
+goes into the transaction that holds the results, and the broker accepts it from a member of the
+group's present generation only (KIP-447). Another cluster has no such members, and accepts offsets
+of topics that it has only: there an entry stands under the target's topic and the source's
+partition, and its metadata names the source's topic, and how many tasks the connector has ever
+had: they are the ones who may be frozen somewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.groups import Groups
+from semel.ledger import LedgerEntry, TopicPartition
+
+_COUNTS = {
+    "read": "records_read",
+    "rows": "rows_written",
+    "filtered": "records_filtered",
+    "failed": "records_failed",
+    "lost": "records_lost",
+}
+
+
+class GroupLedger:
+    """The offsets of one group. ``targets`` gives the target topic of a topic, where the ledger
+    lives in another cluster."""
+
+    def __init__(
+        self, group: str, tasks: int, groups: Groups, targets: Mapping[str, str] | None
+    ) -> None:
+        self._group = group
+        self._tasks = tasks
+        self._groups = groups
+        self._targets = targets
+        self.recorded = 0
+
+    @property
+    def tasks(self) -> int:
+        """The most tasks that the connector is known to have had."""
+        return max(self._tasks, self.recorded)
+
+    def entries(self) -> list[LedgerEntry]:
+        """What is committed, whatever open transactions may yet do."""
+        found, _ = self._groups.offsets(self._group)
+        return [e for tp, (at, text) in sorted(found.items()) if (e := self._entry(tp, at, text))]
+
+    def stable(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
+        """The entries of some partitions, and those on which an open transaction has its say."""
+        places = {self._place(tp): tp for tp in partitions}
+        found, pending = self._groups.offsets(self._group, places, stable=True)
+        entries = {places[p]: self._entry(p, at, text) for p, (at, text) in found.items()}
+        return {tp: e for tp, e in entries.items() if e}, {places[p] for p in pending}
+
+    def offsets(self, entries: Iterable[LedgerEntry]) -> list[KafkaPartition]:
+        """Entries as a client commits them."""
+        found = []
+        for entry in entries:
+            place = self._place(entry.topic_partition)
+            counts = {k: n for k, field in _COUNTS.items() if (n := getattr(entry, field))}
+            facts: dict[str, Any] = {"start": entry.start_position, **counts, "at": now()}
+            if self._targets is not None:
+                facts |= {"topic": entry.topic, "tasks": self.tasks}
+            text = json.dumps(facts, separators=(",", ":"))
+            found.append(KafkaPartition(place.topic, place.partition, entry.position, text))
+        return found
+
+    def set(self, entries: Iterable[LedgerEntry]) -> None:
+        """Commit entries; Kafka refuses it while a group has members."""
+        self._groups.set_offsets(self._group, self.offsets(entries))
+
+    def forget(self) -> None:
+        """Delete the group; Kafka refuses it while it has members."""
+        self._groups.delete(self._group)
+
+    def _place(self, tp: TopicPartition) -> TopicPartition:
+        if self._targets is None:
+            return tp
+        return TopicPartition(self._targets[tp.topic], tp.partition)
+
+    def _entry(self, place: TopicPartition, position: int, text: str) -> LedgerEntry | None:
+        """An offset that somebody else has committed counts from there."""
+        facts = _facts(text)
+        topic = place.topic if self._targets is None else facts.get("topic")
+        if topic is None:
+            return None
+        self.recorded = max(self.recorded, facts.get("tasks", 0))
+        return LedgerEntry(
+            topic,
+            place.partition,
+            position,
+            facts.get("start", position),
+            updated_at=facts.get("at", ""),
+            **{field: facts.get(k, 0) for k, field in _COUNTS.items()},
+        )
+
+
+def first(tp: TopicPartition, position: int) -> LedgerEntry:
+    """The entry of a partition that nothing is known of."""
+    return LedgerEntry(tp.topic, tp.partition, position, position)
+
+
+def now() -> str:
+    """The time as entries hold it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def stranger(client: Mapping[str, Any], group: str) -> Any:
+    """What offsets are sent with by one who is no member of the group."""
+    consumer = Consumer({**client, "group.id": group, "log_level": 0})
+    try:
+        return consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
+
+
+def _facts(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

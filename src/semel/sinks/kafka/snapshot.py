@@ -1,0 +1,154 @@
+"""What an audit needs of the target: committed records, and where each of them came from.
+
+Kafka cannot be read at one instant. The ledger is read first, then all that the targets hold by
+then, open transactions waited for; records that were committed in between lie beyond the ledger's
+positions, and their provenance tells.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Message
+
+from semel.config import ConnectorConfig
+from semel.errors import TransientError
+from semel.kafka import ERRORS, Cluster
+from semel.ledger import LedgerEntry, TopicPartition
+from semel.reader import read_ranges
+from semel.sinks.base import Snapshot
+from semel.sinks.kafka.config import KafkaConfig
+from semel.sinks.kafka.ledger import GroupLedger
+
+_POLL = 0.05
+
+
+def take(
+    connector: ConnectorConfig,
+    raw: Mapping[str, str],
+    config: KafkaConfig,
+    ledger: GroupLedger,
+    cluster: Cluster,
+    targets: Mapping[str, str],
+    consumer: Mapping[str, Any],
+    patience: float,
+) -> Snapshot:
+    """Ledger and results. ``patience`` is how long open transactions are waited for, in seconds."""
+    entries = ledger.entries()
+    found = _Found(entries)
+    names = (config.topic_header, config.partition_header, config.offset_header)
+    letters = connector.dead_letter_topic if connector.dead_letter_headers else ""
+    counted = {*targets.values(), *([letters] if letters else [])}
+    partitions = [
+        TopicPartition(t, p) for t, n in cluster.topics().items() if t in counted for p in range(n)
+    ]
+    earliest = cluster.earliest(partitions)
+    ends = cluster.latest(partitions, committed=False)
+    _await_committed(cluster, ends, patience)
+    rows = dict.fromkeys(targets.values(), 0)
+    for messages in read_ranges(connector, raw, earliest, ends, client=consumer):
+        for message in messages:
+            topic = str(message.topic())
+            if topic == letters:
+                found.letter(connector.name, message)
+            if topic in rows:
+                rows[topic] += 1
+                if connector.provenance:
+                    found.record(message, names)
+    dropped = {tp.topic for tp, at in earliest.items() if at} | cluster.compacted(rows)
+    return Snapshot(
+        entries=entries,
+        holes=(),
+        records=_tables(found.records),
+        rows=_settled(rows, targets, entries, ledger.entries()),
+        untraced=found.untraced,
+        targets=targets,
+        dead=_tables(found.dead),
+        incomplete=frozenset(t for t, target in targets.items() if target in dropped),
+    )
+
+
+class _Found:
+    """Coordinates below the ledger's positions, by topic."""
+
+    def __init__(self, entries: Sequence[LedgerEntry]) -> None:
+        self._positions = {e.topic_partition: e.position for e in entries}
+        self.records: dict[str, list[tuple[int, int]]] = {}
+        self.dead: dict[str, list[tuple[int, int]]] = {}
+        self.untraced: Counter[str] = Counter()
+
+    def record(self, message: Message, names: tuple[str, str, str]) -> None:
+        if not self._add(self.records, _header(message), names):
+            self.untraced[str(message.topic())] += 1
+
+    def letter(self, connector: str, message: Message) -> None:
+        headers = _header(message)
+        if headers.get(f"{ERRORS}connector.name") == connector.encode():
+            names = (f"{ERRORS}topic", f"{ERRORS}partition", f"{ERRORS}offset")
+            self._add(self.dead, headers, names)
+
+    def _add(
+        self,
+        to: dict[str, list[tuple[int, int]]],
+        headers: Mapping[str, bytes],
+        names: tuple[str, str, str],
+    ) -> bool:
+        """Whether the headers say where it came from."""
+        try:
+            topic, partition, offset = (headers[n].decode() for n in names)
+            place, at = TopicPartition(topic, int(partition)), int(offset)
+        except (KeyError, ValueError, AttributeError):
+            return False
+        if at < self._positions.get(place, 0):
+            to.setdefault(topic, []).append((place.partition, at))
+        return True
+
+
+def _header(message: Message) -> Mapping[str, bytes]:
+    """Of several headers of one name, the last: those before it came with the record."""
+    found: list[tuple[str, bytes]] = message.headers() or []  # type: ignore[assignment]
+    return dict(found)
+
+
+def _tables(found: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, pa.Table]:
+    tables = {}
+    for topic, places in found.items():
+        partitions, offsets = zip(*places, strict=True)
+        columns = {"partition": pa.array(partitions, pa.int32()), "offset": pa.array(offsets)}
+        tables[topic] = pa.table(columns)
+    return tables
+
+
+def _await_committed(cluster: Cluster, ends: Mapping[TopicPartition, int], patience: float) -> None:
+    """Until no transaction is open below these ends."""
+    asked = time.monotonic()
+    while True:
+        stable = cluster.latest(ends)
+        if all(stable[tp] >= end for tp, end in ends.items()):
+            return
+        if time.monotonic() - asked > patience:
+            raise TransientError("a transaction in a target topic does not end")
+        time.sleep(_POLL)
+
+
+def _settled(
+    rows: Mapping[str, int],
+    targets: Mapping[str, str],
+    before: Sequence[LedgerEntry],
+    after: Sequence[LedgerEntry],
+) -> dict[str, int]:
+    """The number of records of each target when the ledger was read first: those that the ledger
+    has counted since then do not speak against it."""
+
+    def written(entries: Sequence[LedgerEntry], target: str) -> int:
+        return sum(e.rows_written for e in entries if targets.get(e.topic) == target)
+
+    settled = {}
+    for target, count in rows.items():
+        least, most = written(before, target), written(after, target)
+        settled[target] = count if count < least else least + max(0, count - most)
+    return settled

@@ -1,0 +1,128 @@
+"""The target topics: which they are, and that they can take what is sent to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError, ServiceError
+from semel.kafka import Cluster
+from semel.sinks.kafka.config import KEEP, KafkaConfig
+
+
+class Targets:
+    """The targets of one connector. ``names`` holds those that have been looked at.
+
+    ``limit`` is told how many bytes a target takes at once.
+    """
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        config: KafkaConfig,
+        source: Cluster,
+        target: Cluster,
+        limit: Callable[[int], None],
+    ) -> None:
+        self._connector = connector
+        self._config = config
+        self._source = source
+        self._target = target
+        self._limit = limit
+        self._elsewhere = target is not source
+        self.names: dict[str, str] = {}
+
+    def check(self) -> None:
+        """What can be said without asking a cluster.
+
+        Raises:
+            ConfigError: records would come back, or the ledger has no place for a position.
+        """
+        connector = self._connector
+        for topic in connector.topics:
+            self._check_loop(topic)
+        several = len(connector.topics) > 1 or connector.topics_regex
+        if self._elsewhere and several and "${topic}" not in self._config.topic_format:
+            raise ConfigError(
+                f"connector {connector.name}: topic.rename.format={self._config.topic_format!r} "
+                "sends several topics to one topic of another cluster, where the ledger keeps a "
+                "position for each topic and partition. Let it contain ${topic}, or make a "
+                "connector for each topic"
+            )
+
+    def _check_loop(self, topic: str) -> None:
+        name = self._config.topic(topic)
+        connector = self._connector
+        pattern = connector.topics_regex
+        reads = name in connector.topics or (pattern and re.fullmatch(pattern, name))
+        if reads and not self._elsewhere:
+            raise ConfigError(
+                f"connector {connector.name}: topic.rename.format={self._config.topic_format!r} "
+                f"sends topic {topic} to topic {name}, which the connector reads: its records "
+                "would go round for ever. Choose another name, such as ${topic}.copy, or another "
+                "cluster by dest.kafka.bootstrap.servers"
+            )
+
+    def prepare(self, topics: Collection[str]) -> None:
+        """Look at all targets, and make the topic of dead letters.
+
+        Raises:
+            ConfigError: a target is missing or too small.
+        """
+        connector, config = self._connector, self._config
+        if self._elsewhere and self._source.cluster_id() == self._target.cluster_id():
+            raise ConfigError(
+                f"connector {connector.name}: dest.kafka.bootstrap.servers={config.target_servers} "
+                f"is the cluster of bootstrap.servers={connector.bootstrap_servers}. Remove it"
+            )
+        for topic in topics:
+            self.of(topic)
+        name = connector.dead_letter_topic
+        if name:
+            try:
+                self._target.create_topic(name, 1, connector.dead_letter_replication)
+            except ServiceError as error:
+                raise ServiceError(
+                    f"connector {connector.name}: {error}. Create it for the dead letters, or set "
+                    "errors.deadletterqueue.topic.replication.factor to at most the number of "
+                    "brokers"
+                ) from None
+
+    def of(self, topic: str) -> str:
+        """The target of a topic; created if it may be.
+
+        Raises:
+            ConfigError: it is missing, or has too few partitions.
+        """
+        if topic in self.names:
+            return self.names[topic]
+        self._check_loop(topic)
+        name = self._config.topic(topic)
+        partitions = self._source.topics().get(topic, 0)
+        found = self._target.topics().get(name, 0)
+        if not found and self._config.auto_create:
+            self._target.create_topic(name, partitions, self._config.replication)
+            found = partitions
+        where = f"connector {self._connector.name}: topic {name} for topic {topic}"
+        if not found:
+            raise ConfigError(
+                f"{where} does not exist. Create it, or set auto.create=true; "
+                f"topic.rename.format={self._config.topic_format!r} names it"
+            )
+        keeps = self._config.partitioner == KEEP
+        if found < partitions and (keeps or self._elsewhere):
+            why = (
+                "partitioner=keep writes to the same partition"
+                if keeps
+                else "in another cluster the ledger keeps a position for each of them there"
+            )
+            raise ConfigError(
+                f"{where} has {found} partitions, but {topic} has {partitions}, and {why}. Add "
+                "partitions"
+            )
+        batch = self._target.largest_batch(name)
+        if batch is not None:
+            self._limit(batch)
+        self.names[topic] = name
+        return name

@@ -1,0 +1,105 @@
+"""Records that cannot be converted, or that the target refuses, and offsets changed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from semel import failpoints
+from semel.audit import audit
+from semel.embedded import Kafka
+from semel.errors import BadRecord, ConfigError
+from semel.ledger import TopicPartition
+from semel.run import plan
+from tests.conftest import MakeTopic, Produce
+from tests.engine.harness import LocalSpark, caught_up, positions, records, wait_until
+from tests.sinks.kafka.conftest import Configure, Start
+from tests.sinks.kafka.copying import assert_each_once, consume, target
+
+pytestmark = pytest.mark.integration
+
+DEAD = {
+    "errors.tolerance": "all",
+    "errors.deadletterqueue.topic.replication.factor": "1",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+}
+
+
+def test_dead_letters_are_in_the_transaction(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+) -> None:
+    source = topic(partitions=2)
+    dead = f"{source}.dead"
+    values = [b"no json" if i % 10 == 0 else v for i, v in enumerate(records(200))]
+    produce(source, values)
+    config = configure(
+        source,
+        {
+            **DEAD,
+            "errors.deadletterqueue.topic.name": dead,
+            "consumer.override.max.poll.records": 40,
+        },
+    )
+    for skip, place in enumerate(("sink.before_commit", "sink.after_commit")):
+        failpoints.arm(points, place, "kill-worker", skip=skip + 1)
+    caught_up(config, spark=LocalSpark(points))
+    letters = consume(kafka.bootstrap_servers, dead)
+    offsets = {dict(x.headers)["__connect.errors.offset"] for x in letters}
+    assert len(letters) == len(offsets) == 20  # all of one partition
+    assert {x.value for x in letters} == {b"no json"}
+    assert_each_once(config, [i for i in range(200) if i % 10])
+
+
+def test_a_record_that_the_target_refuses_is_a_bad_one(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    values = records(50)
+    values[7] = b'{"id": 7, "text": "%s"}' % (b"x" * 5000)
+    values[31] = b'{"id": 31, "text": "%s"}' % (b"x" * 5000)
+    produce(source, values)
+    copy, dead = topic(config={"max.message.bytes": "3000"}), topic()
+    config = configure(source, {"topic.rename.format": copy, "max.poll.records": 20})
+    with pytest.raises(BadRecord, match=rf"{source}-0 offset 7 failed in TASK_PUT.*too large"):
+        caught_up(config)
+    assert positions(config) == {TopicPartition(source, 0): 7}
+    assert_each_once(config, range(7))
+    config |= {**DEAD, "errors.deadletterqueue.topic.name": dead}
+    caught_up(config)
+    assert_each_once(config, [i for i in range(50) if i not in (7, 31)])
+    assert [x.value for x in consume(kafka.bootstrap_servers, dead)] == [values[7], values[31]]
+
+
+def test_offsets_are_not_changed_under_a_run(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source, {"consumer.override.session.timeout.ms": 1500})
+    running = start(config)
+    running.until(lambda p: p.rows == 10)
+    sink = plan(config).sink
+    with pytest.raises(ConfigError, match="is running"):
+        sink.set_positions({TopicPartition(source, 0): 5})
+    with pytest.raises(ConfigError, match="is running"):
+        sink.set_positions(None)
+    running.stop()
+
+    def ended() -> bool:
+        try:
+            sink.set_positions({TopicPartition(source, 0): 5})
+        except ConfigError:
+            return False
+        return True
+
+    wait_until(ended)
+    assert positions(config) == {TopicPartition(source, 0): 5}
+    sink.set_positions(None)
+    assert positions(config) == {}
+    sink.set_positions(None)
+    sink.close()
+    caught_up(config)
+    assert len(consume(config["bootstrap.servers"], target(config))) == 20
+    assert audit(config).duplicated == 10

@@ -1,0 +1,280 @@
+"""Crashes, zombies, twins and brokers that go away: each record once all the same."""
+
+from __future__ import annotations
+
+import collections
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from semel import failpoints
+from semel.audit import audit
+from semel.embedded import Kafka
+from semel.errors import Fenced
+from tests.conftest import MakeTopic, Produce
+from tests.engine.harness import LocalSpark, caught_up, positions, records, wait_until
+from tests.sinks.kafka.conftest import Config, Configure, Start
+from tests.sinks.kafka.copying import assert_each_once, ids, target
+
+pytestmark = pytest.mark.integration
+
+COUNT = 300
+SMALL = {"consumer.override.max.poll.records": 40}
+QUICK = {
+    "consumer.override.max.poll.records": 20,
+    "consumer.override.session.timeout.ms": 1500,
+    "consumer.override.heartbeat.interval.ms": 300,
+}
+LOSES = {"deliver.between", "sink.after_positions", "sink.before_commit"}
+REPEATS = {"deliver.between", "sink.after_commit"}
+PLACES = [("exactly-once", p) for p in failpoints.PLACES if p != "deliver.between"]
+PLACES += [("at-least-once", p) for p in sorted(REPEATS)]
+PLACES += [("at-most-once", p) for p in sorted(LOSES)]
+
+
+@pytest.mark.parametrize(("delivery", "place"), PLACES)
+def test_killed_at(
+    delivery: str,
+    place: str,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    points: Path,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = configure(source, {**SMALL, "delivery": delivery})
+    failpoints.arm(points, place, "kill-worker", skip=2)
+    spark = LocalSpark(points)
+    caught_up(config, spark=spark)
+    assert (points / "fired.log").read_text().startswith(f"{place} kill-worker")
+    assert spark.attempts[0] == 1
+    if delivery == "exactly-once":
+        assert_each_once(config, range(COUNT))
+        return
+    seen = collections.Counter(ids(config))
+    report = audit(config)
+    lost, repeated = COUNT - len(seen), seen.total() - len(seen)
+    assert report.kept
+    assert (report.lost, report.duplicated) == (lost, repeated)
+    if delivery == "at-most-once":
+        assert repeated == 0
+        assert lost or place not in LOSES
+    else:
+        assert lost == 0
+        assert repeated or place not in REPEATS
+
+
+@pytest.fixture(params=["the same cluster", "another cluster"])
+def copies(request: pytest.FixtureRequest, configure: Configure) -> Callable[[str, Config], Config]:
+    """Connectors into the cluster that they read from, and into another one."""
+
+    def make(source: str, keys: Config) -> Config:
+        elsewhere = {}
+        if request.param == "another cluster":
+            other = request.getfixturevalue("other_kafka").bootstrap_servers
+            elsewhere = {"dest.kafka.bootstrap.servers": other}
+        return configure(source, {**keys, **elsewhere})
+
+    return make
+
+
+@pytest.mark.parametrize("place", ["sink.after_positions", "sink.before_commit"])
+def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved(
+    place: str,
+    topic: MakeTopic,
+    produce: Produce,
+    copies: Callable[..., Config],
+    start: Start,
+    points: Path,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(400))
+    config = copies(source, {**QUICK, "tasks.max": "2"})
+    failpoints.arm(points, place, "freeze", skip=3)
+    spark = LocalSpark(points)
+    running = start(config, spark=spark)
+    # The other task goes on with all partitions, long before the frozen transaction's time is out.
+    running.until(lambda p: sum(p.positions.values()) >= 400, timeout=20)
+    frozen = int((points / "fired.log").read_text().split()[-1])
+    assert_each_once(config, range(400))
+    failpoints.thaw(points, frozen)
+    produce(source, records(200, start=400))
+    running.until(lambda p: sum(p.positions.values()) >= 600)
+    running.stop()
+    assert spark.attempts == {0: 0, 1: 0}
+    assert_each_once(config, range(600))
+
+
+def test_a_first_transaction_that_was_never_seen_is_fenced_too(
+    topic: MakeTopic,
+    produce: Produce,
+    copies: Callable[..., Config],
+    start: Start,
+    points: Path,
+) -> None:
+    """The ledger does not show whose turn it was: the frozen task has committed nothing yet."""
+    source = topic(partitions=1)
+    config = copies(source, {**QUICK, "tasks.max": "2"})
+    failpoints.arm(points, "sink.before_commit", "freeze")
+    running = start(config, spark=LocalSpark(points))
+    running.until(lambda p: len(p.tasks) == 2)
+    produce(source, records(100))
+    wait_until((points / "fired.log").exists)
+    running.until(lambda p: sum(p.positions.values()) >= 100, timeout=20)
+    failpoints.thaw(points, int((points / "fired.log").read_text().split()[-1]))
+    produce(source, records(100, start=100))
+    running.until(lambda p: sum(p.positions.values()) >= 200)
+    running.stop()
+    assert_each_once(config, range(200))
+
+
+def test_of_two_runs_one_stops_as_fenced(
+    topic: MakeTopic, produce: Produce, copies: Callable[..., Config], start: Start
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(500))
+    config = copies(
+        source,
+        {
+            "consumer.override.max.poll.records": "20",
+            "consumer.override.heartbeat.interval.ms": "300",
+        },
+    )
+    first = start(config)
+    first.until(lambda p: p.rows > 0)
+    second = start(config)
+    wait_until(lambda: not (first.alive and second.alive))
+    loser, winner = (first, second) if not first.alive else (second, first)
+    with pytest.raises(Fenced, match="another run"):
+        loser.wait()
+    produce(source, records(500, start=500))
+    winner.until(lambda p: sum(p.positions.values()) >= 1000)
+    winner.stop()
+    assert_each_once(config, range(1000))
+
+
+def test_a_broker_that_dies_in_the_middle_of_a_transaction(
+    own_kafka: Callable[[], Kafka],
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    points: Path,
+) -> None:
+    kafka = own_kafka()
+    kafka.create_topic("source", 2)
+    servers = kafka.bootstrap_servers
+    produce("source", records(300), bootstrap_servers=servers)
+    config = configure("source", {**SMALL, "bootstrap.servers": servers})
+    failpoints.arm(points, "sink.before_commit", "freeze", skip=2)
+    running = start(config, spark=LocalSpark(points))
+    wait_until((points / "fired.log").exists)
+    kafka.kill()
+    failpoints.thaw(points, int((points / "fired.log").read_text().split()[-1]))
+    kafka.start()
+    produce("source", records(300, start=300), bootstrap_servers=servers)
+    running.until(lambda p: sum(p.positions.values()) == 600)
+    running.stop()
+    assert_each_once(config, range(600))
+
+
+def test_a_transaction_whose_time_is_out_is_begun_again(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start, points: Path
+) -> None:
+    source = topic()
+    produce(source, records(200))
+    config = configure(source, {**SMALL, "producer.override.transaction.timeout.ms": 1000})
+    failpoints.arm(points, "sink.before_commit", "freeze", skip=1)
+    running = start(config, spark=LocalSpark(points))
+    wait_until((points / "fired.log").exists)
+    time.sleep(3)  # the broker looks once a second
+    failpoints.thaw(points, int((points / "fired.log").read_text().split()[-1]))
+    running.until(lambda p: sum(p.positions.values()) == 200)
+    running.stop()
+    assert_each_once(config, range(200))
+
+
+def test_an_error_at_each_place_is_tried_again(
+    topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(200))
+    config = configure(source, SMALL)
+    for skip, place in enumerate(failpoints.PLACES):
+        if place != "deliver.between":
+            failpoints.arm(points, place, "raise", skip=skip % 2)
+    caught_up(config, spark=LocalSpark(points))
+    assert len((points / "fired.log").read_text().splitlines()) == len(failpoints.PLACES) - 1
+    assert_each_once(config, range(200))
+
+
+def test_a_driver_and_all_of_its_tasks_killed_leave_a_transaction_that_the_next_run_aborts(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start, points: Path
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(200))
+    config = configure(source, SMALL)
+    failpoints.arm(points, "sink.before_commit", "freeze", skip=1)
+    spark = LocalSpark(points, restarts=0)
+    running = start(config, spark=spark)
+    wait_until((points / "fired.log").exists)
+    os.kill(int((points / "fired.log").read_text().split()[-1]), signal.SIGKILL)
+    running.halt.set()
+    begun = time.monotonic()
+    caught_up(config)
+    assert time.monotonic() - begun < 20  # not as long as the transaction's time
+    assert_each_once(config, range(200))
+
+
+def test_records_of_aborted_transactions_in_the_source_are_none(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t", "log_level": 0}
+    )
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    for value in records(10, start=1000):
+        producer.produce(source, value)
+    producer.flush(10)
+    producer.abort_transaction(10)
+    produce(source, records(10, start=10))
+    config = configure(source)
+    caught_up(config)
+    assert_each_once(config, range(20))
+    assert positions(config).popitem()[1] == 31  # past the marker, too
+
+
+def test_the_audit_finds_what_is_missing_and_what_is_there_twice(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    caught_up(config)
+    marks = [("__connect.topic", source.encode()), ("__connect.partition", b"0")]
+    again = [*marks, ("__connect.offset", b"3")]
+    produce(target(config), records(1, start=3), headers=[again])
+    produce(source, records(5, start=10))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    group = f"connect-{config['name']}"
+    further = KafkaPartition(source, 0, 12, '{"start":0,"read":12,"rows":12}')
+
+    def moved() -> bool:
+        """Once the last run's session is over."""
+        request = [ConsumerGroupTopicPartitions(group, [further])]
+        answer = admin.alter_consumer_group_offsets(request)[group].result()
+        return answer.topic_partitions[0].error is None
+
+    wait_until(moved)  # past two that were never copied
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (2, 1, False)
