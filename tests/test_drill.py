@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from semel.engine import task
 from semel.engine.control import Report
 from semel.errors import ConfigError, Fenced
 from semel.failpoints import NO_LEDGER_CHECK, PLACES
+from semel.sinks.kafka import KafkaSink
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
 AT_LEAST_ONCE = Guarantee(Delivery.AT_LEAST_ONCE, None, "")
@@ -111,6 +112,37 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         timeout=280,
         env={**os.environ, **environment},
     )
+
+
+class TestTopicToTopic:
+    """A connector that writes to Kafka."""
+
+    config = MappingProxyType(
+        {
+            "name": "copy",
+            "connector.class": "kafka",
+            "topics": "drill",
+            "topic.rename.format": "drill.copy",
+            "tasks.max": "2",
+            "provenance": "true",
+        }
+    )
+
+    def test_bytes_may_be_anything_so_they_are_json(self) -> None:
+        raw = {**KafkaSink.defaults, **self.config, "bootstrap.servers": "localhost:1"}
+        shape = Shape(read(ConnectorConfig, raw), raw, replaces=False, tombstones=True)
+        values = [shape.record(n, random.Random(n))[1] for n in range(100)]
+        assert None in values
+        assert {json.loads(v)["id"] for v in values if v is not None} <= set(range(100))
+
+    @pytest.mark.integration
+    def test_faults_in_a_kafka_transaction_lose_nothing_and_write_nothing_twice(self) -> None:
+        kinds = [Kind.WORKER_KILL, Kind.TIME_OUT, Kind.ZOMBIE]
+        report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.POSTGRES_KILL])
+        assert {r.fault.kind for r in report.results} == set(kinds)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+        assert report.final is not None
+        assert report.final.records > 1000
 
 
 class TestFencedTask:

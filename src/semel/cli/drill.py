@@ -150,7 +150,7 @@ class _Watcher:
     def __init__(self, faults: int, as_json: bool) -> None:
         self._faults = faults
         self._console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-        self._status = self._console.status("Starting Kafka and PostgreSQL")
+        self._status = self._console.status("Starting the services")
         self._silent = as_json and not self._console.is_terminal
 
     def __enter__(self) -> _Watcher:

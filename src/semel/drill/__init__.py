@@ -107,7 +107,7 @@ def drill(
         report = _report(stage, seed)
         with _traffic(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
-            for fault in plan(faults, seed, stage.planned.guarantee, kinds):
+            for fault in plan(faults, seed, stage.planned.guarantee, stage.possible(kinds)):
                 observe(fault, None)
                 traffic.allow(RECORDS_PER_FAULT)
                 where = f"{fault.kind.value}, {fault.place}; seed {seed}"
@@ -213,7 +213,13 @@ def _stage(
 
 @contextmanager
 def _traffic(stage: Stage, seed: int) -> Iterator[Traffic]:
-    shape = Shape(stage.planned.connector, stage.raw, stage.planned.sink.replaces)
+    planned = stage.planned
+    shape = Shape(
+        planned.connector,
+        planned.raw,
+        planned.sink.replaces,
+        tombstones=planned.sink.takes_tombstones,
+    )
     traffic = Traffic(
         stage.services.kafka.bootstrap_servers,
         stage.topics,

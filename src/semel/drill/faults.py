@@ -13,7 +13,7 @@ import psutil
 
 from semel import failpoints
 from semel.drill.plan import ANY_MOMENT, Fault, Kind
-from semel.drill.stage import SESSION, DrillFailed, Process, Stage
+from semel.drill.stage import SESSION, TRANSACTION, DrillFailed, Process, Stage
 from semel.drill.traffic import Traffic
 from semel.errors import SemelError
 from semel.ledger import TopicPartition
@@ -316,6 +316,16 @@ class Injector:
             time.sleep(SESSION + 1)
         self._stage.services.kafka.start()
 
+    def _time_out(self, fault: Fault) -> float:
+        """The broker looks for transactions to abort once a second."""
+        frozen = self._freeze(fault)
+        mark = self.mark()
+        time.sleep(TRANSACTION + 2)
+        self._thaw(frozen)
+        seconds = self.gone_on(mark)
+        self._whole()
+        return seconds
+
     def _second_driver(self, _fault: Fault) -> float:
         self._stage.remember()
         first, second = self._stage.running, self._stage.launch()
@@ -338,9 +348,8 @@ class Injector:
             loser = first if first.status is not None else second
             self._stage.process = second if loser is first else first
             self._stage.adopt(loser)
-        # A group tells its members that they are fenced; a micro-batch learns it from the ledger.
-        told = "was fenced" if self._stage.direct else "another run"
-        if loser.status != _FENCED_STATUS or not loser.says(told):
+        # A group tells its members that they are fenced; others learn it from the ledger.
+        if loser.status != _FENCED_STATUS or not loser.says("another run"):
             raise DrillFailed(f"the loser does not say that it was fenced: {loser.end()}")
 
 
@@ -353,6 +362,7 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.POSTGRES_KILL: Injector._postgres_kill,
     Kind.BROKER_RESTART: Injector._broker_restart,
     Kind.BROKER_KILL: Injector._broker_kill,
+    Kind.TIME_OUT: Injector._time_out,
     Kind.SECOND_DRIVER: Injector._second_driver,
     Kind.EXECUTOR_KILL: Injector._executor_kill,
     Kind.REPLACED_ZOMBIE: Injector._replaced_zombie,

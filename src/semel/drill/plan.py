@@ -26,6 +26,7 @@ class Kind(Enum):
     POSTGRES_KILL = "postgres-kill"
     BROKER_RESTART = "broker-restart"
     BROKER_KILL = "broker-kill"
+    TIME_OUT = "time-out"
     SECOND_DRIVER = "second-driver"
     EXECUTOR_KILL = "executor-kill"
     REPLACED_ZOMBIE = "replaced-zombie"
@@ -40,6 +41,7 @@ MEANING = {
     Kind.POSTGRES_KILL: "SIGKILL of PostgreSQL and its backends; it recovers",
     Kind.BROKER_RESTART: "the broker is restarted in order",
     Kind.BROKER_KILL: "SIGKILL of the broker; it is started again",
+    Kind.TIME_OUT: "SIGSTOP of a task in its Kafka transaction until the broker aborts it",
     Kind.SECOND_DRIVER: "the same connector is started a second time",
     Kind.EXECUTOR_KILL: "SIGKILL of an executor; Spark restarts its task elsewhere",
     Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
@@ -47,6 +49,16 @@ MEANING = {
 }
 
 ANY_MOMENT = "any moment"
+
+POSTGRES = (Kind.POSTGRES_RESTART, Kind.POSTGRES_KILL)
+"""Faults of a store that only some connectors write to."""
+
+KAFKA = (Kind.TIME_OUT,)
+"""Faults of a Kafka transaction, which only some connectors open."""
+
+LONE_BROKER = (Kind.BROKER_RESTART, Kind.BROKER_KILL)
+"""Faults that a lone broker's transactions do not survive: one that ends while its partitions have
+no leader is complete for Kafka (4.3), though its markers were never written. It hangs for good."""
 
 _ON_EXECUTORS = (Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE)
 _PLACED = (
@@ -96,6 +108,8 @@ def plan(
 
 
 def _places(kind: Kind, guarantee: Guarantee) -> list[str]:
+    if kind in KAFKA:
+        return ["sink.after_positions", "sink.before_commit"]
     if kind not in _PLACED:
         return [ANY_MOMENT]
     reached = [

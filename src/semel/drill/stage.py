@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import psutil
@@ -19,11 +19,14 @@ from confluent_kafka.admin import AdminClient
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
+from semel.config import names
+from semel.drill.plan import KAFKA, LONE_BROKER, POSTGRES, Kind
 from semel.embedded import Services, leash
 from semel.errors import ConfigError, SemelError
 from semel.kafka import Cluster, client_config
 from semel.ledger import TopicPartition
 from semel.run import plan
+from semel.sinks import sink_class
 
 BUILT_IN = {
     "name": "drill",
@@ -44,17 +47,26 @@ SESSION = 3.0
 
 _QUICK = {
     "auto.create": "true",
+    "errors.deadletterqueue.topic.replication.factor": "1",
     "consumer.override.session.timeout.ms": str(int(SESSION * 1000)),
     "consumer.override.heartbeat.interval.ms": "500",
     "consumer.override.reconnect.backoff.ms": "50",
     "consumer.override.reconnect.backoff.max.ms": "500",
     "admin.override.reconnect.backoff.ms": "50",
     "admin.override.reconnect.backoff.max.ms": "500",
-    "connection.idle.in.transaction.timeout.ms": "1000",
     "max.retries": "200",
     "retry.backoff.ms": "200",
 }
 """Shorter timeouts than in production, so that a drill does not wait for most of its time."""
+
+_POSTGRES = {"connection.idle.in.transaction.timeout.ms": "1000"}
+TRANSACTION = SESSION + 2
+"""Seconds after which the broker aborts a transaction; another task has the partitions by then."""
+_KAFKA = {
+    "producer.override.transaction.timeout.ms": str(int(TRANSACTION * 1000)),
+    "producer.override.reconnect.backoff.ms": "50",
+    "producer.override.reconnect.backoff.max.ms": "500",
+}
 
 _POLL = 0.03
 
@@ -120,6 +132,7 @@ class Stage:
         self._started = 0
         self._seen: set[psutil.Process] = set()
         self.on_executors = False
+        self.on_postgres = writes_to_postgres(raw)
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
         connector = self.planned.connector
@@ -137,10 +150,25 @@ class Stage:
         return self.direct and self.tasks > 1
 
     def open(self) -> None:
-        """Start Kafka and PostgreSQL and create the topics."""
-        self.services.up(detached=False)
+        """Start the services and create the topics."""
+        self.services.up(detached=False, only_kafka=not self.on_postgres)
         for topic, partitions in self.topics.items():
             self.services.kafka.create_topic(topic, partitions)
+
+    def possible(self, kinds: Collection[Kind]) -> list[Kind]:
+        """Those of the faults that can happen to this connector.
+
+        Raises:
+            ConfigError: none of them can.
+        """
+        absent = KAFKA if self.on_postgres else (*POSTGRES, *LONE_BROKER)
+        found = [k for k in kinds if k not in absent]
+        if not found:
+            raise ConfigError(
+                f"connector {self.planned.connector.name}: the faults "
+                f"{', '.join(k.value for k in kinds)} cannot happen to it; choose others (--only)"
+            )
+        return found
 
     def _adapted(self, raw: Mapping[str, str]) -> dict[str, str]:
         """The connector's configuration with this stage's services and short timeouts."""
@@ -159,11 +187,13 @@ class Stage:
             for k, v in raw.items()
             if not k.endswith(replaced) and not any(f".override.{s}" in k for s in secured)
         }
+        kept |= {**_QUICK, "bootstrap.servers": self.services.kafka.bootstrap_servers}
+        if not self.on_postgres:
+            return kept | _KAFKA
         postgres = self.services.postgres
         return {
             **kept,
-            **_QUICK,
-            "bootstrap.servers": self.services.kafka.bootstrap_servers,
+            **_POSTGRES,
             "connection.url": postgres.jdbc_url,
             "connection.user": postgres.user,
             "connection.password": postgres.password,
@@ -316,6 +346,11 @@ class Stage:
                 raise DrillFailed(f"{what} (waited {patience:.0f} s)")
             meanwhile()
             time.sleep(_POLL)
+
+
+def writes_to_postgres(raw: Mapping[str, str]) -> bool:
+    """Whether the connector needs a PostgreSQL; others write to Kafka."""
+    return "connection.url" in names(sink_class(raw.get("connector.class", "")).section)
 
 
 def _is_daemon(process: psutil.Process) -> bool:

@@ -37,6 +37,7 @@ _ABORTED = 0.3
 _KEYS = 400
 _JSON = ("JsonConverter", "json")
 _STRING = ("StringConverter", "string")
+_ANY = ("ByteArrayConverter", "bytearray")
 
 
 class Shape:
@@ -46,20 +47,29 @@ class Shape:
         ConfigError: the drill cannot make such records.
     """
 
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str], replaces: bool) -> None:
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        raw: Mapping[str, str],
+        replaces: bool,
+        *,
+        tombstones: bool = False,
+    ) -> None:
         self._replaces = replaces
         mode = raw.get("pk.mode", raw.get("primary.key.mode", "none")).lower()
         fields = raw.get("pk.fields", raw.get("primary.key.fields", ""))
         self._fields = [f.strip() for f in fields.split(",") if f.strip()]
         self._mode = mode
         self._envelope = _envelope(raw, "value.converter")
-        self._deletes = raw.get("delete.enabled", "false").lower() == "true"
-        if not connector.value_converter.endswith(_JSON):
+        self._deletes = tombstones or raw.get("delete.enabled", "false").lower() == "true"
+        if connector.value_converter.endswith(_ANY):
+            self._envelope = False
+        elif not connector.value_converter.endswith(_JSON):
             raise ConfigError(
                 f"connector {connector.name}: the drill produces JSON, so value.converter must be "
                 f"the JsonConverter, not {connector.value_converter}"
             )
-        self._plain_key = connector.key_converter.endswith(_STRING)
+        self._plain_key = connector.key_converter.endswith((*_STRING, *_ANY))
         if not self._plain_key and not connector.key_converter.endswith(_JSON):
             raise ConfigError(
                 f"connector {connector.name}: the drill produces string or JSON keys, so "
