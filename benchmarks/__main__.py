@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.exactness import exactness
+from benchmarks.kafka_sink import kafka_sink
 from benchmarks.latency import latency
 from benchmarks.partitions import partitions
 from benchmarks.report import Figures, machine
@@ -33,6 +34,7 @@ class Suite(StrEnum):
     latency = "latency"
     partitions = "partitions"
     exactness = "exactness"
+    kafka = "kafka"
     all = "all"
 
 
@@ -68,6 +70,7 @@ def main(
         "latency": lambda r: latency(r, rate or [20, 1_000, 5_000], seconds),
         "partitions": lambda r: partitions(r, records, repeats),
         "exactness": lambda r: exactness(r, records, repeats, tasks),
+        "kafka": lambda r: kafka_sink(r, records, repeats, tasks),
     }
     chosen = list(suites) if suite is Suite.all else [suite.value]
     stamp = time.strftime("%Y-%m-%d")

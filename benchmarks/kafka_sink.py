@@ -1,0 +1,206 @@
+"""Topic to topic: semel beside Spark's own Kafka sink and beside a producer that only produces."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer, IsolationLevel
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from benchmarks.measure import WARM
+from benchmarks.records import Workload, produce
+from benchmarks.report import Column, Figures, count, ratio, span
+from benchmarks.rig import Rig
+
+PARTITIONS = 4
+TRIGGERS = 5
+EVERY = 0.02
+SPARK = "Spark's Kafka sink"
+ALONE = "a producer alone"
+SEMEL = "semel"
+SEMEL_PROVENANCE = "semel, with provenance"
+SIDES = (SPARK, SEMEL, SEMEL_PROVENANCE, ALONE)
+PRODUCER = {"compression.type": "lz4", "acks": "all", "linger.ms": "5"}
+"""The same for all sides."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a run took."""
+
+    records: int
+    rate: float
+    """records a second between the warm shares, as a read_committed consumer may see them"""
+    overall_rate: float
+    """records a second from the start of the process to its end"""
+
+
+def kafka_sink(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
+    """All sides, ``repeats`` times each, in turn, into a new topic each time."""
+    workload = Workload.of(records, PARTITIONS, updates=False, envelope=False)
+    rig.say(f"producing {workload.records:,} x {workload.bytes_each()} bytes")
+    source = produce(rig, workload)
+    samples: dict[str, list[Sample]] = {side: [] for side in SIDES}
+    for side in SIDES:  # jars are read from disk once: not counted
+        rig.say(f"{side}: warm-up, {_shown(_once(rig, side, source, workload, tasks))}")
+    for repeat in range(repeats):
+        for side in random.Random(repeat).sample(SIDES, len(SIDES)):
+            sample = _once(rig, side, source, workload, tasks)
+            samples[side].append(sample)
+            rig.say(f"{side}: {repeat + 1}/{repeats}, {_shown(sample)}")
+    return _figures(samples, workload.records, tasks, repeats)
+
+
+def _shown(sample: Sample) -> str:
+    return f"{sample.rate:,.0f}/s warm, {sample.overall_rate:,.0f}/s with start"
+
+
+def _once(rig: Rig, side: str, source: str, workload: Workload, tasks: int) -> Sample:
+    target = rig.unique("copy")
+    rig.kafka.create_topic(target, PARTITIONS)
+    facts = {
+        "servers": rig.kafka.bootstrap_servers,
+        "source": source,
+        "target": target,
+        "tasks": tasks,
+        "records": workload.records,
+        "most": -(-workload.records // TRIGGERS),
+        "producer": PRODUCER,
+    }
+    name = {SPARK: "spark", ALONE: "producer"}.get(side)
+    command = [sys.executable, "-m", "benchmarks.peer_kafka", str(name), json.dumps(facts)]
+    if name is None:
+        file = _config(rig, facts, provenance=side == SEMEL_PROVENANCE)
+        command = [sys.executable, "-m", "semel", "run", "--until-caught-up", str(file)]
+    log = rig.directory / f"{target}.log"
+    times, counts = [], []
+    admin = AdminClient({"bootstrap.servers": facts["servers"], "log_level": 0})
+    began = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            while process.poll() is None:
+                times.append(time.monotonic())
+                counts.append(_visible(admin, target))
+                time.sleep(EVERY)
+        finally:
+            process.kill()
+            process.wait()
+    took = time.monotonic() - began
+    if process.returncode:
+        raise RuntimeError(f"{side} has failed: {log.read_text(errors='replace')[-2000:]}")
+    times.append(time.monotonic())
+    counts.append(_visible(admin, target))
+    copied = _records(facts["servers"], target)
+    if copied != workload.records:
+        raise RuntimeError(f"{side}: {copied} records, {workload.records} expected")
+    return Sample(copied, _warm(times, counts), copied / took)
+
+
+def _config(rig: Rig, facts: dict[str, Any], *, provenance: bool) -> Path:
+    config = {
+        "connector.class": "kafka",
+        "topics": facts["source"],
+        "topic.rename.format": facts["target"],
+        "bootstrap.servers": facts["servers"],
+        "tasks.max": facts["tasks"],
+        "provenance": provenance,
+        **{f"producer.override.{k}": v for k, v in facts["producer"].items()},
+    }
+    path = rig.directory / f"{facts['target']}.json"
+    path.write_text(json.dumps({"name": facts["target"], "config": config}))
+    return path
+
+
+def _visible(admin: AdminClient, topic: str) -> int:
+    """Offsets below the last stable ones; a transaction's marker counts as one."""
+    partitions = {KafkaPartition(topic, p): OffsetSpec.latest() for p in range(PARTITIONS)}
+    level = IsolationLevel.READ_COMMITTED
+    answers = admin.list_offsets(partitions, isolation_level=level, request_timeout=20)
+    return sum(answer.result().offset for answer in answers.values())
+
+
+def _warm(times: list[float], counts: list[int]) -> float:
+    """Whoever reads ahead has read at both ends of the window what is not committed yet."""
+    whole = counts[-1]
+    moments = [float(np.interp(share * whole, counts, times)) for share in WARM]
+    if moments[1] <= moments[0]:
+        raise RuntimeError("all committed at once: take more --records")
+    return (WARM[1] - WARM[0]) * whole / (moments[1] - moments[0])
+
+
+def _records(servers: str, topic: str) -> int:
+    """How many a read_committed consumer gets."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "count",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([KafkaPartition(topic, p, 0) for p in range(PARTITIONS)])
+    seen, ended = 0, set()
+    while len(ended) < PARTITIONS:
+        for message in consumer.consume(50_000, 1):
+            if message.error() is None:
+                seen += 1
+            else:
+                ended.add(message.partition())
+    consumer.close()
+    return seen
+
+
+def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats: int) -> Figures:
+    middles = {
+        side: {k: statistics.median(asdict(s)[k] for s in taken) for k in asdict(taken[0])}
+        for side, taken in samples.items()
+    }
+    rows = [
+        {
+            "side": side,
+            **middles[side],
+            "rates": [s.rate for s in taken],
+            "ratio": middles[side]["rate"] / middles[SPARK]["rate"],
+            "alone": middles[side]["rate"] / middles[ALONE]["rate"],
+            "overall_ratio": middles[side]["overall_rate"] / middles[SPARK]["overall_rate"],
+            "samples": [asdict(s) for s in taken],
+        }
+        for side, taken in samples.items()
+    ]
+    return Figures(
+        name="kafka",
+        title=f"Kafka to Kafka, {records:,} JSON records, {PARTITIONS} partitions, {tasks} tasks: "
+        f"medians of {repeats}",
+        columns=[
+            Column("side", "side"),
+            Column("rate", "records/s", count),
+            Column("rates", "range", span),
+            Column("ratio", "ratio to Spark", ratio),
+            Column("alone", "ratio to the producer", ratio),
+            Column("overall_rate", "records/s with start", count),
+            Column("overall_ratio", "ratio with start", ratio),
+        ],
+        rows=rows,
+        notes=[
+            "records/s: between 15 % and 85 % of the records visible to a read_committed consumer. "
+            "All sides compress with lz4 and wait for acks=all.",
+            f"Spark's side is a structured stream of {TRIGGERS} triggers, at-least-once. The "
+            "producer alone reads nothing and has its records in memory: what one transactional "
+            "producer can do here.",
+        ],
+        facts={"tasks": tasks, "repeats": repeats},
+    )
