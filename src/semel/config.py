@@ -216,9 +216,10 @@ PREFIXES = (
     "consumer.override.",
     "producer.override.",
     "admin.override.",
+    "storage.options.",
     "spark.",
 )
-"""Keys under these belong to a converter, a Kafka client or Spark and pass through."""
+"""Keys under these belong to a converter, a Kafka client, a store or Spark and pass through."""
 
 IGNORED = {
     "config.action.reload": "semel reads a configuration once, at start",

@@ -9,7 +9,10 @@ from importlib.metadata import entry_points
 from semel.errors import ConfigError
 from semel.sinks.base import Sink
 
-_MODULES = {"semel.sinks.postgresql:PostgresSink": "semel.sinks.postgresql.config"}
+_MODULES = {
+    "semel.sinks.postgresql:PostgresSink": "semel.sinks.postgresql.config",
+    "semel.sinks.delta.sink:DeltaSink": "semel.sinks.delta.config",
+}
 """Sink -> the module whose ``CLASSES`` are the ``connector.class`` names it answers to."""
 
 
