@@ -25,7 +25,7 @@ from semel.delivery import Guarantee
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka import check_clients, client_config
 from semel.sinks import sink_class
-from semel.sinks.base import Sink
+from semel.sinks.base import Sink, StagingSink
 
 if typing.TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +76,7 @@ def plan(
     warnings += _without_effect(connector)
     check_clients(connector, raw)
     _check_dead_letter_topic(connector)
-    return Plan(connector, raw, sink, guarantee, _engine(connector, transform), warnings)
+    return Plan(connector, raw, sink, guarantee, _engine(connector, sink, transform), warnings)
 
 
 def run(
@@ -137,6 +137,10 @@ def run(
             from semel.engine.microbatch import MicroBatchEngine
 
             return MicroBatchEngine(task, spark, transform).run()
+        if planned.engine == "bounded":
+            from semel.engine.bounded import BoundedEngine
+
+            return BoundedEngine(task, spark, transform).run()
         from semel.engine.direct import DirectEngine
 
         return DirectEngine(task, spark, transform).run()
@@ -196,16 +200,23 @@ def _check_dead_letter_topic(connector: ConnectorConfig) -> None:
         )
 
 
-def _engine(connector: ConnectorConfig, transform: Callable[..., Any] | None) -> str:
+def _engine(connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any] | None) -> str:
+    """``direct``, ``bounded`` (direct, for stores that commit per table) or ``micro-batch``."""
     wants_frames = _takes_dataframe(transform)
+    staging = isinstance(sink, StagingSink)
     if connector.engine == "direct" and wants_frames:
         raise ConfigError(
             f"connector {connector.name}: engine=direct gives Arrow batches to the transform, but "
             "it is annotated with DataFrame. Set engine=micro-batch, or take a pyarrow.RecordBatch"
         )
-    if connector.engine != "auto":
-        return connector.engine
-    return "micro-batch" if wants_frames else "direct"
+    if staging and connector.engine == "micro-batch" and transform is None:
+        raise ConfigError(
+            f"connector {connector.name}: engine=micro-batch without a transform commits in tasks, "
+            f"but connector.class={connector.connector_class} commits on the driver. Remove engine"
+        )
+    if wants_frames or connector.engine == "micro-batch":
+        return "micro-batch"
+    return "bounded" if staging else "direct"
 
 
 def _takes_dataframe(transform: Callable[..., Any] | None) -> bool:

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.delivery import Mechanism, Support
-from semel.errors import TransientError
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
 from semel.records import KEY, Commit, Records
 
@@ -184,10 +183,6 @@ class Sink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Drop the connection; an open transaction rolls back. May be called twice."""
-
-
-class StaleFiles(TransientError):
-    """Staged files that can no longer be committed as they are: stage the records again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, TransientError
+from semel.errors import ConfigError, StaleFiles, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge
 from semel.records import Commit, Records
-from semel.sinks.base import Snapshot, Staged, Stager, StagingSink, StaleFiles
+from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.delta import rows as made
 from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.layout import KAFKA_KEY, layout
@@ -247,8 +247,9 @@ class DeltaSink(StagingSink):
                 self._unborn.setdefault(tp, entry)
         for where, mine in self._by_table(positions).items():
             wanted = {tp: positions[tp] for tp in mine}
-            self._move(where, lambda ledger, wanted=wanted: ledger.started(wanted))  # type: ignore[misc]
-        return {tp: at for tp in positions if (at := self._position(tp)) is not None}
+            self._move(where, lambda ledger, wanted=wanted: ledger.started(wanted))
+        stored = {tp: self._position(tp) for tp in positions}
+        return {tp: at for tp, at in stored.items() if at is not None}
 
     def _position(self, tp: TopicPartition) -> int | None:
         table = self._find(tp.topic)
@@ -447,7 +448,7 @@ class DeltaSink(StagingSink):
             for topic in self._known_topics():
                 table = self._find(topic)
                 if table is not None:
-                    self._move(table.where, lambda ledger, t=topic: ledger.forget([t]))  # type: ignore[misc]
+                    self._move(table.where, lambda ledger, t=topic: ledger.forget([t]))
         else:
             positions_of_letters = dict(positions)
             missing = [tp.topic for tp in positions if self._find(tp.topic) is None]
@@ -455,7 +456,7 @@ class DeltaSink(StagingSink):
                 raise self._missing(missing[0])
             for where, mine in self._by_table(positions).items():
                 wanted = {tp: positions[tp] for tp in mine}
-                self._move(where, lambda ledger, wanted=wanted: ledger.set(wanted))  # type: ignore[misc]
+                self._move(where, lambda ledger, wanted=wanted: ledger.set(wanted))
         if self._letters is not None:
             self._letters.set(positions_of_letters)
 
