@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, StaleFiles, TransientError
+from semel.errors import ConfigError, StaleFiles
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, Records
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.delta import rows as made
@@ -24,18 +24,16 @@ try:
     from semel.sinks.delta import snapshot
     from semel.sinks.delta.dead_letters import DeadLetterTable
     from semel.sinks.delta.files import DataFile, FileWriter, delete
-    from semel.sinks.delta.ledger import DeltaLedger
     from semel.sinks.delta.merge import merge
+    from semel.sinks.delta.positions import CONFLICTS, Positions, busy, renew
     from semel.sinks.delta.table import Conflict, Table, checked_options
+    from semel.sinks.delta.tables import Tables
 except ModuleNotFoundError as missing:
     raise ConfigError(
         f"connector.class=delta needs the package {missing.name}: pip install 'semel[delta]'"
     ) from missing
 
 log = logging.getLogger(__name__)
-
-_CONFLICTS = 50
-"""Other writers' commits that one commit gives way to before it fails."""
 
 
 class DeltaSink(StagingSink):
@@ -48,11 +46,9 @@ class DeltaSink(StagingSink):
         self._connector = connector
         self._config = read(DeltaConfig, raw)
         self._options = checked_options(raw)
-        self._tables: dict[str, Table] = {}
-        self._ledgers: dict[str, DeltaLedger] = {}
+        self._tables = Tables(connector, self._config, self._options)
+        self._positions = Positions(connector.name, self._tables)
         self._topics = set(connector.topics)
-        self._unborn: dict[TopicPartition, LedgerEntry] = {}
-        """Positions of topics whose tables are yet to be created: nothing of them is lost."""
         self._letters: DeadLetterTable | None = None
         if connector.dead_letter_table:
             where = self._config.location(connector.dead_letter_table)
@@ -111,193 +107,30 @@ class DeltaSink(StagingSink):
     def prepare(self, topics: Collection[str]) -> None:
         self._topics |= set(topics)
         for topic in topics:
-            table = self._find(topic)
-            if table is None and not self._config.auto_create:
-                raise self._missing(topic)
-            if table is not None:
-                self._check(topic, table)
-
-    def _check(self, topic: str, table: Table) -> None:
-        why = table.refusal(merges=self.replaces)
-        if why is not None:
-            raise ConfigError(
-                f"connector {self._connector.name}: table {table.where} of topic {topic} {why}"
-            )
-        key = self._config.pk_fields if self.replaces else ()
-        missing = [n for n in key if n not in table.columns.names]
-        if missing and not self.evolves:
-            raise ConfigError(
-                f"connector {self._connector.name}: pk.fields={','.join(key)}: table "
-                f"{table.where} (topic {topic}) has no column {missing[0]}; it has "
-                f"{', '.join(table.columns.names)}"
-            )
-
-    def _missing(self, topic: str) -> ConfigError:
-        return ConfigError(
-            f"connector {self._connector.name}: there is no Delta table at {self._where(topic)} "
-            f"for topic {topic}. Create it, or set auto.create=true; "
-            f"table.name.format={self._config.table_name_format!r} names it"
-        )
-
-    def _where(self, topic: str) -> str:
-        return self._config.location(self._config.table(topic))
-
-    def _find(self, topic: str) -> Table | None:
-        return self._at(self._where(topic))
-
-    def _at(self, where: str) -> Table | None:
-        if where not in self._tables:
-            found = Table.open(where, self._options)
-            if found is None:
-                return None
-            self._keep(found)
-        return self._tables[where]
-
-    def _keep(self, table: Table) -> None:
-        self._tables[table.where] = table
-        self._ledgers[table.where] = DeltaLedger(table, self._connector.name)
+            self._tables.check(topic)
 
     def schema(self, topic: str) -> pa.Schema | None:
-        table = self._find(topic)
-        if table is None:
-            return None
-        skip = set(self._connector.provenance_columns.values())
-        return pa.schema(
-            [f for f in table.columns if f.name not in skip and self._config.takes(topic, f.name)]
-        )
+        return self._tables.schema(topic)
 
     def accommodate(self, records: Records) -> None:
         if records.rows.num_rows:
-            self._target(records)
-
-    def _target(self, records: Records) -> Table:
-        """The topic's table, created or extended if it may be."""
-        topic = records.topic
-        arranged = layout(self._config, self._provenance, records, deletes=False)
-        fields = [
-            pa.field(n, v.type)
-            for n, v in arranged.columns.items()
-            if not pa.types.is_null(v.type)  # only nulls so far: of what type is not known yet
-        ]
-        table = self._find(topic)
-        if table is None:
-            if not self._config.auto_create:
-                raise self._missing(topic)
-            table = self._create(topic, fields, arranged.key)
-        new = [f for f in fields if f.name not in table.columns.names]
-        if new:
-            table.renew()
-            new = [f for f in fields if f.name not in table.columns.names]
-        if new:
-            if not self.evolves:
-                raise ConfigError(
-                    f"connector {self._connector.name}: table {table.where} has no column "
-                    f"{new[0].name}, which records of topic {topic} hold. Add it, set "
-                    "auto.evolve=true, or leave the field out with field.exclude.list"
-                )
-            table.add_columns(new)
-        return table
-
-    def _create(self, topic: str, fields: Sequence[pa.Field], key: Sequence[str]) -> Table:
-        by = self._config.partition_by
-        missing = [n for n in by if n not in {f.name for f in fields}]
-        if missing:
-            raise ConfigError(
-                f"connector {self._connector.name}: partition.by={','.join(by)}: records of topic "
-                f"{topic} have no field {missing[0]}; they have "
-                f"{', '.join(f.name for f in fields)}"
-            )
-        table = Table.create(self._where(topic), self._options, fields, by, key)
-        self._keep(table)
-        self._check(topic, table)
-        return table
-
-    @property
-    def _provenance(self) -> Mapping[str, str]:
-        return self._connector.provenance_columns
+            self._tables.target(records)
 
     # The ledger
 
     def entries(self) -> list[LedgerEntry]:
-        found = []
-        for topic in sorted(self._known_topics()):
-            table = self._find(topic)
-            if table is None:
-                found += [e for tp, e in sorted(self._unborn.items()) if tp.topic == topic]
-                continue
-            self._renew(table)
-            self._bear(table)
-            found += self._ledgers[table.where].entries(topic)
-        return found
+        return self._positions.entries(self._known_topics())
 
     def _known_topics(self) -> set[str]:
         if not self._topics and self._connector.topics_regex:
-            self._topics = set(
-                snapshot.topics_of_tables(
-                    self._config, self._options, re.compile(self._connector.topics_regex)
-                )
-            )
+            pattern = re.compile(self._connector.topics_regex)
+            found = snapshot.topics_of_tables(self._config, self._options, pattern)
+            self._topics = set(found)
         return self._topics
 
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         self._topics |= {tp.topic for tp in positions}
-        for tp, at in positions.items():
-            if self._find(tp.topic) is None:
-                entry = LedgerEntry(tp.topic, tp.partition, at, at)
-                self._unborn.setdefault(tp, entry)
-        for where, mine in self._by_table(positions).items():
-            wanted = {tp: positions[tp] for tp in mine}
-            self._move(where, lambda ledger, wanted=wanted: ledger.started(wanted))
-        stored = {tp: self._position(tp) for tp in positions}
-        return {tp: at for tp, at in stored.items() if at is not None}
-
-    def _position(self, tp: TopicPartition) -> int | None:
-        table = self._find(tp.topic)
-        if table is None:
-            return self._unborn[tp].position if tp in self._unborn else None
-        return self._ledgers[table.where].position(tp)
-
-    def _by_table(self, partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-        """Topic-partitions by the tables there are."""
-        found: dict[str, list[TopicPartition]] = {}
-        for tp in partitions:
-            table = self._find(tp.topic)
-            if table is not None:
-                found.setdefault(table.where, []).append(tp)
-        return found
-
-    def _bear(self, table: Table) -> None:
-        """Enter what was held for a table that did not exist."""
-        held = {tp: e for tp, e in self._unborn.items() if self._where(tp.topic) == table.where}
-        if held:
-            self._move(table.where, lambda ledger: ledger.adopted(held.values()))
-            self._unborn = {tp: e for tp, e in self._unborn.items() if tp not in held}
-
-    def _move(self, where: str, identifiers: Any) -> None:
-        """Commit identifiers that are computed from the ledger as it stands."""
-        table, ledger = self._tables[where], self._ledgers[where]
-        for _ in range(_CONFLICTS):
-            self._renew(table)
-            moved = identifiers(ledger)
-            if not moved:
-                return
-            try:
-                ledger.commit([], moved)
-                return
-            except Conflict:
-                continue
-        raise self._busy(table)
-
-    def _renew(self, table: Table) -> None:
-        try:
-            table.renew()
-        except Conflict as error:
-            raise TransientError(f"Delta table {table.where}: {error}") from None
-
-    def _busy(self, table: Table) -> TransientError:
-        return TransientError(
-            f"Delta table {table.where}: {_CONFLICTS} commits of other writers came first"
-        )
+        return self._positions.start(positions)
 
     # Staging
 
@@ -311,11 +144,18 @@ class DeltaSink(StagingSink):
         Raises:
             RowsRejected: records that do not fit.
         """
-        table = self._find(records.topic)
+        table = self._tables.find(records.topic)
         if records.rows.num_rows or table is None:
-            table = self._target(records)
+            table = self._tables.target(records)
         arrange = made.changes if self.replaces else made.inserts
-        return table, arrange(self._config, self._provenance, records, table.columns)
+        provenance = self._connector.provenance_columns
+        return table, arrange(self._config, provenance, records, table.columns)
+
+    def renew(self, topic: str) -> None:
+        """Look at the topic's table again: a worker process keeps it from trigger to trigger."""
+        table = self._tables.find(topic)
+        if table is not None:
+            renew(table)
 
     def writer(self, table: Table, topic: str, prefix: str) -> FileWriter:
         config = self._config
@@ -323,7 +163,9 @@ class DeltaSink(StagingSink):
 
     def discard(self, staged: Staged) -> None:
         for where, files in _by_where(staged.files).items():
-            delete(self._tables[where].filesystem(), [f.path for f in files])
+            table = self._tables.at(where)
+            if table is not None:
+                delete(table.filesystem(), [f.path for f in files])
 
     # Committing
 
@@ -344,29 +186,22 @@ class DeltaSink(StagingSink):
         files = _by_where(staged.files)
         ranges: dict[str, list[Advance]] = {}
         for a in advances:
-            ranges.setdefault(self._where(a.range.topic), []).append(a)
+            ranges.setdefault(self._tables.where(a.range.topic), []).append(a)
         targets = list(dict.fromkeys([*ranges, *files]))
-        # A conflict in any of the tables leaves all of them alone.
-        fresh = [where for where in targets if self._judge(where, ranges.get(where, ()))]
-        if staged.dead_letters and self._letters is not None and (fresh or not targets):
+        # All are judged before any is written: a conflict in one leaves all of them alone.
+        fresh = [
+            where
+            for where in targets
+            if where not in ranges or self._positions.judge(where, ranges[where]) is Outcome.APPLIED
+        ]
+        if targets and not fresh:
+            return Outcome.REPLAYED
+        if staged.dead_letters and self._letters is not None:
             self._letters.keep(staged.dead_letters)
         for where in fresh:
             self._land_in(where, ranges.get(where, ()), files.get(where, ()), moves=moves)
         hit("sink.after_commit")
-        return Outcome.APPLIED if fresh or not targets else Outcome.REPLAYED
-
-    def _judge(self, where: str, advances: Sequence[Advance]) -> bool:
-        """Whether the ledger still stands where these ranges begin."""
-        table = self._at(where)
-        if not advances:
-            return True
-        if table is None:
-            stored = {tp: e.position for tp, e in self._unborn.items()}
-            wanted = [a.range for a in advances]
-            return judge(self._connector.name, stored, wanted) is Outcome.APPLIED
-        self._renew(table)
-        self._bear(table)
-        return self._ledgers[where].judge(advances) is Outcome.APPLIED
+        return Outcome.APPLIED
 
     def _land_in(
         self,
@@ -376,21 +211,17 @@ class DeltaSink(StagingSink):
         *,
         moves: bool,
     ) -> None:
-        table = self._at(where)
+        table = self._tables.at(where)
         if table is None:  # not one row so far: the next one makes the table
-            for a in advances if moves else ():
-                self._unborn[a.range.topic_partition] = _after(
-                    self._unborn[a.range.topic_partition], a
-                )
+            self._positions.advance_unborn(advances if moves else ())
             return
-        ledger = self._ledgers[where]
-        for _ in range(_CONFLICTS):
-            self._renew(table)
+        for _ in range(CONFLICTS):
+            ledger = self._positions.current(table)
             if advances and ledger.judge(advances) is not Outcome.APPLIED:
                 return
             hit("sink.after_positions")
             moved = ledger.moved(advances) if moves else {}
-            self._check_files(table, files)
+            _check(table, files)
             hit("sink.before_commit")
             try:
                 if files and files[0].key:
@@ -401,34 +232,16 @@ class DeltaSink(StagingSink):
                 return
             except Conflict as conflict:
                 log.info("table %s: %s; judging again", where, conflict)
-        raise self._busy(table)
-
-    def _check_files(self, table: Table, files: Sequence[DataFile]) -> None:
-        """Files must still be there, and of the types that the table's columns have."""
-        for file in files:
-            for column in file.columns:
-                at = table.columns.get_field_index(column.name)
-                ours = column.name in made.OWN
-                if not ours and (at < 0 or table.columns.field(at).type != column.type):
-                    raise StaleFiles(
-                        f"Delta table {table.where}: column {column.name} was altered meanwhile"
-                    )
-        filesystem = table.filesystem()
-        for file in files:
-            if not filesystem.get_file_info(file.path).is_file:
-                raise StaleFiles(
-                    f"Delta table {table.where}: the staged file {file.path} is gone. Was the "
-                    "table vacuumed with a retention of nothing?"
-                )
+        raise busy(table)
 
     # For the audit and by hand
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
         self._topics |= set(topics)
-        tables = {t: self._config.table(t) for t in topics}
-        found = {t: Table.open(self._where(t), self._options) for t in topics}
+        names = {t: self._config.table(t) for t in topics}
+        tables = {t: self._tables.anew(t) for t in topics}
         letters = self._letters.open() if self._letters is not None else None
-        return snapshot.take(self._connector, tables, found, letters)
+        return snapshot.take(self._connector, names, tables, letters)
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         arranged = layout(self._config, {}, records, deletes=False)
@@ -443,22 +256,16 @@ class DeltaSink(StagingSink):
         the connector runs fences it."""
 
     def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+        letters = dict(positions or {e.topic_partition: 0 for e in self.entries()})
         if positions is None:
-            positions_of_letters = {e.topic_partition: 0 for e in self.entries()}
-            for topic in self._known_topics():
-                table = self._find(topic)
-                if table is not None:
-                    self._move(table.where, lambda ledger, t=topic: ledger.forget([t]))
+            self._positions.forget(self._known_topics())
         else:
-            positions_of_letters = dict(positions)
-            missing = [tp.topic for tp in positions if self._find(tp.topic) is None]
+            missing = [tp.topic for tp in positions if self._tables.find(tp.topic) is None]
             if missing:
-                raise self._missing(missing[0])
-            for where, mine in self._by_table(positions).items():
-                wanted = {tp: positions[tp] for tp in mine}
-                self._move(where, lambda ledger, wanted=wanted: ledger.set(wanted))
+                raise self._tables.missing(missing[0])
+            self._positions.set(positions)
         if self._letters is not None:
-            self._letters.set(positions_of_letters)
+            self._letters.set(letters)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -471,9 +278,13 @@ class _DeltaStager(Stager):
         self._sink = sink
         self._prefix = prefix
         self._writers: dict[str, FileWriter] = {}
+        self._renewed: set[str] = set()
 
     def add(self, commit: Commit) -> None:
         given = [r for r in commit.records if r.count]
+        for topic in {r.topic for r in given} - self._renewed:
+            self._sink.renew(topic)
+            self._renewed.add(topic)
         for records, (table, rows) in [(r, self._sink.arranged(r)) for r in given]:
             if not rows.table.num_rows:
                 continue
@@ -496,16 +307,24 @@ def _by_where(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
     return found
 
 
-def _after(entry: LedgerEntry, a: Advance) -> LedgerEntry:
-    """An entry that has moved on."""
-    return LedgerEntry(
-        entry.topic,
-        entry.partition,
-        a.range.until_offset,
-        entry.start_position,
-        entry.records_read + a.read,
-        entry.rows_written + a.written,
-        entry.records_filtered + a.filtered,
-        entry.records_failed + a.failed,
-        entry.records_lost + a.lost,
-    )
+def _check(table: Table, files: Sequence[DataFile]) -> None:
+    """Files must still be there, and of the types that the table's columns have.
+
+    Raises:
+        StaleFiles: they are not.
+    """
+    for file in files:
+        for column in file.columns:
+            at = table.columns.get_field_index(column.name)
+            ours = column.name in made.OWN
+            if not ours and (at < 0 or table.columns.field(at).type != column.type):
+                raise StaleFiles(
+                    f"Delta table {table.where}: column {column.name} was altered meanwhile"
+                )
+    filesystem = table.filesystem()
+    for file in files:
+        if not filesystem.get_file_info(file.path).is_file:
+            raise StaleFiles(
+                f"Delta table {table.where}: the staged file {file.path} is gone. Was the table "
+                "vacuumed with a retention of nothing?"
+            )
