@@ -55,9 +55,14 @@ def take(
 
 
 def scan(table: Table, columns: list[str]) -> pa.Table:
-    """Some columns of all rows."""
+    """Some columns of all rows; text as plain strings, which the query engine gives as views."""
     with translated(table.where):
-        return pa.table(table.raw.scan(columns=columns).read_all())
+        found = pa.table(table.raw.scan(columns=columns).read_all())
+    plain = [
+        pa.field(f.name, pa.string() if f.type == pa.string_view() else f.type)
+        for f in found.schema
+    ]
+    return found.cast(pa.schema(plain))
 
 
 def _places(found: pa.Table, topic: str) -> pa.Table:

@@ -1,0 +1,165 @@
+"""Kafka to Delta Lake: semel beside Spark's own Delta writer in ``foreachBatch``."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from benchmarks.records import Workload, produce
+from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
+from benchmarks.rig import Rig
+
+PARTITIONS = 4
+TRIGGERS = 5
+SIDES = ("Spark's Delta writer", "semel")
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a run took, and what it left."""
+
+    records: int
+    overall_rate: float
+    """records a second from the start of the process to its end"""
+    rate: float
+    """the same from the first commit to the last one, without the records of the first"""
+    files: int
+    file_bytes: float
+    """the median size of a data file"""
+
+
+def delta(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
+    """Append, both sides, ``repeats`` times each, in turn; the same triggers for both."""
+    workload = Workload.of(records, PARTITIONS, updates=False, envelope=False)
+    rig.say(f"producing {workload.records:,} x {workload.bytes_each()} bytes")
+    topic = produce(rig, workload)
+    samples: dict[str, list[Sample]] = {side: [] for side in SIDES}
+    for side in SIDES:  # files and jars are read from disk once: not counted
+        rig.say(f"{side}: warm-up, {_shown(_once(rig, side, topic, workload, tasks))}")
+    for repeat in range(repeats):
+        for side in random.Random(repeat).sample(SIDES, len(SIDES)):
+            sample = _once(rig, side, topic, workload, tasks)
+            samples[side].append(sample)
+            rig.say(f"{side}: {repeat + 1}/{repeats}, {_shown(sample)}")
+    return _figures(samples, workload.records, tasks, repeats)
+
+
+def _shown(sample: Sample) -> str:
+    return f"{sample.overall_rate:,.0f}/s with start, {sample.rate:,.0f}/s warm"
+
+
+def _once(rig: Rig, side: str, topic: str, workload: Workload, tasks: int) -> Sample:
+    name = rig.unique("delta")
+    lake = rig.directory / "lake"
+    facts = {
+        "servers": rig.kafka.bootstrap_servers,
+        "topic": topic,
+        "table": str(lake / name),
+        "tasks": tasks,
+        "most": -(-workload.records // TRIGGERS),
+    }
+    command = [sys.executable, "-m", "benchmarks.peer_delta", json.dumps(facts)]
+    if side == "semel":
+        command = [sys.executable, "-m", "semel", "run", "--until-caught-up"]
+        command.append(str(_config(rig, name, facts, lake)))
+    began = time.monotonic()
+    done = subprocess.run(
+        command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=1800
+    )
+    took = time.monotonic() - began
+    if done.returncode:
+        raise RuntimeError(f"{side} has failed: {(done.stderr or done.stdout)[-2000:]}")
+    return _measured(DeltaTable(str(lake / name)), workload, took, side)
+
+
+def _config(rig: Rig, name: str, facts: dict[str, Any], lake: Path) -> Path:
+    config = {
+        "connector.class": "delta",
+        "topics": facts["topic"],
+        "bootstrap.servers": facts["servers"],
+        "delta.table.path": str(lake),
+        "table.name.format": name,
+        "auto.create": "true",
+        "value.converter.schemas.enable": "false",
+        "parquet.codec": "snappy",  # Spark's
+        "tasks.max": facts["tasks"],
+        "maxOffsetsPerTrigger": facts["most"],
+    }
+    path = rig.directory / f"{name}.json"
+    path.write_text(json.dumps({"name": name, "config": config}))
+    return path
+
+
+def _measured(table: DeltaTable, workload: Workload, took: float, side: str) -> Sample:
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    rows = sum(f["num_records"] for f in files)
+    if rows != workload.records:
+        raise RuntimeError(f"{side}: {rows} rows in the table, {workload.records} expected")
+    sizes = [f["size_bytes"] for f in files]
+    log = sorted(Path(table.table_uri.removeprefix("file://"), "_delta_log").glob("*.json"))
+    commits = []
+    for entry in log:
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        added = [json.loads(a["add"]["stats"])["numRecords"] for a in actions if "add" in a]
+        if added:
+            at = next(a["commitInfo"]["timestamp"] for a in actions if "commitInfo" in a)
+            commits.append((at / 1000, sum(added)))
+    span_ = commits[-1][0] - commits[0][0]
+    warm = sum(n for _, n in commits[1:]) / span_ if span_ else float("nan")
+    return Sample(rows, rows / took, warm, len(files), statistics.median(sizes))
+
+
+def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats: int) -> Figures:
+    rows = []
+    middles = {
+        side: {k: statistics.median(asdict(s)[k] for s in taken) for k in asdict(taken[0])}
+        for side, taken in samples.items()
+    }
+    base = middles[SIDES[0]]
+    for side, taken in samples.items():
+        middle = middles[side]
+        rows.append(
+            {
+                "side": side,
+                **middle,
+                "rates": [s.rate for s in taken],
+                "ratio": middle["rate"] / base["rate"],
+                "overall_ratio": middle["overall_rate"] / base["overall_rate"],
+                "samples": [asdict(s) for s in taken],
+            }
+        )
+    return Figures(
+        name="delta",
+        title=f"Kafka to Delta Lake, append, {records:,} JSON records, {PARTITIONS} partitions, "
+        f"{tasks} tasks: medians of {repeats}",
+        columns=[
+            Column("side", "side"),
+            Column("rate", "records/s", count),
+            Column("rates", "range", span),
+            Column("ratio", "ratio", ratio),
+            Column("overall_rate", "records/s with start", count),
+            Column("overall_ratio", "ratio with start", ratio),
+            Column("files", "files", seconds),
+            Column("file_bytes", "median file, MiB", megabytes),
+        ],
+        rows=rows,
+        notes=[
+            f"Both sides take {TRIGGERS} triggers of the same size, compress with snappy, and "
+            "write into a new local table. Spark's side is a structured stream with from_json and "
+            "an idempotent Delta write (txnAppId, txnVersion) in foreachBatch.",
+            "records/s: from the first commit to the last, by the commits' own timestamps.",
+        ],
+        facts={"tasks": tasks, "repeats": repeats},
+    )

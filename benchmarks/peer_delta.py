@@ -1,0 +1,64 @@
+"""Kafka to Delta Lake by hand: a structured stream and Spark's own Delta writer."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from semel.jars import DELTA_SPARK, SPARK_KAFKA, resolve
+
+SCHEMA = "id long, account long, name string, amount double, active boolean, note string, ts long"
+
+
+def main(facts: dict[str, Any]) -> None:
+    """Copy what the topic holds, in triggers of ``most`` records."""
+    jars = dict.fromkeys([*resolve(SPARK_KAFKA), *resolve(DELTA_SPARK)])
+    spark = (
+        SparkSession.builder.master(f"local[{facts['tasks']}]")
+        .config("spark.jars", ",".join(map(str, jars)))
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+
+    def write(batch: DataFrame, number: int) -> None:
+        (
+            batch.write.format("delta")
+            .mode("append")
+            .option("txnAppId", "benchmark")
+            .option("txnVersion", number)
+            .save(facts["table"])
+        )
+
+    values = f.from_json(f.col("value").cast("string"), SCHEMA).alias("v")
+    query = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", facts["servers"])
+        .option("subscribe", facts["topic"])
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", facts["most"])
+        .load()
+        .select(values)
+        .select("v.*")
+        .writeStream.option("checkpointLocation", tempfile.mkdtemp())
+        .foreachBatch(write)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
