@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from semel.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, Servi
 from semel.ledger import OffsetRange, TopicPartition
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Config, Start
+from tests.engine.conftest import Config, Lake, Start
 from tests.engine.harness import LocalSpark, caught_up, drive, name, positions, records
 
 pytestmark = pytest.mark.integration
@@ -38,33 +38,6 @@ DELIVERIES = {
 IN_TASKS = ("task.after_poll", "task.after_convert")
 LOSES = {"deliver.between"}
 REPEATS = {"deliver.between"}
-
-Lake = Callable[..., Config]
-
-
-@pytest.fixture
-def lake(kafka: Kafka, tmp_path: Path) -> Lake:
-    """A connector from the session's Kafka to Delta tables below the test's directory."""
-
-    def make(topics: str | None, keys: dict[str, Any] | None = None) -> Config:
-        config = {
-            "name": name(),
-            "connector.class": "delta",
-            "topics": topics,
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "delta.table.path": str(tmp_path / "lake"),
-            "auto.create": "true",
-            "provenance": "true",
-            "value.converter.schemas.enable": "false",
-            "retry.backoff.ms": "100",
-            "processingTime": "0 seconds",
-            "maxOffsetsPerTrigger": "120",
-            "tasks.max": "2",
-            **(keys or {}),
-        }
-        return {k: v for k, v in config.items() if v is not None}
-
-    return make
 
 
 @pytest.fixture(autouse=True)

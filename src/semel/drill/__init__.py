@@ -20,9 +20,10 @@ from semel.audit import AuditReport
 from semel.config import load
 from semel.delivery import Mechanism
 from semel.drill.faults import Injector
-from semel.drill.plan import Fault, Kind, plan
+from semel.drill.plan import ON_LAKE, ON_POSTGRES, Fault, Kind, plan
 from semel.drill.stage import BUILT_IN, DrillFailed, Stage
 from semel.drill.traffic import Shape, Traffic
+from semel.errors import ConfigError
 
 __all__ = ["DrillFailed", "DrillReport", "Fault", "FaultResult", "Kind", "drill", "two_drivers"]
 
@@ -107,7 +108,12 @@ def drill(
         report = _report(stage, seed)
         with _traffic(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
-            for fault in plan(faults, seed, stage.planned.guarantee, kinds):
+            suitable = ON_LAKE if stage.on_lake else ON_POSTGRES
+            chosen = [kind for kind in kinds if kind in suitable]
+            if not chosen:
+                names = ", ".join(sorted(kind.value for kind in suitable))
+                raise ConfigError(f"no such fault befalls this connector's sink: choose of {names}")
+            for fault in plan(faults, seed, stage.planned.guarantee, chosen):
                 observe(fault, None)
                 traffic.allow(RECORDS_PER_FAULT)
                 where = f"{fault.kind.value}, {fault.place}; seed {seed}"

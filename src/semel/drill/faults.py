@@ -303,6 +303,9 @@ class Injector:
 
         return self._service(fault, crash)
 
+    def _table_optimize(self, fault: Fault) -> float:
+        return self._service(fault, self._stage.optimize)
+
     def _broker_restart(self, fault: Fault) -> float:
         return self._service(fault, lambda: self._outage(fault, self._stage.services.kafka.stop))
 
@@ -356,4 +359,5 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.SECOND_DRIVER: Injector._second_driver,
     Kind.EXECUTOR_KILL: Injector._executor_kill,
     Kind.REPLACED_ZOMBIE: Injector._replaced_zombie,
+    Kind.TABLE_OPTIMIZE: Injector._table_optimize,
 }

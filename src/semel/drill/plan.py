@@ -29,6 +29,7 @@ class Kind(Enum):
     SECOND_DRIVER = "second-driver"
     EXECUTOR_KILL = "executor-kill"
     REPLACED_ZOMBIE = "replaced-zombie"
+    TABLE_OPTIMIZE = "table-optimize"
 
 
 MEANING = {
@@ -44,9 +45,14 @@ MEANING = {
     Kind.EXECUTOR_KILL: "SIGKILL of an executor; Spark restarts its task elsewhere",
     Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
     "put another task in its place",
+    Kind.TABLE_OPTIMIZE: "the Delta table is compacted and vacuumed",
 }
 
 ANY_MOMENT = "any moment"
+
+ON_LAKE = frozenset(Kind) - {Kind.POSTGRES_RESTART, Kind.POSTGRES_KILL, Kind.REPLACED_ZOMBIE}
+"""The kinds that make sense where a task commits nothing and PostgreSQL takes no part."""
+ON_POSTGRES = frozenset(Kind) - {Kind.TABLE_OPTIMIZE}
 
 _ON_EXECUTORS = (Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE)
 _PLACED = (

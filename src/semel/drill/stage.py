@@ -53,6 +53,7 @@ _QUICK = {
     "connection.idle.in.transaction.timeout.ms": "1000",
     "max.retries": "200",
     "retry.backoff.ms": "200",
+    "processingTime": "0 seconds",
 }
 """Shorter timeouts than in production, so that a drill does not wait for most of its time."""
 
@@ -129,6 +130,7 @@ class Stage:
         self.topics = dict.fromkeys(connector.topics, PARTITIONS)
         self.partitions = [TopicPartition(t, p) for t, n in self.topics.items() for p in range(n)]
         self.direct = self.planned.engine == "direct"
+        self.on_lake = self.planned.engine == "bounded"
         self.process: Process | None = None
 
     @property
@@ -151,14 +153,24 @@ class Stage:
         replaced = (
             "bootstrap.servers",
             "connection.username",
+            "delta.table.path",
             "spark.master",
         )
         secured = ("security.", "sasl.", "ssl.")
         kept = {
             k: v
             for k, v in raw.items()
-            if not k.endswith(replaced) and not any(f".override.{s}" in k for s in secured)
+            if not k.endswith(replaced)
+            and not k.startswith("storage.options.")
+            and not any(f".override.{s}" in k for s in secured)
         }
+        if "delta.table.path" in raw:
+            return {
+                **kept,
+                **_QUICK,
+                "bootstrap.servers": self.services.kafka.bootstrap_servers,
+                "delta.table.path": str(self.directory / "lake"),
+            }
         postgres = self.services.postgres
         return {
             **kept,
@@ -168,6 +180,17 @@ class Stage:
             "connection.user": postgres.user,
             "connection.password": postgres.password,
         }
+
+    def optimize(self) -> None:
+        """Compact and vacuum the connector's tables, as their owner may at any time."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError
+
+        for path in (self.directory / "lake").glob("*/_delta_log"):
+            table = DeltaTable(str(path.parent))
+            with contextlib.suppress(CommitFailedError):  # the connector has been faster
+                table.optimize.compact()
+                table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
     # The connector's processes
 

@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 
 _INTERVAL = "10 seconds"
 """Unless processingTime says otherwise: every commit makes files."""
-_BACKOFF = (1.0, 60.0)
 
 
 class Stopped(Exception):
@@ -114,7 +113,7 @@ class BoundedEngine:
     def _loop(self, targets: Mapping[TopicPartition, int]) -> None:
         """Run triggers; an error that may pass is given ``max.retries`` chances in a row."""
         failures = 0
-        backoff = _BACKOFF[0]
+        pause = self._connector.retry_backoff_ms / 1000
         while not self._run.stop.is_set():
             begun = time.monotonic()
             try:
@@ -124,12 +123,11 @@ class BoundedEngine:
                 lasting = not isinstance(error, TransientError) and not self._progress.commits
                 if lasting or failures > self._connector.max_retries:
                     raise ServiceError(_gave_up(self._connector.name, failures, error)) from None
-                log.warning("%s; trying again in %.0f s", error, backoff)
+                log.warning("%s; trying again", error)
                 self._progress.restarts += 1
-                self._rest(backoff)
-                backoff = min(2 * backoff, _BACKOFF[1])
+                self._rest(pause)
                 continue
-            failures, backoff = 0, _BACKOFF[0]
+            failures = 0
             if self._caught_up(targets):
                 return
             if not full and not self._run.until_caught_up:

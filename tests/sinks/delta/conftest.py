@@ -32,7 +32,7 @@ class Lake:
             "topics": "t",
             "delta.table.path": str(self.path),
             "auto.create": "true",
-            **(keys or {}),
+            **{k: str(v) for k, v in (keys or {}).items() if v is not None},
         }
 
     def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> DeltaSink:

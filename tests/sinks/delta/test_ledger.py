@@ -78,7 +78,8 @@ def test_other_writers_of_the_table_do_not_disturb(
     def race(place: str) -> None:
         if place == "sink.before_commit" and len(raced) < 3:
             raced.append(lake.table().optimize.compact())
-            write_deltalake(lake.table(), lake.table().to_pyarrow_table().slice(0, 1), "append")
+            one = lake.table().to_pyarrow_table().slice(0, 1)
+            write_deltalake(lake.table(), one, mode="append")
 
     monkeypatch.setattr(module, "hit", race)
     assert sink.commit([advance(10, 20)], values(10, 20)) is Outcome.APPLIED

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from semel.errors import ConfigError
 from semel.records import Commit, Records
 from semel.run import plan
+from semel.sinks.delta import files
 from semel.sinks.delta.convert import column_type
 from tests.sinks.delta.conftest import Lake, refused
 from tests.sinks.target import advance, changes, records
@@ -153,21 +154,24 @@ def test_partitioned_tables_get_a_file_for_each_partition(lake: Lake) -> None:
     assert len(table.file_uris()) == 12
     expected = [{**r, "kind": r["kind"] or None} for r in rows]
     assert lake.rows() == sorted(2 * expected, key=str)
-    only = table.to_pyarrow_table(partitions=[("day", "=", "2024-01-02")])
+    only = table.to_pyarrow_table(filters=[("day", "=", dt.date(2024, 1, 2))])
     assert sorted(only.column("id").to_pylist()) == sorted(2 * [1, 4, 7, 10])
     with pytest.raises(ConfigError, match=r"partition.by=no.*have no field no"):
         put(lake, records(rows), {"partition.by": "no", "table.name.format": "other"})
 
 
-def test_files_are_as_large_as_they_may_be(lake: Lake) -> None:
-    sink = lake.sink(keys={"target.file.size": 50_000, "parquet.codec": "none"})
+def test_files_end_at_their_target_size(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_ROW_GROUP", 100_000)
+    sink = lake.sink(keys={"target.file.size": 400_000, "parquet.codec": "none"})
     stager = sink.stager("t-0")
-    for n in range(20):
+    for n in range(40):
         column = pa.array([f"{n}-{i}-{'x' * 50}" for i in range(1000)])
         stager.add(Commit([records(pa.table({"text": column}))]))
-    files = stager.finish()
-    assert sum(json.loads(f.stats)["numRecords"] for f in files) == 20_000
-    assert len(files) == 1, "a row group of 64 MiB is written at once"
+    staged = stager.finish()
+    assert sum(json.loads(f.stats)["numRecords"] for f in staged) == 40_000
+    *full, _last = staged
+    assert len(full) > 3
+    assert all(400_000 <= f.size < 600_000 for f in full)
 
 
 def test_statistics_let_readers_skip(lake: Lake) -> None:
@@ -220,8 +224,9 @@ def test_wrong_combinations_are_refused(lake: Lake) -> None:
         ({"topics": None, "topics.regex": ".*", "table.name.format": "all"}, "topics.regex needs"),
         ({"storage.options.aws_region": " "}, "storage.options.aws_region is empty"),
         ({"delta.table.path": None}, "delta.table.path is required"),
+        ({"errors.deadletterqueue.table": "t"}, "is the table of topic t too"),
     ]
     for keys, message in wrong:
-        raw = {k: v for k, v in lake.config(keys=keys).items() if v is not None}
+        raw = {k: v for k, v in lake.config(keys=keys).items() if keys.get(k, "") is not None}
         with pytest.raises(ConfigError, match=message):
             plan(raw)

@@ -55,6 +55,15 @@ class DeltaSink(StagingSink):
             self._letters = DeadLetterTable(
                 where, self._options, connector.name, self._config.codec
             )
+        shared = [
+            t for t in connector.topics if self._config.table(t) == connector.dead_letter_table
+        ]
+        if shared:
+            raise ConfigError(
+                f"connector {connector.name}: errors.deadletterqueue.table="
+                f"{connector.dead_letter_table} is the table of topic {shared[0]} too: dead "
+                "letters need one of their own"
+            )
         constant = "${topic}" not in self._config.table_name_format
         if connector.topics_regex and constant:
             raise ConfigError(

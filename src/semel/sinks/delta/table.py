@@ -74,6 +74,7 @@ class Table:
         self._read()
 
     def _read(self) -> None:
+        self._read_at = self._table.version()
         self.columns = pa.schema(self._table.schema().to_arrow())
         self.partitioned_by = list(self._table.metadata().partition_columns)
 
@@ -128,10 +129,9 @@ class Table:
 
     def renew(self) -> None:
         """Go to the newest version."""
-        before = self.version
         with translated(self.where):
             self._table.update_incremental()
-        if self.version != before:
+        if self.version != self._read_at:
             self._read()
 
     def refusal(self, *, merges: bool) -> str | None:
