@@ -230,3 +230,18 @@ def test_wrong_combinations_are_refused(lake: Lake) -> None:
         raw = {k: v for k, v in lake.config(keys=keys).items() if keys.get(k, "") is not None}
         with pytest.raises(ConfigError, match=message):
             plan(raw)
+
+
+def test_small_files_are_compacted_and_the_ledger_goes_on(lake: Lake) -> None:
+    sink = lake.sink(keys={"auto.compact.min.files": 4})
+    plain = lake.sink("plain", {"auto.compact": "false"})
+    for n in range(10):
+        batch = records([{"id": n}], offsets=[n])
+        sink.commit([advance(n, n + 1)], Commit([batch]))
+        if n < 3:
+            plain.commit([advance(n, n + 1)], Commit([batch]))
+    assert lake.stored() == 10
+    assert sorted(r["id"] for r in lake.rows()) == sorted([*range(10), 0, 1, 2])
+    assert len(lake.table().file_uris()) == 3
+    kinds = [entry["operation"] for entry in lake.table().history()]
+    assert kinds.count("OPTIMIZE") == 2

@@ -57,6 +57,15 @@ class DeltaConfig:
     target_file_size: int = key(
         "target.file.size", 128 * 1024 * 1024, "Bytes of a data file.", at_least=1024
     )
+    auto_compact: bool = key(
+        "auto.compact", True, "Make small files into large ones, in commits that change no data."
+    )
+    compact_min_files: int = key(
+        "auto.compact.min.files",
+        50,
+        "Small files that a run adds before it compacts the table.",
+        at_least=2,
+    )
     codec: str = key(
         "parquet.codec",
         "zstd",

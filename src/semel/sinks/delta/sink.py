@@ -22,6 +22,7 @@ from semel.sinks.layout import KAFKA_KEY, layout
 
 try:
     from semel.sinks.delta import snapshot
+    from semel.sinks.delta.compaction import Compaction
     from semel.sinks.delta.dead_letters import DeadLetterTable
     from semel.sinks.delta.files import DataFile, FileWriter, delete
     from semel.sinks.delta.merge import merge
@@ -48,6 +49,7 @@ class DeltaSink(StagingSink):
         self._options = checked_options(raw)
         self._tables = Tables(connector, self._config, self._options)
         self._positions = Positions(connector.name, self._tables)
+        self._compaction = Compaction(self._config)
         self._topics = set(connector.topics)
         self._letters: DeadLetterTable | None = None
         if connector.dead_letter_table:
@@ -210,6 +212,10 @@ class DeltaSink(StagingSink):
         for where in fresh:
             self._land_in(where, ranges.get(where, ()), files.get(where, ()), moves=moves)
         hit("sink.after_commit")
+        for where in fresh:
+            table = self._tables.at(where)
+            if table is not None:
+                self._compaction.after(table, files.get(where, ()))
         return Outcome.APPLIED
 
     def _land_in(

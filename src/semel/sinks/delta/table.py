@@ -50,7 +50,10 @@ def translated(where: str) -> Iterator[None]:
         raise Conflict(reason(error)) from None
     except DeltaProtocolError as error:
         raise ServiceError(f"Delta table {where}: {reason(error)}") from None
-    except (DeltaError, OSError) as error:
+    except Exception as error:
+        # Errors of Arrow and of the query engine come as plain exceptions.
+        if not isinstance(error, (DeltaError, OSError)) and type(error) is not Exception:
+            raise
         raise TransientError(f"Delta table {where}: {reason(error)}") from None
 
 
