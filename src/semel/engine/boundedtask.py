@@ -149,7 +149,9 @@ class Worker:
                 try:
                     batch = self._batcher.batch(polls, positions, {}, refused)
                 except OutOfOrder:
-                    raise TransientError("Kafka sent records out of order") from None
+                    raise TransientError(
+                        f"connector {self._spec.connector.name}: Kafka sent records out of order"
+                    ) from None
                 hit("task.after_convert")
                 if batch.stop is not None:
                     return TaskResult(index, stop=batch.stop)
