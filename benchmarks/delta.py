@@ -41,26 +41,28 @@ class Sample:
 
 
 def delta(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
-    """Append, both sides, ``repeats`` times each, in turn; the same triggers for both."""
-    workload = Workload.of(records, PARTITIONS, updates=False, envelope=False)
-    rig.say(f"producing {workload.records:,} x {workload.bytes_each()} bytes")
-    topic = produce(rig, workload)
-    samples: dict[str, list[Sample]] = {side: [] for side in SIDES}
-    for side in SIDES:  # files and jars are read from disk once: not counted
-        rig.say(f"{side}: warm-up, {_shown(_once(rig, side, topic, workload, tasks))}")
-    for repeat in range(repeats):
-        for side in random.Random(repeat).sample(SIDES, len(SIDES)):
-            sample = _once(rig, side, topic, workload, tasks)
-            samples[side].append(sample)
-            rig.say(f"{side}: {repeat + 1}/{repeats}, {_shown(sample)}")
-    return _figures(samples, workload.records, tasks, repeats)
+    """Append and upsert, both sides, ``repeats`` times each, in turn, in the same triggers."""
+    samples: dict[tuple[str, str], list[Sample]] = {}
+    for mode in ("append", "upsert"):
+        workload = Workload.of(records, PARTITIONS, updates=mode == "upsert", envelope=False)
+        rig.say(f"{mode}: producing {workload.records:,} x {workload.bytes_each()} bytes")
+        topic = produce(rig, workload)
+        for side in SIDES:  # files and jars are read from disk once: not counted
+            warm_up = _once(rig, side, mode, topic, workload, tasks)
+            rig.say(f"{mode}: {side}: warm-up, {_shown(warm_up)}")
+        for repeat in range(repeats):
+            for side in random.Random(repeat).sample(SIDES, len(SIDES)):
+                sample = _once(rig, side, mode, topic, workload, tasks)
+                samples.setdefault((mode, side), []).append(sample)
+                rig.say(f"{mode}: {side}: {repeat + 1}/{repeats}, {_shown(sample)}")
+    return _figures(samples, records, tasks, repeats)
 
 
 def _shown(sample: Sample) -> str:
     return f"{sample.overall_rate:,.0f}/s with start, {sample.rate:,.0f}/s warm"
 
 
-def _once(rig: Rig, side: str, topic: str, workload: Workload, tasks: int) -> Sample:
+def _once(rig: Rig, side: str, mode: str, topic: str, workload: Workload, tasks: int) -> Sample:
     name = rig.unique("delta")
     lake = rig.directory / "lake"
     facts = {
@@ -69,6 +71,7 @@ def _once(rig: Rig, side: str, topic: str, workload: Workload, tasks: int) -> Sa
         "table": str(lake / name),
         "tasks": tasks,
         "most": -(-workload.records // TRIGGERS),
+        "upsert": mode == "upsert",
     }
     command = [sys.executable, "-m", "benchmarks.peer_delta", json.dumps(facts)]
     if side == "semel":
@@ -97,6 +100,8 @@ def _config(rig: Rig, name: str, facts: dict[str, Any], lake: Path) -> Path:
         "tasks.max": facts["tasks"],
         "maxOffsetsPerTrigger": facts["most"],
     }
+    if facts["upsert"]:
+        config |= {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
     path = rig.directory / f"{name}.json"
     path.write_text(json.dumps({"name": name, "config": config}))
     return path
@@ -105,33 +110,36 @@ def _config(rig: Rig, name: str, facts: dict[str, Any], lake: Path) -> Path:
 def _measured(table: DeltaTable, workload: Workload, took: float, side: str) -> Sample:
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     rows = sum(f["num_records"] for f in files)
-    if rows != workload.records:
-        raise RuntimeError(f"{side}: {rows} rows in the table, {workload.records} expected")
+    if rows != workload.keys:
+        raise RuntimeError(f"{side}: {rows} rows in the table, {workload.keys} expected")
     sizes = [f["size_bytes"] for f in files]
     log = sorted(Path(table.table_uri.removeprefix("file://"), "_delta_log").glob("*.json"))
     commits = []
     for entry in log:
         actions = [json.loads(line) for line in entry.read_text().splitlines()]
-        added = [json.loads(a["add"]["stats"])["numRecords"] for a in actions if "add" in a]
-        if added:
+        if any(a.get("add", {}).get("dataChange") for a in actions):
             at = next(a["commitInfo"]["timestamp"] for a in actions if "commitInfo" in a)
-            commits.append((at / 1000, sum(added)))
-    span_ = commits[-1][0] - commits[0][0]
-    warm = sum(n for _, n in commits[1:]) / span_ if span_ else float("nan")
-    return Sample(rows, rows / took, warm, len(files), statistics.median(sizes))
+            commits.append(at / 1000)
+    if len(commits) != TRIGGERS:
+        raise RuntimeError(f"{side}: {len(commits)} commits, {TRIGGERS} expected")
+    records = workload.records
+    warm = records * (1 - 1 / TRIGGERS) / (commits[-1] - commits[0])
+    return Sample(records, records / took, warm, len(files), statistics.median(sizes))
 
 
-def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats: int) -> Figures:
+def _figures(
+    samples: dict[tuple[str, str], list[Sample]], records: int, tasks: int, repeats: int
+) -> Figures:
     rows = []
     middles = {
-        side: {k: statistics.median(asdict(s)[k] for s in taken) for k in asdict(taken[0])}
-        for side, taken in samples.items()
+        contest: {k: statistics.median(asdict(s)[k] for s in taken) for k in asdict(taken[0])}
+        for contest, taken in samples.items()
     }
-    base = middles[SIDES[0]]
-    for side, taken in samples.items():
-        middle = middles[side]
+    for (mode, side), taken in samples.items():
+        middle, base = middles[mode, side], middles[mode, SIDES[0]]
         rows.append(
             {
+                "mode": mode,
                 "side": side,
                 **middle,
                 "rates": [s.rate for s in taken],
@@ -142,9 +150,10 @@ def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats
         )
     return Figures(
         name="delta",
-        title=f"Kafka to Delta Lake, append, {records:,} JSON records, {PARTITIONS} partitions, "
+        title=f"Kafka to Delta Lake, {records:,} JSON records, {PARTITIONS} partitions, "
         f"{tasks} tasks: medians of {repeats}",
         columns=[
+            Column("mode", "mode"),
             Column("side", "side"),
             Column("rate", "records/s", count),
             Column("rates", "range", span),
@@ -157,8 +166,9 @@ def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats
         rows=rows,
         notes=[
             f"Both sides take {TRIGGERS} triggers of the same size, compress with snappy, and "
-            "write into a new local table. Spark's side is a structured stream with from_json and "
-            "an idempotent Delta write (txnAppId, txnVersion) in foreachBatch.",
+            "write into a new local table. Spark's side is a structured stream with from_json and, "
+            "in foreachBatch, an idempotent Delta write (txnAppId, txnVersion), or MERGE of the "
+            "last change of each key. In upsert every key is written twice.",
             "records/s: from the first commit to the last, by the commits' own timestamps.",
         ],
         facts={"tasks": tasks, "repeats": repeats},

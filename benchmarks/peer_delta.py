@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.window import Window
 
 from semel.jars import DELTA_SPARK, SPARK_KAFKA, resolve
 
@@ -33,6 +34,16 @@ def main(facts: dict[str, Any]) -> None:
     )
 
     def write(batch: DataFrame, number: int) -> None:
+        if facts["upsert"]:
+            last = Window.partitionBy("id").orderBy(f.col("ts").desc())
+            batch = batch.withColumn("n", f.row_number().over(last)).where("n = 1").drop("n")
+            if number:
+                batch.createOrReplaceTempView("changes")
+                batch.sparkSession.sql(
+                    f"MERGE INTO delta.`{facts['table']}` t USING changes s ON t.id = s.id "
+                    "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+                )
+                return
         (
             batch.write.format("delta")
             .mode("append")

@@ -236,7 +236,7 @@ print(json.dumps(found))
 """
 
 
-def test_the_bounded_engine_survives_a_kill_and_a_stop_and_spark_reads_its_tables(
+def test_the_bounded_engine_survives_a_kill_and_spark_reads_and_optimizes_its_tables(
     topic: MakeTopic, produce: Produce, lake: Lake, launch: Launch, points: Path
 ) -> None:
     source = topic(partitions=2)
@@ -244,14 +244,10 @@ def test_the_bounded_engine_survives_a_kill_and_a_stop_and_spark_reads_its_table
     keys = {"partition.by": "kind", "maxOffsetsPerTrigger": 500, "spark.ui.enabled": "false"}
     config = lake(source, keys)
     failpoints.arm(points, "task.after_convert", "kill-worker", skip=1)
-    process = launch(config, environment={failpoints.DIRECTORY: str(points)})
-    wait_until(lambda: moved(config, 1000) or process.poll() is not None)
-    process.send_signal(signal.SIGTERM)
-    status, _, err = ended(process)
+    environment = {failpoints.DIRECTORY: str(points)}
+    status, _, err = ended(launch(config, "--until-caught-up", environment=environment))
     assert status == 0, err
     assert (points / "fired.log").exists()
-    status, _, err = ended(launch(config, "--until-caught-up"))
-    assert status == 0, err
     report = audit(config)
     assert (report.records, report.lost, report.duplicated, report.exact) == (2000, 0, 0, True)
     path = str(Path(config["delta.table.path"], source))
