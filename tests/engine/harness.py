@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -28,6 +29,7 @@ from pyspark import TaskContext, cloudpickle
 from semel import failpoints, run
 from semel.audit import AuditReport, audit
 from semel.engine.direct import Progress
+from semel.errors import SemelError
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests.conftest import wait_gone
@@ -169,11 +171,16 @@ class InlineSpark(LocalSpark):
         return [answer for index in range(self._slices) for answer in body(index, iter(()))]
 
 
-def drive(config: Mapping[str, Any], points: Path) -> int | None:
-    """Run a connector in a process of its own until it has caught up; returns its exit code, which
-    is the number of a signal, negative, if one has ended it."""
+def driving(config: Mapping[str, Any], points: Path) -> ForkServerProcess:
+    """Start a connector in a process of its own, until it has caught up."""
     driver = _SERVER.Process(target=_drive, args=(dict(config), str(points)))
     driver.start()
+    return driver
+
+
+def drive(config: Mapping[str, Any], points: Path) -> int | None:
+    """The same, to its end; returns the exit code, or the negative number of a signal."""
+    driver = driving(config, points)
     driver.join(PATIENCE)
     assert not driver.is_alive()
     return driver.exitcode
@@ -181,7 +188,10 @@ def drive(config: Mapping[str, Any], points: Path) -> int | None:
 
 def _drive(config: Mapping[str, Any], points: str) -> None:
     failpoints._directory = points
-    run(config, spark=InlineSpark(), until_caught_up=True)  # type: ignore[arg-type]
+    try:
+        run(config, spark=InlineSpark(), until_caught_up=True)  # type: ignore[arg-type]
+    except SemelError as error:
+        sys.exit(error.exit_code)
 
 
 class Running:

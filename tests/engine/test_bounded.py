@@ -22,7 +22,17 @@ from semel.ledger import OffsetRange, TopicPartition
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Lake, Start
-from tests.engine.harness import LocalSpark, caught_up, drive, name, positions, records
+from tests.engine.harness import (
+    PATIENCE,
+    LocalSpark,
+    caught_up,
+    drive,
+    driving,
+    name,
+    positions,
+    records,
+    wait_until,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -138,6 +148,32 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
     assert fenced < 2
     caught_up(config)
     assert_nothing_lost_nothing_twice(config, range(2000))
+
+
+@pytest.mark.parametrize("keys", [{}, UPSERT], ids=["insert", "upsert"])
+@pytest.mark.parametrize("place", ["sink.after_positions", "sink.before_commit"])
+def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
+    place: str,
+    keys: dict[str, str],
+    topic: MakeTopic,
+    produce: Produce,
+    lake: Lake,
+    points: Path,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = lake(source, keys)
+    failpoints.arm(points, place, "freeze", skip=1)
+    zombie = driving(config, points)
+    assert zombie.pid is not None
+    wait_until((points / f"frozen.{zombie.pid}").exists)
+    caught_up(config)
+    version = table(config, source).version()
+    failpoints.thaw(points, zombie.pid)
+    zombie.join(PATIENCE)
+    assert zombie.exitcode == Fenced.exit_code
+    assert table(config, source).version() == version
+    assert_nothing_lost_nothing_twice(config, range(COUNT))
 
 
 def test_the_table_may_be_optimized_and_vacuumed_meanwhile(
