@@ -27,6 +27,9 @@ def main(facts: dict[str, Any]) -> None:
             "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         )
         .config("spark.driver.memory", "2g")
+        # The defaults, 200 and 50, are for clusters: here they would cost it most of its time.
+        .config("spark.sql.shuffle.partitions", facts["tasks"])
+        .config("spark.databricks.delta.snapshotPartitions", facts["tasks"])
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
