@@ -245,3 +245,12 @@ def test_small_files_are_compacted_and_the_ledger_goes_on(lake: Lake) -> None:
     assert len(lake.table().file_uris()) == 3
     kinds = [entry["operation"] for entry in lake.table().history()]
     assert kinds.count("OPTIMIZE") == 2
+
+
+def test_names_that_differ_only_in_case_are_refused(lake: Lake) -> None:
+    with pytest.raises(ConfigError, match="fields id and ID of topic t are one column to Delta"):
+        put(lake, records([{"id": 1, "ID": 2}]))
+    put(lake, records([{"id": 1}]))
+    with pytest.raises(ConfigError, match=r"fields id and ID .*field.exclude.list"):
+        put(lake, records([{"id": 1, "ID": 2}]), {"auto.evolve": "true"})
+    put(lake, records([{"id": 2, "ID": 2}]), {"field.exclude.list": "ID"})

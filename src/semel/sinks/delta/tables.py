@@ -112,8 +112,20 @@ class Tables:
                     f"{new[0].name}, which records of topic {topic} hold. Add it, set "
                     "auto.evolve=true, or leave the field out with field.exclude.list"
                 )
+            self._check_case(topic, [*table.columns.names, *(f.name for f in new)])
             table.add_columns(new)
         return table
+
+    def _check_case(self, topic: str, names: Sequence[str]) -> None:
+        """Delta does not tell names apart that differ only in case."""
+        seen: dict[str, str] = {}
+        for name in names:
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise ConfigError(
+                    f"connector {self._connector.name}: fields {other} and {name} of topic {topic} "
+                    "are one column to Delta. Leave one out with field.exclude.list"
+                )
 
     def _create(self, topic: str, fields: Sequence[pa.Field], key: Sequence[str]) -> Table:
         by = self._config.partition_by
@@ -124,6 +136,7 @@ class Tables:
                 f"connector {self._connector.name}: partition.by={','.join(by)}: records of topic "
                 f"{topic} have no field {missing[0]}; they have {', '.join(names)}"
             )
+        self._check_case(topic, names)
         where = self.where(topic)
         table = self._open[where] = Table.create(where, self._options, fields, by, key)
         self.check(topic)
