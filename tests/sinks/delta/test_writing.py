@@ -8,12 +8,14 @@ import json
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from semel.errors import ConfigError
 from semel.records import Commit, Records
 from semel.run import plan
+from semel.sinks.base import Staged
 from semel.sinks.delta import files
 from semel.sinks.delta.convert import column_type
 from tests.sinks.delta.conftest import Lake, refused
@@ -172,6 +174,22 @@ def test_files_end_at_their_target_size(lake: Lake, monkeypatch: pytest.MonkeyPa
     *full, _last = staged
     assert len(full) > 3
     assert all(400_000 <= f.size < 600_000 for f in full)
+
+
+def test_many_open_partitions_do_not_keep_all_rows_in_memory(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_WAITING", 100)
+    sink = lake.sink(keys={"partition.by": "day"})
+    stager = sink.stager("t-0")
+    for n in range(4):
+        stager.add(Commit([records([{"id": 100 * n + i, "day": i % 20} for i in range(100)])]))
+    staged = stager.finish()
+    assert len(staged) == 20
+    groups = [pq.ParquetFile(lake.path / "t" / f.path).num_row_groups for f in staged]
+    assert set(groups) == {4}
+    sink.write(Staged((), files=staged))
+    assert sorted(r["id"] for r in lake.rows()) == list(range(400))
 
 
 def test_statistics_let_readers_skip(lake: Lake) -> None:

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 _ROW_GROUP = 64 * 1024 * 1024
 """Arrow bytes of a row group."""
+_WAITING = 256 * 1024 * 1024
+"""Arrow bytes that may wait in all open files of a table; with many partitions they are many."""
 
 Values = tuple[str | None, ...]
 """The partition values of a file, as Delta writes them."""
@@ -74,6 +76,10 @@ class FileWriter:
                 file.add(part)
             if file.size >= self._target:
                 self._close(values)
+        if sum(f.waiting for f in self._open.values()) >= _WAITING:
+            with _writing(self._table.where):
+                for file in self._open.values():
+                    file.flush()
 
     def finish(self) -> list[DataFile]:
         for values in list(self._open):
@@ -129,7 +135,7 @@ class _File:
             store_schema=False,
         )
         self._waiting: list[pa.Table] = []
-        self._bytes = 0
+        self.waiting = 0
         self._nan: set[str] = set()
 
     @property
@@ -138,23 +144,23 @@ class _File:
 
     def add(self, rows: pa.Table) -> None:
         self._waiting.append(rows)
-        self._bytes += rows.nbytes
+        self.waiting += rows.nbytes
         for column in rows.schema:
             if is_.is_floating(column.type) and column.name not in self._nan:
                 with_nan = pc.any(pc.is_nan(rows.column(column.name))).as_py()
                 self._nan |= {column.name} if with_nan else set()
-        if self._bytes >= _ROW_GROUP:
-            self._flush()
+        if self.waiting >= _ROW_GROUP:
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         if self._waiting:
             group = pa.concat_tables(self._waiting)
-            self._waiting, self._bytes = [], 0
+            self._waiting, self.waiting = [], 0
             self._writer.write_table(group, row_group_size=max(1, group.num_rows))
 
     def close(self) -> str:
         """Complete the file; returns its statistics."""
-        self._flush()
+        self.flush()
         self._writer.close()
         self._stream.close()
         return statistics.of(self._noted[0], self.schema, self._nan)
