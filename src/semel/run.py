@@ -157,6 +157,8 @@ def _session(planned: Plan) -> SparkSession:
 
     if planned.engine == "micro-batch":
         return micro_batch_session(planned.connector, planned.raw)
+    if planned.engine == "bounded":  # its driver starts a job again, after a pause
+        return session(planned.connector, planned.raw, task_failures=4)
     return session(planned.connector, planned.raw)
 
 

@@ -185,15 +185,15 @@ def test_the_table_may_be_optimized_and_vacuumed_meanwhile(
     running = start(config)
     running.until(lambda p: p.rows >= 100)
     optimized = 0
-    for batch in range(1, 20):
+    for batch in range(1, 10):
         produce(source, records(50, start=50 + 50 * batch))
         found = table(config, source)
         optimized += found.optimize.compact()["numFilesRemoved"] > 0
         found.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    running.until(lambda p: p.rows >= 1050)
+    running.until(lambda p: p.rows >= 550)
     running.stop()
     assert optimized
-    assert_nothing_lost_nothing_twice(config, range(1050))
+    assert_nothing_lost_nothing_twice(config, range(550))
 
 
 def test_a_store_that_refuses_mid_commit_is_tried_again_and_then_named(
