@@ -49,6 +49,10 @@ class Stopped(Exception):
     """The run was asked to stop; nothing of the trigger in hand is lost."""
 
 
+class GaveUp(ServiceError):
+    """A commit has failed as often as ``max.retries`` allows."""
+
+
 class BoundedEngine:
     """One run of a connector."""
 
@@ -118,11 +122,14 @@ class BoundedEngine:
             begun = time.monotonic()
             try:
                 full = self._trigger()
+            except GaveUp:
+                raise
             except (TransientError, ServiceError) as error:
+                if isinstance(error, ServiceError) and not self._progress.commits:
+                    raise  # at the start the user hears of it at once; later it may be restarting
                 failures += 1
-                lasting = not isinstance(error, TransientError) and not self._progress.commits
-                if lasting or failures > self._connector.max_retries:
-                    raise ServiceError(_gave_up(self._connector.name, failures, error)) from None
+                if failures > self._connector.max_retries:
+                    raise GaveUp(_gave_up(self._connector.name, failures - 1, error)) from None
                 log.warning("%s; trying again", error)
                 self._progress.restarts += 1
                 self._rest(pause)
@@ -280,7 +287,7 @@ class BoundedEngine:
                 raise
             except TransientError as error:
                 if attempt == self._connector.max_retries:
-                    raise ServiceError(_gave_up(self._connector.name, attempt, error)) from None
+                    raise GaveUp(_gave_up(self._connector.name, attempt, error)) from None
                 attempt += 1
                 log.warning("%s; trying again", error)
                 if self._run.stop.wait(self._connector.retry_backoff_ms / 1000):
@@ -315,7 +322,4 @@ def _whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Adva
 
 
 def _gave_up(name: str, times: int, error: Exception) -> str:
-    text = str(error)
-    if "max.retries" in text:
-        return text
     return f"connector {name}: gave up after {times} retries (max.retries): {error}"
