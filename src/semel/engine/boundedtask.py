@@ -185,7 +185,10 @@ class Worker:
                         f"{_PATIENCE:.0f} s; {', '.join(map(str, sorted(reading.open)))} could "
                         "not be read to the end"
                     )
-                polls = reading.take(self._without_events(messages, reading))
+                records, ends = self._without_events(messages)
+                polls = reading.take(records)
+                for tp, end in ends:  # after the records that came before it in the same poll
+                    reading.reached(tp, end)
                 for tp in reading.finished():
                     self._consumer.incremental_unassign([KafkaPartition(*tp)])
                 if polls:
@@ -193,20 +196,23 @@ class Worker:
         finally:
             self._consumer.unassign()
 
-    def _without_events(self, messages: Sequence[Message], reading: _Reading) -> Sequence[Message]:
+    def _without_events(
+        self, messages: Sequence[Message]
+    ) -> tuple[Sequence[Message], list[tuple[TopicPartition, int]]]:
+        """The records among the messages, and the positions at which partitions end."""
         if not any(map(Message.error, messages)):
-            return messages
-        records = []
+            return messages, []
+        records, ends = [], []
         for message in messages:
             error = message.error()
             if error is None:
                 records.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
-                reading.reached(tp, int(message.offset() or 0))
+                ends.append((tp, int(message.offset() or 0)))
             else:
                 self._consumer_error(error, message)
-        return records
+        return records, ends
 
     def _consumer_error(self, error: KafkaError, message: Message) -> None:
         connector = self._spec.connector
