@@ -55,7 +55,3 @@ class TransientError(SemelError):
 
 class TargetChanged(TransientError):
     """The target is not what the records were converted for: they must be converted again."""
-
-
-class StaleFiles(TransientError):
-    """Staged files that can no longer be committed as they are: their records are staged again."""

@@ -116,6 +116,12 @@ def run(
 
     planned = plan(config, transform)
     connector = planned.connector
+    lake = isinstance(planned.sink, StagingSink)
+    if planned.engine == "micro-batch" and lake and transform is None:
+        raise ConfigError(
+            f"connector {connector.name}: engine=micro-batch without a transform commits in tasks, "
+            f"but connector.class={connector.connector_class} commits on the driver. Remove engine"
+        )
     task = Run(
         connector,
         planned.raw,
@@ -205,20 +211,14 @@ def _check_dead_letter_topic(connector: ConnectorConfig) -> None:
 def _engine(connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any] | None) -> str:
     """``direct``, ``bounded`` (direct, for stores that commit per table) or ``micro-batch``."""
     wants_frames = _takes_dataframe(transform)
-    staging = isinstance(sink, StagingSink)
     if connector.engine == "direct" and wants_frames:
         raise ConfigError(
             f"connector {connector.name}: engine=direct gives Arrow batches to the transform, but "
             "it is annotated with DataFrame. Set engine=micro-batch, or take a pyarrow.RecordBatch"
         )
-    if staging and connector.engine == "micro-batch" and transform is None:
-        raise ConfigError(
-            f"connector {connector.name}: engine=micro-batch without a transform commits in tasks, "
-            f"but connector.class={connector.connector_class} commits on the driver. Remove engine"
-        )
     if wants_frames or connector.engine == "micro-batch":
         return "micro-batch"
-    return "bounded" if staging else "direct"
+    return "bounded" if isinstance(sink, StagingSink) else "direct"
 
 
 def _takes_dataframe(transform: Callable[..., Any] | None) -> bool:

@@ -405,7 +405,7 @@ def test_a_table_that_is_deleted_is_not_resurrected_in_silence(
 
 def test_micro_batch_needs_a_transform(lake: Lake) -> None:
     with pytest.raises(ConfigError, match="commits on the driver"):
-        plan(lake("t", {"engine": "micro-batch"}))
+        caught_up(lake("t", {"engine": "micro-batch"}))
 
 
 def test_an_interval_is_read_as_spark_reads_it() -> None:

@@ -22,17 +22,24 @@ from pyspark.sql import SparkSession
 
 from semel import errors, failpoints
 from semel.engine import ranges, sample
-from semel.engine.base import Progress, Run
+from semel.engine.base import Progress, Run, not_shipped
 from semel.engine.batch import Batch, bad_record
 from semel.engine.boundedtask import BoundedSpec, TaskResult, run_task
 from semel.engine.committer import described
 from semel.engine.control import Report
 from semel.engine.deadletters import create_topic
-from semel.engine.microcommit import Committer
+from semel.engine.deliver import Deliverer
 from semel.engine.pipeline import Transform
 from semel.engine.publish import Publisher
 from semel.engine.triggers import before, bounded, seconds, shared
-from semel.errors import Fenced, LedgerConflict, SemelError, ServiceError, TransientError
+from semel.errors import (
+    Fenced,
+    LedgerConflict,
+    SemelError,
+    ServiceError,
+    TargetChanged,
+    TransientError,
+)
 from semel.failpoints import hit
 from semel.kafka import client_config
 from semel.ledger import Advance, OffsetRange, TopicPartition
@@ -43,6 +50,7 @@ log = logging.getLogger(__name__)
 
 _INTERVAL = "10 seconds"
 """Unless processingTime says otherwise: every commit makes files."""
+_SETTLE = 20.0
 
 
 class Stopped(Exception):
@@ -64,7 +72,8 @@ class BoundedEngine:
         self._spark = spark
         self._progress = Progress()
         self._interval = interval(run)
-        self._committer = Committer(run.connector, run.raw, run.guarantee, run.sink)
+        facts = (run.connector, run.raw, run.guarantee, run.sink)
+        self._deliverer = Deliverer(*facts, 0, log.warning, self._log)
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="semel-job")
         self._prepared: set[str] = set()
         self._sampled: set[str] = set()
@@ -135,16 +144,10 @@ class BoundedEngine:
                 self._rest(pause)
                 continue
             failures = 0
-            if self._caught_up(targets):
+            if self._run.over(self._progress, targets):
                 return
             if not full and not self._run.until_caught_up:
                 self._rest(begun + self._interval - time.monotonic())
-
-    def _caught_up(self, targets: Mapping[TopicPartition, int]) -> bool:
-        if not self._run.until_caught_up:
-            return False
-        seen = self._progress.positions
-        return all(seen.get(tp, 0) >= end for tp, end in targets.items())
 
     def _rest(self, pause: float) -> None:
         until = time.monotonic() + pause
@@ -223,17 +226,27 @@ class BoundedEngine:
         return results
 
     def _watch(self, future: Future[list[TaskResult]]) -> list[TaskResult]:
+        """Wait for a job; one that does not end soon after a stop is cancelled."""
+        deadline: float | None = None
         while True:
             try:
                 return future.result(timeout=0.2)
             except NotYet:
                 if future.done():
                     raise
-                self._run.observe(self._progress)
+            self._run.observe(self._progress)
+            if deadline is None and self._run.stop.is_set():
+                deadline = time.monotonic() + _SETTLE
+            if deadline is not None and time.monotonic() > deadline:
+                self._spark.sparkContext.cancelJobGroup(self._group)
+
+    @property
+    def _group(self) -> str:
+        return f"semel-{self._spec.run}"
 
     def _job(self, parts: Sequence[Sequence[OffsetRange]]) -> list[TaskResult]:
         spec, context = self._spec, self._spark.sparkContext
-        context.setJobGroup(f"semel-{spec.run}", f"connector {spec.connector.name}", True)
+        context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
 
         def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
             yield pickle.dumps(run_task(spec, index, parts[index]))
@@ -243,6 +256,9 @@ class BoundedEngine:
             answers: list[Any] = job.mapPartitionsWithIndex(body).collect()
         except Exception as error:
             text = str(error)
+            missing = not_shipped(spec.connector, text)
+            if missing is not None:
+                raise missing from None
             lines = [n for n in text.splitlines() if "Error" in n or "Exception" in n] or [text]
             log.debug("the job failed: %s", text)
             raise TransientError(
@@ -259,9 +275,6 @@ class BoundedEngine:
         batch = Batch(_whole(wanted, [a for r in results for a in r.advances]), staged)
         self._retrying(batch)
         progress = self._progress
-        for letter in letters if self._connector.errors_log else ():
-            content = self._connector.errors_log_messages
-            log.warning("%s", described(letter, content=content))
         progress.records += sum(a.read for a in batch.advances)
         progress.rows += sum(a.written for a in batch.advances)
         progress.failed += sum(a.failed for a in batch.advances)
@@ -273,6 +286,10 @@ class BoundedEngine:
             self._publisher.publish(batch.until)
         self._run.observe(progress)
 
+    def _log(self, letters: Sequence[DeadLetter]) -> None:
+        for letter in letters if self._connector.errors_log else ():
+            log.warning("%s", described(letter, content=self._connector.errors_log_messages))
+
     def _retrying(self, batch: Batch) -> None:
         """Commit; a failure whose outcome is unknown is judged by the ledger in the next try.
 
@@ -281,10 +298,10 @@ class BoundedEngine:
         attempt = 0
         while True:
             try:
-                self._committer.commit(batch)
+                self._deliverer.deliver(batch)
                 return
-            except errors.StaleFiles:
-                raise
+            except TargetChanged:
+                raise  # the records are staged again
             except TransientError as error:
                 if attempt == self._connector.max_retries:
                     raise GaveUp(_gave_up(self._connector.name, attempt, error)) from None

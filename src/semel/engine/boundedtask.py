@@ -47,7 +47,7 @@ class BoundedSpec:
 
     run: str
     connector: ConnectorConfig
-    raw: Mapping[str, str]
+    raw: Mapping[str, str] = field(repr=False)
     environment: Mapping[str, str]
     transform: Transform | None = None
     version: int = 0

@@ -229,7 +229,11 @@ class StagingSink(Sink):
 
     @abstractmethod
     def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
-        """Staged files, dead letters and positions; see :meth:`Sink.commit`."""
+        """Staged files, dead letters and positions; see :meth:`Sink.commit`.
+
+        Raises:
+            TargetChanged: the files cannot be committed as they are.
+        """
 
     @abstractmethod
     def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:

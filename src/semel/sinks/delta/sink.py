@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, StaleFiles
+from semel.errors import ConfigError, TargetChanged
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, Records
@@ -326,20 +326,20 @@ def _check(table: Table, files: Sequence[DataFile]) -> None:
     """Files must still be there, and of the types that the table's columns have.
 
     Raises:
-        StaleFiles: they are not.
+        TargetChanged: they are not.
     """
     for file in files:
         for column in file.columns:
             at = table.columns.get_field_index(column.name)
             ours = column.name in made.OWN
             if not ours and (at < 0 or table.columns.field(at).type != column.type):
-                raise StaleFiles(
+                raise TargetChanged(
                     f"Delta table {table.where}: column {column.name} was altered meanwhile"
                 )
     filesystem = table.filesystem()
     for file in files:
         if not filesystem.get_file_info(file.path).is_file:
-            raise StaleFiles(
+            raise TargetChanged(
                 f"Delta table {table.where}: the staged file {file.path} is gone. Was the table "
                 "vacuumed with a retention of nothing?"
             )

@@ -11,6 +11,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from semel.config import ConnectorConfig
+from semel.errors import ConfigError
 from semel.ledger import LedgerEntry, OffsetRange
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
@@ -32,6 +33,7 @@ def take(
     holes: list[OffsetRange] = []
     records: dict[str, pa.Table] = {}
     rows: dict[str, int] = {}
+    untraced: dict[str, int] = {}
     for topic, table in tables.items():
         if table is None:
             continue
@@ -40,10 +42,13 @@ def take(
         holes += ledger.holes(topic)
         with translated(table.where):
             rows[names[topic]] = table.raw.count()
+        untraced[names[topic]] = 0
         if provenance:
+            _check_provenance(connector, table)
             wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
             found = scan(table, wanted)
             records[topic] = _places(found, topic)
+            untraced[names[topic]] = found.column(0).null_count
     dead = {}
     if letters is not None:
         letters.renew()
@@ -51,7 +56,17 @@ def take(
         mine = found.filter(pc.equal(found.column("connector"), connector.name))
         mine = mine.drop_columns(["connector"])
         dead = {t: _places(mine, t) for t in mine.column("topic").unique().to_pylist()}
-    return Snapshot(entries, holes, records, rows, dict(names), dead)
+    return Snapshot(entries, holes, records, rows, untraced, dict(names), dead)
+
+
+def _check_provenance(connector: ConnectorConfig, table: Table) -> None:
+    missing = [c for c in connector.provenance_columns.values() if c not in table.columns.names]
+    if missing:
+        raise ConfigError(
+            f"connector {connector.name}: table {table.where} has no column {missing[0]}, which "
+            "provenance=true asks for: was that set after the table was made? Run the connector "
+            "with auto.evolve=true, add the column, or audit by counts with provenance=false"
+        )
 
 
 def scan(table: Table, columns: list[str]) -> pa.Table:
