@@ -9,10 +9,12 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from semel import failpoints
+from semel.embedded.process import free_port
 from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.ledger import OffsetRange, Outcome, TopicPartition
 from semel.records import Commit
 from semel.sinks.delta import sink as module
+from semel.sinks.delta.table import Table
 from tests.sinks.delta.conftest import FIRST, Lake
 from tests.sinks.target import advance, records
 
@@ -220,3 +222,16 @@ def test_another_application_of_the_same_name_in_the_log_is_not_overwritten(lake
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"no Delta table at {tmp_path}/t for topic t.*auto.cre"):
         Lake(tmp_path).sink(keys={"auto.create": "false"})
+
+
+def test_a_store_that_does_not_answer_is_named_on_one_line() -> None:
+    options = {
+        "aws_endpoint_url": f"http://127.0.0.1:{free_port()}",
+        "aws_allow_http": "true",
+        "aws_access_key_id": "a",
+        "aws_secret_access_key": "b",
+        "aws_region": "here",
+        "max_retries": "0",
+    }
+    with pytest.raises(TransientError, match=r"Delta table s3://bucket/t: .*S3 error: Error perf"):
+        Table.open("s3://bucket/t", options)

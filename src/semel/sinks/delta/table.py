@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -58,9 +59,10 @@ def translated(where: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error, without the backtrace that follows."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:500]
+    """What an error says, on one line and without the backtrace that may follow."""
+    said = re.split(r"\n\s+0: ", str(error), maxsplit=1)[0]
+    plain = re.sub(r"\x1b\[\d+m↳\x1b\[0m", ":", said)  # an arrow in colour before each cause
+    return " ".join(plain.split()).replace(" :", ":")[:500] or type(error).__name__
 
 
 class Table:
