@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from benchmarks.delta import delta
 from benchmarks.exactness import exactness
 from benchmarks.kafka_sink import kafka_sink
 from benchmarks.latency import latency
@@ -35,6 +36,7 @@ class Suite(StrEnum):
     partitions = "partitions"
     exactness = "exactness"
     kafka = "kafka"
+    delta = "delta"
     all = "all"
 
 
@@ -61,7 +63,7 @@ def main(
         Path | None, typer.Option(help="Where to write the tables as Markdown.")
     ] = None,
 ) -> None:
-    """Measure semel beside Kafka Connect with Debezium's JDBC sink, on this machine."""
+    """Measure semel beside its peers, on this machine."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _end)  # ends the services and removes their data
     console = Console() if sys.stdout.isatty() else Console(width=150)
@@ -71,6 +73,7 @@ def main(
         "partitions": lambda r: partitions(r, records, repeats),
         "exactness": lambda r: exactness(r, records, repeats, tasks),
         "kafka": lambda r: kafka_sink(r, records, repeats, tasks),
+        "delta": lambda r: delta(r, records, repeats, tasks),
     }
     chosen = list(suites) if suite is Suite.all else [suite.value]
     stamp = time.strftime("%Y-%m-%d")

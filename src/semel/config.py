@@ -163,13 +163,18 @@ class ConnectorConfig:
         "provenance.timestamp.column", "__connect_timestamp", "Column name."
     )
     max_offsets_per_trigger: int = key(
-        "maxOffsetsPerTrigger", 1_000_000, "Micro-batch: most records of one batch.", at_least=1
+        "maxOffsetsPerTrigger",
+        1_000_000,
+        "Micro-batch and bounded: most records of one batch.",
+        at_least=1,
     )
     fail_on_data_loss: bool = key(
         "failOnDataLoss", True, "Micro-batch: stop when records are gone before they were read."
     )
     processing_time: str = key(
-        "processingTime", "0 seconds", "Micro-batch: interval between two batches."
+        "processingTime",
+        "0 seconds",
+        "Micro-batch and bounded: interval between two batches; bounded: 10 seconds unless set.",
     )
 
     def __post_init__(self) -> None:
@@ -216,9 +221,10 @@ PREFIXES = (
     "consumer.override.",
     "producer.override.",
     "admin.override.",
+    "storage.options.",
     "spark.",
 )
-"""Keys under these belong to a converter, a Kafka client or Spark and pass through."""
+"""Keys under these belong to a converter, a Kafka client, a store or Spark and pass through."""
 
 IGNORED = {
     "config.action.reload": "semel reads a configuration once, at start",

@@ -24,6 +24,7 @@ from semel.errors import ServiceError
 
 KAFKA_VERSION = "4.3.1"
 DEBEZIUM_VERSION = "3.5.0.Final"
+DELTA_VERSION = "4.4.0"
 LOG4J_VERSION = "2.25.4"  # the one kafka_2.13 brings
 
 # Spark's jars follow the PySpark that is installed; pyproject.toml pins it.
@@ -99,6 +100,22 @@ DEBEZIUM_JDBC = JarSet(
         "org.apache.kafka:kafka-clients",
         "org.apache.kafka:connect-api",
         "org.slf4j:slf4j-api",
+    ),
+)
+
+
+# Spark's own Delta Lake, which the tests read with and the benchmarks compare with.
+DELTA_SPARK = JarSet(
+    "delta-spark",
+    (f"io.delta:delta-spark_4.1_2.13:{DELTA_VERSION}",),
+    leave_out=(
+        "org.apache.spark:*",
+        "org.scala-lang:*",
+        "org.scala-lang.modules:*",
+        "org.apache.hadoop:*",
+        "org.slf4j:*",
+        "org.antlr:*",
+        "com.fasterxml.jackson.*:*",
     ),
 )
 

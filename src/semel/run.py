@@ -25,7 +25,7 @@ from semel.delivery import Guarantee
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka import check_clients, client_config
 from semel.sinks import sink_class
-from semel.sinks.base import Sink
+from semel.sinks.base import Sink, StagingSink
 
 if typing.TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +78,7 @@ def plan(
     warnings += _without_effect(connector)
     check_clients(connector, raw)
     _check_dead_letter_topic(connector)
-    engine = _engine(connector, transform)
+    engine = _engine(connector, sink, transform)
     if engine not in found.engines:
         raise ConfigError(
             f"connector {connector.name}: the {connector.connector_class} sink does not run on "
@@ -125,6 +125,12 @@ def run(
 
     planned = plan(config, transform)
     connector = planned.connector
+    lake = isinstance(planned.sink, StagingSink)
+    if planned.engine == "micro-batch" and lake and transform is None:
+        raise ConfigError(
+            f"connector {connector.name}: engine=micro-batch without a transform commits in tasks, "
+            f"but connector.class={connector.connector_class} commits on the driver. Remove engine"
+        )
     task = Run(
         connector,
         planned.raw,
@@ -146,6 +152,10 @@ def run(
             from semel.engine.microbatch import MicroBatchEngine
 
             return MicroBatchEngine(task, spark, transform).run()
+        if planned.engine == "bounded":
+            from semel.engine.bounded import BoundedEngine
+
+            return BoundedEngine(task, spark, transform).run()
         from semel.engine.direct import DirectEngine
 
         return DirectEngine(task, spark, transform).run()
@@ -162,6 +172,8 @@ def _session(planned: Plan) -> SparkSession:
 
     if planned.engine == "micro-batch":
         return micro_batch_session(planned.connector, planned.raw)
+    if planned.engine == "bounded":  # its driver starts a job again, after a pause
+        return session(planned.connector, planned.raw, task_failures=4)
     return session(planned.connector, planned.raw)
 
 
@@ -205,16 +217,17 @@ def _check_dead_letter_topic(connector: ConnectorConfig) -> None:
         )
 
 
-def _engine(connector: ConnectorConfig, transform: Callable[..., Any] | None) -> str:
+def _engine(connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any] | None) -> str:
+    """``direct``, ``bounded`` (direct, for stores that commit per table) or ``micro-batch``."""
     wants_frames = _takes_dataframe(transform)
     if connector.engine == "direct" and wants_frames:
         raise ConfigError(
             f"connector {connector.name}: engine=direct gives Arrow batches to the transform, but "
             "it is annotated with DataFrame. Set engine=micro-batch, or take a pyarrow.RecordBatch"
         )
-    if connector.engine != "auto":
-        return connector.engine
-    return "micro-batch" if wants_frames else "direct"
+    if wants_frames or connector.engine == "micro-batch":
+        return "micro-batch"
+    return "bounded" if isinstance(sink, StagingSink) else "direct"
 
 
 def _takes_dataframe(transform: Callable[..., Any] | None) -> bool:

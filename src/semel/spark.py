@@ -52,6 +52,7 @@ def session(
     *,
     jars: list[Path] | None = None,
     settings: Mapping[str, str] | None = None,
+    task_failures: int = _TASK_FAILURES,
 ) -> SparkSession:
     """The active session, or a new one made from the connector's ``spark.*`` keys.
 
@@ -64,7 +65,7 @@ def session(
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    failures = (settings or {}).get("spark.task.maxFailures", str(_TASK_FAILURES))
+    failures = (settings or {}).get("spark.task.maxFailures", str(task_failures))
     settings = {
         "spark.master": f"local[{connector.tasks_max},{failures}]",
         "spark.app.name": f"semel {connector.name}",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from benchmarks.measure import Sample
 from benchmarks.meter import Meter
@@ -14,6 +16,9 @@ from benchmarks.records import FIRST_TS, Workload
 from benchmarks.report import Column, Figures, count
 from benchmarks.sides import Peer, Semel
 from benchmarks.throughput import CONTESTS, _figures
+from deltalake import DeltaTable, write_deltalake
+
+from benchmarks import delta
 
 
 def test_every_key_of_an_update_workload_is_written_twice_in_one_partition() -> None:
@@ -79,3 +84,21 @@ def test_ratios_are_taken_to_the_peer_on_the_same_topic() -> None:
     assert [row["cpu_ratio"] for row in inserts] == pytest.approx([1.0, 2.0, 1.0, 3.0])
     assert figures.facts["headline"] == {"insert": 4.5, "upsert": 4.5}
     assert "| insert | semel | plain | 450 |" in figures.markdown()
+
+
+def test_a_lake_is_measured_by_the_commits_that_hold_data(tmp_path: Path) -> None:
+    workload = Workload.of(1000, 4, updates=False, envelope=False)
+    rows = pa.table({"id": np.arange(workload.records)})
+    each = workload.records // delta.TRIGGERS
+    for n in range(delta.TRIGGERS):
+        write_deltalake(str(tmp_path), rows.slice(n * each, each), mode="append")
+        time.sleep(0.01)
+    table = DeltaTable(str(tmp_path))
+    table.optimize.compact()
+    sample = delta._measured(DeltaTable(str(tmp_path)), workload, 2.0, "semel")
+    assert sample.overall_rate == workload.records / 2
+    assert sample.files == 1
+    assert 0 < sample.rate < 0.8 * workload.records / 0.04
+    samples = {(mode, side): [sample] for mode in ("append", "upsert") for side in delta.SIDES}
+    figures = delta._figures(samples, 1000, 2, 1)
+    assert [row["ratio"] for row in figures.rows] == [1.0] * 4

@@ -14,6 +14,7 @@ from tests.engine.harness import Running, name
 
 Config = dict[str, str]
 Configure = Callable[..., Config]
+Lake = Callable[..., Config]
 Start = Callable[..., Running]
 
 
@@ -32,6 +33,31 @@ def configure(kafka: Kafka, database: str) -> Configure:
             "provenance": "true",
             "value.converter.schemas.enable": "false",
             "retry.backoff.ms": "200",
+            **(keys or {}),
+        }
+        return {k: v for k, v in config.items() if v is not None}
+
+    return make
+
+
+@pytest.fixture
+def lake(kafka: Kafka, tmp_path: Path) -> Lake:
+    """A connector from the session's Kafka to Delta tables below the test's directory."""
+
+    def make(topics: str | None, keys: dict[str, Any] | None = None) -> Config:
+        config = {
+            "name": name(),
+            "connector.class": "delta",
+            "topics": topics,
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "delta.table.path": str(tmp_path / "lake"),
+            "auto.create": "true",
+            "provenance": "true",
+            "value.converter.schemas.enable": "false",
+            "retry.backoff.ms": "100",
+            "processingTime": "0 seconds",
+            "maxOffsetsPerTrigger": "120",
+            "tasks.max": "2",
             **(keys or {}),
         }
         return {k: v for k, v in config.items() if v is not None}

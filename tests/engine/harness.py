@@ -8,14 +8,17 @@ tasks, Kafka and PostgreSQL are the real ones.
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -26,12 +29,15 @@ from pyspark import TaskContext, cloudpickle
 from semel import failpoints, run
 from semel.audit import AuditReport, audit
 from semel.engine.direct import Progress
+from semel.errors import SemelError
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests.conftest import wait_gone
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["semel.engine.direct", "adbc_driver_postgresql.dbapi", __name__])
+_SERVER.set_forkserver_preload(
+    ["semel.engine.direct", "semel.engine.bounded", "adbc_driver_postgresql.dbapi", __name__]
+)
 PATIENCE = 60.0
 
 
@@ -43,12 +49,14 @@ class _Attempt:
         return self._number
 
 
-def _work(body: bytes, index: int, attempt: int, points: str | None) -> None:
+def _work(
+    body: bytes, index: int, attempt: int, points: str | None, answers: Connection[Any, Any]
+) -> None:
     """The process of one task."""
     os.setpgid(0, 0)
     failpoints._directory = points
     TaskContext._taskContext = _Attempt(attempt)  # type: ignore[assignment]
-    list(cloudpickle.loads(body)(index, iter(())))
+    answers.send(list(cloudpickle.loads(body)(index, iter(()))))
 
 
 class LocalSpark:
@@ -69,6 +77,7 @@ class LocalSpark:
         self.only = only
         self.restarts = restarts
         self.workers: dict[int, ForkServerProcess] = {}
+        self._answers: dict[int, Connection[Any, Any]] = {}
         self.attempts: collections.Counter[int] = collections.Counter()
         self.jobs = 0
         self.conf = {"spark.driver.host": "127.0.0.1"}
@@ -95,7 +104,12 @@ class LocalSpark:
 
     def count(self) -> int:
         """Run the job to its end, as Spark's DAG scheduler would."""
+        return len(self.collect())
+
+    def collect(self) -> list[Any]:
+        """The same, and what its tasks have yielded."""
         self.jobs += 1
+        found: dict[int, list[Any]] = {}
         indices = range(self._slices) if self.only is None else self.only
         left = dict.fromkeys(indices, 0)
         for index in left:
@@ -105,6 +119,9 @@ class LocalSpark:
                 time.sleep(0.01)
                 for index in list(left):
                     code = self.workers[index].exitcode
+                    if index not in found and self._answers[index].poll():
+                        with contextlib.suppress(EOFError):  # it died
+                            found[index] = self._answers[index].recv()
                     if code == 0:
                         del left[index]
                     elif code is not None:
@@ -117,14 +134,17 @@ class LocalSpark:
         finally:
             for worker in self.workers.values():
                 worker.kill()
-        return 0
+        return [answer for index in sorted(found) for answer in found[index]]
 
     def _start(self, index: int, attempt: int) -> None:
         self.attempts[index] = attempt
         points = str(self.points) if self.points else None
-        worker = _SERVER.Process(target=_work, args=(self._body, index, attempt, points))
+        self._answers[index], theirs = _SERVER.Pipe(duplex=False)
+        arguments = (self._body, index, attempt, points, theirs)
+        worker = _SERVER.Process(target=_work, args=arguments)
         worker.daemon = True
         worker.start()
+        theirs.close()
         self.workers[index] = worker
 
     def replace(self, index: int) -> int:
@@ -141,6 +161,37 @@ class LocalSpark:
         assert pid is not None
         os.kill(pid, number)
         return pid
+
+
+class InlineSpark(LocalSpark):
+    """Runs tasks in the driver's own process, one after the other: what kills one kills all."""
+
+    def collect(self) -> list[Any]:
+        body = cloudpickle.loads(self._body)
+        return [answer for index in range(self._slices) for answer in body(index, iter(()))]
+
+
+def driving(config: Mapping[str, Any], points: Path) -> ForkServerProcess:
+    """Start a connector in a process of its own, until it has caught up."""
+    driver = _SERVER.Process(target=_drive, args=(dict(config), str(points)))
+    driver.start()
+    return driver
+
+
+def drive(config: Mapping[str, Any], points: Path) -> int | None:
+    """The same, to its end; returns the exit code, or the negative number of a signal."""
+    driver = driving(config, points)
+    driver.join(PATIENCE)
+    assert not driver.is_alive()
+    return driver.exitcode
+
+
+def _drive(config: Mapping[str, Any], points: str) -> None:
+    failpoints._directory = points
+    try:
+        run(config, spark=InlineSpark(), until_caught_up=True)  # type: ignore[arg-type]
+    except SemelError as error:
+        sys.exit(error.exit_code)
 
 
 class Running:

@@ -21,12 +21,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
+from deltalake import DeltaTable
 from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import semel
 from semel import failpoints
+from semel.audit import audit
 from semel.config import ConnectorConfig, read
 from semel.embedded import Kafka
 from semel.engine import microbatch, microtask
@@ -983,3 +985,27 @@ def test_aborted_transactions_are_passed_over(
     assert go(configure(t), even).records == 7
     assert query("SELECT id FROM t ORDER BY id") == [(0,), (2,), (4,), (8,)]
     assert position(query) == 13  # ten records and three markers
+
+
+def test_a_store_that_commits_per_table_is_committed_to_by_the_driver(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, spark: SparkSession, tmp_path: Path
+) -> None:
+    source = topic(partitions=2)
+    produce(source, [json.dumps({"id": i}) for i in range(100)])
+
+    def doubled(rows: DataFrame) -> DataFrame:
+        return rows.withColumn("twice", F.col("id") * 2)
+
+    config = configure(
+        source,
+        connector_class="delta",
+        delta_table_path=str(tmp_path),
+        provenance="true",
+        maxOffsetsPerTrigger="40",
+    )
+    progress = semel.run(config, doubled, spark=spark, until_caught_up=True)
+    assert progress.rows == 100
+    table = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
+    assert sorted(table.column("twice").to_pylist()) == [2 * i for i in range(100)]
+    report = audit(config)
+    assert (report.records, report.lost, report.duplicated) == (100, 0, 0)

@@ -17,8 +17,10 @@ import psutil
 import pytest
 
 from semel import failpoints
+from semel.audit import audit
+from semel.jars import DELTA_SPARK, resolve
 from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Config, Configure
+from tests.engine.conftest import Config, Configure, Lake
 from tests.engine.harness import (
     assert_nothing_lost_nothing_twice,
     ids,
@@ -206,3 +208,60 @@ def test_no_process_is_left_when_the_driver_is_killed(
     process.wait()
     _, alive = psutil.wait_procs(family, timeout=15)
     assert not alive
+
+
+_READ_DELTA = """
+import json, sys
+from pyspark.sql import SparkSession
+path, jars = sys.argv[1:]
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.jars", jars)
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.sql.session.timeZone", "UTC")
+    .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    .getOrCreate()
+)
+table = spark.read.format("delta").load(path)
+table.createOrReplaceTempView("t")
+found = {
+    "ids": [r.id for r in table.select("id").orderBy("id").collect()],
+    "some": spark.sql("SELECT count(*) FROM t WHERE id >= 1900 AND kind = 'k1'").first()[0],
+    "types": dict(table.dtypes),
+}
+spark.sql(f"OPTIMIZE delta.`{path}`")
+print(json.dumps(found))
+"""
+
+
+def test_the_bounded_engine_survives_a_kill_and_spark_reads_and_optimizes_its_tables(
+    topic: MakeTopic, produce: Produce, lake: Lake, launch: Launch, points: Path
+) -> None:
+    source = topic(partitions=2)
+    produce(source, [json.dumps({"id": i, "kind": f"k{i % 3}"}).encode() for i in range(2000)])
+    keys = {"partition.by": "kind", "maxOffsetsPerTrigger": 500, "spark.ui.enabled": "false"}
+    config = lake(source, keys)
+    failpoints.arm(points, "task.after_convert", "kill-worker", skip=1)
+    environment = {failpoints.DIRECTORY: str(points)}
+    status, _, err = ended(launch(config, "--until-caught-up", environment=environment))
+    assert status == 0, err
+    assert (points / "fired.log").exists()
+    report = audit(config)
+    assert (report.records, report.lost, report.duplicated, report.exact) == (2000, 0, 0, True)
+    path = str(Path(config["delta.table.path"], source))
+    jars = ",".join(map(str, resolve(DELTA_SPARK)))
+    read = subprocess.run(
+        [sys.executable, "-c", _READ_DELTA, path, jars], capture_output=True, text=True, check=False
+    )
+    assert read.returncode == 0, read.stderr[-3000:]
+    found = json.loads(read.stdout.splitlines()[-1])
+    assert found["ids"] == list(range(2000))
+    assert found["some"] == len([i for i in range(1900, 2000) if i % 3 == 1])
+    assert found["types"]["__connect_timestamp"] == "timestamp"
+    produce(source, [json.dumps({"id": i, "kind": "k0"}).encode() for i in range(2000, 2100)])
+    status, _, err = ended(launch(config, "--until-caught-up"))
+    assert status == 0, err
+    report = audit(config)  # after Spark's OPTIMIZE
+    assert (report.records, report.lost, report.duplicated) == (2100, 0, 0)

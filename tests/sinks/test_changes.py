@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.sinks.postgresql.changes import Changes, Left, all_of_each, last_of_each
+from semel.sinks.changes import Changes, Left, all_of_each, last_of_each
 
 Change = tuple[Any, bool, int | None]  # key, is it a row, the value of an optional column
 KEYS = {

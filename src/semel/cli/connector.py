@@ -151,6 +151,11 @@ def _facts(planned: Plan) -> dict[str, Any]:
     connector, guarantee = planned.connector, planned.guarantee
     if connector.errors_tolerance == "none":
         bad = "a bad record stops the connector; everything before it is committed"
+    elif connector.dead_letter_table and planned.engine == "bounded":
+        bad = (
+            f"bad records go to table {connector.dead_letter_table} by a commit of its own before "
+            "the results', and each is there once"
+        )
     elif connector.dead_letter_table:
         bad = (
             f"bad records go to table {connector.dead_letter_table} in the transaction that moves "

@@ -107,7 +107,8 @@ def drill(
         report = _report(stage, seed)
         with _traffic(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
-            for fault in plan(faults, seed, stage.planned.guarantee, stage.possible(kinds)):
+            chosen = stage.store.possible(kinds, stage.planned.connector.name)
+            for fault in plan(faults, seed, stage.planned.guarantee, chosen):
                 observe(fault, None)
                 traffic.allow(RECORDS_PER_FAULT)
                 where = f"{fault.kind.value}, {fault.place}; seed {seed}"

@@ -13,7 +13,8 @@ import psutil
 
 from semel import failpoints
 from semel.drill.plan import ANY_MOMENT, Fault, Kind
-from semel.drill.stage import SESSION, TRANSACTION, DrillFailed, Process, Stage
+from semel.drill.stage import DrillFailed, Process, Stage
+from semel.drill.stores import SESSION, TRANSACTION
 from semel.drill.traffic import Traffic
 from semel.errors import SemelError
 from semel.ledger import TopicPartition
@@ -303,6 +304,9 @@ class Injector:
 
         return self._service(fault, crash)
 
+    def _table_optimize(self, fault: Fault) -> float:
+        return self._service(fault, self._stage.store.rewrite)
+
     def _broker_restart(self, fault: Fault) -> float:
         return self._service(fault, lambda: self._outage(fault, self._stage.services.kafka.stop))
 
@@ -366,4 +370,5 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.SECOND_DRIVER: Injector._second_driver,
     Kind.EXECUTOR_KILL: Injector._executor_kill,
     Kind.REPLACED_ZOMBIE: Injector._replaced_zombie,
+    Kind.TABLE_OPTIMIZE: Injector._table_optimize,
 }

@@ -30,6 +30,7 @@ class Kind(Enum):
     SECOND_DRIVER = "second-driver"
     EXECUTOR_KILL = "executor-kill"
     REPLACED_ZOMBIE = "replaced-zombie"
+    TABLE_OPTIMIZE = "table-optimize"
 
 
 MEANING = {
@@ -46,19 +47,10 @@ MEANING = {
     Kind.EXECUTOR_KILL: "SIGKILL of an executor; Spark restarts its task elsewhere",
     Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
     "put another task in its place",
+    Kind.TABLE_OPTIMIZE: "the Delta table is compacted and vacuumed",
 }
 
 ANY_MOMENT = "any moment"
-
-POSTGRES = (Kind.POSTGRES_RESTART, Kind.POSTGRES_KILL)
-"""Faults of a store that only some connectors write to."""
-
-KAFKA = (Kind.TIME_OUT,)
-"""Faults of a Kafka transaction, which only some connectors open."""
-
-LONE_BROKER = (Kind.BROKER_RESTART, Kind.BROKER_KILL)
-"""Faults that a lone broker's transactions do not survive: one that ends while its partitions have
-no leader is complete for Kafka (4.3), though its markers were never written. It hangs for good."""
 
 _ON_EXECUTORS = (Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE)
 _PLACED = (
@@ -108,7 +100,7 @@ def plan(
 
 
 def _places(kind: Kind, guarantee: Guarantee) -> list[str]:
-    if kind in KAFKA:
+    if kind is Kind.TIME_OUT:
         return ["sink.after_positions", "sink.before_commit"]
     if kind not in _PLACED:
         return [ANY_MOMENT]

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -19,14 +19,12 @@ from confluent_kafka.admin import AdminClient
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
-from semel.config import names
-from semel.drill.plan import KAFKA, LONE_BROKER, POSTGRES, Kind
+from semel.drill.stores import SESSION, store_of
 from semel.embedded import Services, leash
 from semel.errors import ConfigError, SemelError
 from semel.kafka import Cluster, client_config
 from semel.ledger import TopicPartition
 from semel.run import plan
-from semel.sinks import sink_class
 
 BUILT_IN = {
     "name": "drill",
@@ -42,8 +40,6 @@ BUILT_IN = {
 """The connector of a drill without a file: inserts without a key, which forgive nothing."""
 
 PARTITIONS = 4
-SESSION = 3.0
-"""Seconds after which Kafka gives a frozen task's partitions to another one."""
 
 _QUICK = {
     "auto.create": "true",
@@ -58,15 +54,6 @@ _QUICK = {
     "retry.backoff.ms": "200",
 }
 """Shorter timeouts than in production, so that a drill does not wait for most of its time."""
-
-_POSTGRES = {"connection.idle.in.transaction.timeout.ms": "1000"}
-TRANSACTION = SESSION + 2
-"""Seconds after which the broker aborts a transaction; another task has the partitions by then."""
-_KAFKA = {
-    "producer.override.transaction.timeout.ms": str(int(TRANSACTION * 1000)),
-    "producer.override.reconnect.backoff.ms": "50",
-    "producer.override.reconnect.backoff.max.ms": "500",
-}
 
 _POLL = 0.03
 
@@ -132,7 +119,7 @@ class Stage:
         self._started = 0
         self._seen: set[psutil.Process] = set()
         self.on_executors = False
-        self.on_postgres = writes_to_postgres(raw)
+        self.store = store_of(raw, directory, self.services)
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
         connector = self.planned.connector
@@ -151,24 +138,9 @@ class Stage:
 
     def open(self) -> None:
         """Start the services and create the topics."""
-        self.services.up(detached=False, only_kafka=not self.on_postgres)
+        self.services.up(detached=False, only_kafka=not self.store.postgres)
         for topic, partitions in self.topics.items():
             self.services.kafka.create_topic(topic, partitions)
-
-    def possible(self, kinds: Collection[Kind]) -> list[Kind]:
-        """Those of the faults that can happen to this connector.
-
-        Raises:
-            ConfigError: none of them can.
-        """
-        absent = KAFKA if self.on_postgres else (*POSTGRES, *LONE_BROKER)
-        found = [k for k in kinds if k not in absent]
-        if not found:
-            raise ConfigError(
-                f"connector {self.planned.connector.name}: the faults "
-                f"{', '.join(k.value for k in kinds)} cannot happen to it; choose others (--only)"
-            )
-        return found
 
     def _adapted(self, raw: Mapping[str, str]) -> dict[str, str]:
         """The connector's configuration with this stage's services and short timeouts."""
@@ -185,19 +157,12 @@ class Stage:
         kept = {
             k: v
             for k, v in raw.items()
-            if not k.endswith(replaced) and not any(f".override.{s}" in k for s in secured)
+            if not k.endswith(replaced)
+            and not k.startswith("storage.options.")
+            and not any(f".override.{s}" in k for s in secured)
         }
-        kept |= {**_QUICK, "bootstrap.servers": self.services.kafka.bootstrap_servers}
-        if not self.on_postgres:
-            return kept | _KAFKA
-        postgres = self.services.postgres
-        return {
-            **kept,
-            **_POSTGRES,
-            "connection.url": postgres.jdbc_url,
-            "connection.user": postgres.user,
-            "connection.password": postgres.password,
-        }
+        servers = {"bootstrap.servers": self.services.kafka.bootstrap_servers}
+        return {**kept, **_QUICK, **servers, **self.store.keys}
 
     # The connector's processes
 
@@ -346,11 +311,6 @@ class Stage:
                 raise DrillFailed(f"{what} (waited {patience:.0f} s)")
             meanwhile()
             time.sleep(_POLL)
-
-
-def writes_to_postgres(raw: Mapping[str, str]) -> bool:
-    """Whether the connector needs a PostgreSQL; others write to Kafka."""
-    return "connection.url" in names(sink_class(raw.get("connector.class", "")).section)
 
 
 def _is_daemon(process: psutil.Process) -> bool:

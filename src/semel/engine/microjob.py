@@ -36,6 +36,7 @@ from semel.errors import BadRecord, SemelError, ServiceError, TransientError
 from semel.failpoints import hit
 from semel.ledger import OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
+from semel.sinks.base import StagingSink
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ class MicroBatches:
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
         self._deliverer = Deliverer(run.connector, run.raw, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
-        self._leaves_unread = False
+        self._commits_here = isinstance(run.sink, StagingSink)
+        """Whether the driver commits, whatever the plan."""
         self._moved: set[TopicPartition] = set()
 
     def enter(self, partitions: Iterable[TopicPartition]) -> None:
@@ -103,7 +105,7 @@ class MicroBatches:
             raise found(f"connector {self._connector.name}: {_bare(self._connector.name, result)}")
         if result.kind == "unread":
             log.info("the transform leaves records unread; the driver commits from now on")
-            self._leaves_unread = True
+            self._commits_here = True
         self._moved |= {r.topic_partition for r in result.ranges}
         for record in result.rejected:
             where = (record.topic, record.partition, record.offset)
@@ -131,7 +133,7 @@ class MicroBatches:
                 plans.append(self._planner.plan(decoded))
         except Widened:
             return []
-        if not self._leaves_unread and all(p.one_to_one for p in plans):
+        if not self._commits_here and all(p.one_to_one for p in plans):
             return [result for p in plans for result in self._commit_in_tasks(p)]
         return self._commit_here(plans)
 

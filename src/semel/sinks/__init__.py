@@ -10,6 +10,7 @@ from semel.errors import ConfigError
 from semel.sinks.base import Sink
 
 _MODULES = {
+    "semel.sinks.delta.sink:DeltaSink": "semel.sinks.delta.config",
     "semel.sinks.kafka:KafkaSink": "semel.sinks.kafka.config",
     "semel.sinks.postgresql:PostgresSink": "semel.sinks.postgresql.config",
 }

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.delivery import Mechanism, Support
@@ -84,7 +84,7 @@ class Sink(ABC):
     defaults: ClassVar[Mapping[str, str]] = {}
     """Keys of any connector that have another default with this sink."""
 
-    engines: ClassVar[frozenset[str]] = frozenset({"direct", "micro-batch"})
+    engines: ClassVar[frozenset[str]] = frozenset({"direct", "bounded", "micro-batch"})
     """The engines that can run it."""
 
     @abstractmethod
@@ -237,3 +237,80 @@ class Sink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Drop the connection; an open transaction rolls back. May be called twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(Commit):
+    """What :meth:`StagingSink.stage` has made of records: files that no reader sees yet.
+
+    ``files`` are the sink's own, opaque to the engine, and travel from a task to the driver.
+    """
+
+    files: Sequence[Any] = field(default=())
+
+
+class Stager(ABC):
+    """Writes the files of one task, a batch at a time. A crash leaves files that nothing names."""
+
+    @abstractmethod
+    def add(self, commit: Commit) -> None:
+        """Take the rows of a batch; its dead letters are the driver's.
+
+        Raises:
+            RowsRejected: nothing of the batch was taken; names the records that do not fit.
+        """
+
+    @abstractmethod
+    def finish(self) -> Sequence[Any]:
+        """Complete the files; returns what :attr:`Staged.files` holds."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Delete what was written, as far as that is possible; never raises."""
+
+
+class StagingSink(Sink):
+    """A store in which a table's files become visible by one commit, made by one process.
+
+    Tasks stage, the driver commits what they staged with all ranges at once, under the ledger rule.
+    Where tables have ledgers of their own, the rule holds for each table. Staged files that are
+    never committed are garbage; their names begin with ``semel-``.
+    """
+
+    @abstractmethod
+    def stager(self, label: str) -> Stager:
+        """Begin to stage; ``label`` says in file names what they hold."""
+
+    @abstractmethod
+    def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
+        """Staged files, dead letters and positions; see :meth:`Sink.commit`.
+
+        Raises:
+            TargetChanged: the files cannot be committed as they are.
+        """
+
+    @abstractmethod
+    def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
+        """Staged files and dead letters only; see :meth:`Sink.write`."""
+
+    @abstractmethod
+    def discard(self, staged: Staged) -> None:
+        """Delete staged files that will not be committed, as far as that is possible."""
+
+    def stage(self, commit: Commit) -> Staged:
+        """Stage one commit; what is staged already stays as it is."""
+        if isinstance(commit, Staged):
+            return commit
+        stager = self.stager("batch")
+        try:
+            stager.add(commit)
+            return Staged((), commit.dead_letters, stager.finish())
+        except BaseException:
+            stager.discard()
+            raise
+
+    def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
+        return self.commit_staged(advances, self.stage(commit))
+
+    def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
+        return self.write_staged(self.stage(commit), guard)

@@ -19,6 +19,7 @@ from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
+from semel.sinks.layout import KAFKA_KEY, Layout, layout
 from semel.sinks.postgresql import dead_letters, snapshot, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
 from semel.sinks.postgresql.connection import (
@@ -30,7 +31,7 @@ from semel.sinks.postgresql.connection import (
 )
 from semel.sinks.postgresql.frozen import end_frozen
 from semel.sinks.postgresql.ledger import PostgresLedger
-from semel.sinks.postgresql.prepare import KAFKA_KEY, Layout, Prepared, layout, prepare
+from semel.sinks.postgresql.prepare import Prepared, prepare
 from semel.sinks.postgresql.refusals import find_refused, write_singly
 from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.url import libpq_uri

@@ -1,0 +1,100 @@
+"""The stores that a drill's connector may write to, and which faults befall them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from semel.drill.plan import Kind
+from semel.embedded import Services
+from semel.errors import ConfigError
+
+SESSION = 3.0
+"""Seconds after which Kafka gives a frozen task's partitions to another one."""
+TRANSACTION = SESSION + 2
+"""Seconds after which the broker aborts a transaction; another task has the partitions by then."""
+
+_OF_POSTGRES = frozenset({Kind.POSTGRES_RESTART, Kind.POSTGRES_KILL})
+_OF_KAFKA = frozenset({Kind.TIME_OUT})
+_OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE})
+_OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
+"""Faults of tasks that commit."""
+_LONE_BROKER = frozenset({Kind.BROKER_RESTART, Kind.BROKER_KILL})
+"""Faults that a lone broker's transactions do not survive: one that ends while its partitions have
+no leader is complete for Kafka (4.3), though its markers were never written. It hangs for good."""
+
+
+def _nothing() -> None:
+    raise AssertionError("this store has no tables to rewrite")
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a drill knows of a store.
+
+    ``keys`` put it into the drill's hands, with short timeouts; ``unlikely`` are the faults that
+    cannot happen to it; ``rewrite`` does what the owner of its tables may do at any time.
+    """
+
+    keys: Mapping[str, str]
+    unlikely: frozenset[Kind]
+    postgres: bool = False
+    rewrite: Callable[[], None] = _nothing
+
+    def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
+        """Those of the faults that can happen.
+
+        Raises:
+            ConfigError: none of them can.
+        """
+        found = [k for k in kinds if k not in self.unlikely]
+        if not found:
+            raise ConfigError(
+                f"connector {connector}: the faults {', '.join(k.value for k in kinds)} cannot "
+                "happen to it; choose others (--only)"
+            )
+        return found
+
+
+def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Store:
+    """The store that a connector writes to, in a directory of the drill's or among its services."""
+    if "delta.table.path" in raw:
+        lake = directory / "lake"
+        return Store(
+            {"delta.table.path": str(lake), "processingTime": "0 seconds"},
+            _OF_POSTGRES | _OF_KAFKA | _OF_TASKS,
+            rewrite=lambda: _optimize_delta(lake),
+        )
+    if raw.get("connector.class") == "kafka":
+        return Store(
+            {
+                "producer.override.transaction.timeout.ms": str(int(TRANSACTION * 1000)),
+                "producer.override.reconnect.backoff.ms": "50",
+                "producer.override.reconnect.backoff.max.ms": "500",
+            },
+            _OF_POSTGRES | _OF_LAKES | _LONE_BROKER,
+        )
+    postgres = services.postgres
+    return Store(
+        {
+            "connection.url": postgres.jdbc_url,
+            "connection.user": postgres.user,
+            "connection.password": postgres.password,
+            "connection.idle.in.transaction.timeout.ms": "1000",
+        },
+        _OF_KAFKA | _OF_LAKES,
+        postgres=True,
+    )
+
+
+def _optimize_delta(lake: Path) -> None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError
+
+    for path in lake.glob("*/_delta_log"):
+        table = DeltaTable(str(path.parent))
+        with contextlib.suppress(CommitFailedError):  # the connector has been faster
+            table.optimize.compact()
+            table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)

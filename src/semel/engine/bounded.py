@@ -1,0 +1,341 @@
+"""The bounded direct engine's driver: a Spark job a trigger, and one commit for all of it.
+
+The driver decides the offset ranges of each trigger from the ledger and from what Kafka has; tasks
+read them with librdkafka and stage files; the driver commits files and ranges once. It is for
+stores that commit per table. Killing any part of it loses nothing: files that were staged and not
+committed are seen by nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from semel import errors, failpoints
+from semel.engine import ranges, sample
+from semel.engine.base import Progress, Run, not_shipped
+from semel.engine.batch import Batch, bad_record
+from semel.engine.boundedtask import BoundedSpec, TaskResult, run_task
+from semel.engine.committer import described
+from semel.engine.control import Report
+from semel.engine.deadletters import create_topic
+from semel.engine.deliver import Deliverer
+from semel.engine.pipeline import Transform
+from semel.engine.publish import Publisher
+from semel.engine.triggers import before, bounded, seconds, shared
+from semel.errors import (
+    Fenced,
+    LedgerConflict,
+    SemelError,
+    ServiceError,
+    TargetChanged,
+    TransientError,
+)
+from semel.failpoints import hit
+from semel.ledger import Advance, OffsetRange, TopicPartition
+from semel.records import DeadLetter
+from semel.sinks.base import Staged, StagingSink
+
+log = logging.getLogger(__name__)
+
+_INTERVAL = "10 seconds"
+"""Unless processingTime says otherwise: every commit makes files."""
+_SETTLE = 20.0
+
+
+class Stopped(Exception):
+    """The run was asked to stop; nothing of the trigger in hand is lost."""
+
+
+class GaveUp(ServiceError):
+    """A commit has failed as often as ``max.retries`` allows."""
+
+
+class BoundedEngine:
+    """One run of a connector."""
+
+    def __init__(self, run: Run, spark: SparkSession, transform: Transform | None) -> None:
+        assert isinstance(run.sink, StagingSink)
+        self._run = run
+        self._connector = run.connector
+        self._sink = run.sink
+        self._spark = spark
+        self._progress = Progress()
+        self._interval = interval(run)
+        facts = (run.connector, run.raw, run.guarantee, run.sink)
+        self._deliverer = Deliverer(*facts, 0, log.warning, self._log)
+        self._jobs = ThreadPoolExecutor(1, thread_name_prefix="semel-job")
+        self._prepared: set[str] = set()
+        self._sampled: set[str] = set()
+        self._publisher: Publisher | None = None
+        self._spec = BoundedSpec(
+            uuid.uuid4().hex[:12],
+            run.connector,
+            run.raw,
+            failpoints.environment(),
+            transform,
+        )
+
+    def run(self) -> Progress:
+        """Run until stopped, caught up, or an error ends the connector.
+
+        Raises:
+            SemelError: what ended it.
+        """
+        try:
+            self._loop(self._prepare())
+        except LedgerConflict as conflict:
+            if isinstance(conflict, Fenced):
+                raise
+            raise Fenced(
+                f"{conflict} This run of {self._connector.name} has stopped, and its files of this "
+                "trigger stay uncommitted"
+            ) from None
+        except Stopped:
+            pass
+        finally:
+            self._jobs.shutdown(wait=False, cancel_futures=True)
+            if self._publisher is not None:
+                self._publisher.close()
+        self._run.observe(self._progress)
+        return self._progress
+
+    def _prepare(self) -> dict[TopicPartition, int]:
+        run = self._run
+        topics = run.cluster.matching(run.connector)
+        run.sink.prepare(topics)
+        self._prepared |= topics.keys()
+        run.sink.claim()
+        if run.connector.dead_letter_topic:
+            create_topic(run.connector, run.cluster)
+        ranges.first_positions(run.connector, run.sink, run.cluster, topics)
+        self._publisher = Publisher(run)
+        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        return run.cluster.latest(partitions) if run.until_caught_up else {}
+
+    def _loop(self, targets: Mapping[TopicPartition, int]) -> None:
+        """Run triggers; an error that may pass is given ``max.retries`` chances in a row."""
+        failures = 0
+        pause = self._connector.retry_backoff_ms / 1000
+        while not self._run.stop.is_set():
+            begun = time.monotonic()
+            try:
+                full = self._trigger()
+            except GaveUp:
+                raise
+            except (TransientError, ServiceError) as error:
+                if isinstance(error, ServiceError) and not self._progress.commits:
+                    raise  # at the start the user hears of it at once; later it may be restarting
+                failures += 1
+                if failures > self._connector.max_retries:
+                    raise GaveUp(_gave_up(self._connector.name, failures - 1, error)) from None
+                log.warning("%s; trying again", error)
+                self._progress.restarts += 1
+                self._rest(pause)
+                continue
+            failures = 0
+            if self._run.over(self._progress, targets):
+                return
+            if not full and not self._run.until_caught_up:
+                self._rest(begun + self._interval - time.monotonic())
+
+    def _rest(self, pause: float) -> None:
+        until = time.monotonic() + pause
+        while not self._run.stop.is_set() and (left := until - time.monotonic()) > 0:
+            self._run.observe(self._progress)
+            self._run.stop.wait(min(left, 0.2))
+
+    # One trigger
+
+    def _trigger(self) -> bool:
+        """Commit what Kafka holds, up to ``maxOffsetsPerTrigger``; whether it held more."""
+        most = self._connector.max_offsets_per_trigger
+        wanted, more = self._plan(most)
+        stop: DeadLetter | None = None
+        while wanted:
+            results = self._staged(wanted)
+            stops = [r.stop for r in results if r.stop is not None]
+            if not stops:
+                self._commit(wanted, results)
+                break
+            stop = stops[0]
+            for each in stops:
+                wanted = before(wanted, TopicPartition(each.topic, each.partition), each.offset)
+        if stop is not None:
+            raise bad_record(self._connector.name, stop)
+        return more
+
+    def _plan(self, most: int) -> tuple[list[OffsetRange], bool]:
+        run = self._run
+        topics = run.cluster.matching(run.connector)
+        new = topics.keys() - self._prepared
+        if new:
+            run.sink.prepare(new)
+            self._prepared |= new
+        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
+        self._progress.positions |= positions
+        ends = run.cluster.latest(partitions)
+        found = bounded(positions, ends, most)
+        self._sample({r.topic_partition: r.from_offset for r in found})
+        until = {r.topic_partition: r.until_offset for r in found}
+        return found, any(until[tp] < ends[tp] for tp in until)
+
+    def _sample(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Look at topics that are read for the first time, so that all tasks agree on types."""
+        run = self._run
+        unseen = {tp: at for tp, at in positions.items() if tp.topic not in self._sampled}
+        if not unseen:
+            return
+        found = sample.schemas(
+            run.connector, run.raw, run.sink, run.cluster, self._spec.transform, unseen
+        )
+        self._sampled |= {tp.topic for tp in unseen}
+        if found:
+            schemas = {**self._spec.schemas, **found}
+            self._spec = replace(self._spec, schemas=schemas, version=self._spec.version + 1)
+
+    def _staged(self, wanted: Sequence[OffsetRange]) -> list[TaskResult]:
+        """Run the job of a trigger.
+
+        Raises:
+            SemelError: a task's error; what the others have staged is deleted.
+        """
+        parts = shared(wanted, self._connector.tasks_max)
+        future = self._jobs.submit(self._job, parts)
+        results = self._watch(future)
+        failed = [r for r in results if r.error]
+        if failed or any(r.stop is not None for r in results):
+            for r in results:
+                self._sink.discard(Staged((), files=r.files))
+        if failed:
+            # An error that ends the connector comes before one that may pass.
+            worst = sorted(failed, key=lambda r: r.error == TransientError.__name__)[0]
+            found: type[SemelError] = getattr(errors, worst.error, SemelError)
+            raise found(worst.message)
+        return results
+
+    def _watch(self, future: Future[list[TaskResult]]) -> list[TaskResult]:
+        """Wait for a job; one that does not end soon after a stop is cancelled."""
+        deadline: float | None = None
+        while True:
+            try:
+                return future.result(timeout=0.2)
+            except NotYet:
+                if future.done():
+                    raise
+            self._run.observe(self._progress)
+            if deadline is None and self._run.stop.is_set():
+                deadline = time.monotonic() + _SETTLE
+            if deadline is not None and time.monotonic() > deadline:
+                self._spark.sparkContext.cancelJobGroup(self._group)
+
+    @property
+    def _group(self) -> str:
+        return f"semel-{self._spec.run}"
+
+    def _job(self, parts: Sequence[Sequence[OffsetRange]]) -> list[TaskResult]:
+        spec, context = self._spec, self._spark.sparkContext
+        context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
+
+        def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
+            yield pickle.dumps(run_task(spec, index, parts[index]))
+
+        try:
+            job = context.parallelize(range(len(parts)), len(parts))
+            answers: list[Any] = job.mapPartitionsWithIndex(body).collect()
+        except Exception as error:
+            text = str(error)
+            missing = not_shipped(spec.connector, text)
+            if missing is not None:
+                raise missing from None
+            lines = [n for n in text.splitlines() if "Error" in n or "Exception" in n] or [text]
+            log.debug("the job failed: %s", text)
+            raise TransientError(
+                f"connector {spec.connector.name}: the Spark job failed: {lines[0].strip()[:300]}"
+            ) from None
+        return [pickle.loads(answer) for answer in answers]
+
+    # The commit
+
+    def _commit(self, wanted: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
+        letters = [letter for r in results for letter in r.letters]
+        letters.sort(key=lambda x: (x.topic, x.partition, x.offset))
+        staged = Staged((), letters, [f for r in results for f in r.files])
+        batch = Batch(_whole(wanted, [a for r in results for a in r.advances]), staged)
+        self._retrying(batch)
+        progress = self._progress
+        progress.records += sum(a.read for a in batch.advances)
+        progress.rows += sum(a.written for a in batch.advances)
+        progress.failed += sum(a.failed for a in batch.advances)
+        progress.commits += 1
+        progress.positions |= batch.until
+        progress.tasks |= {r.index: Report("progress", r.index, 0) for r in results}
+        hit("task.before_publish")
+        if self._publisher is not None:
+            self._publisher.publish(batch.until)
+        self._run.observe(progress)
+
+    def _log(self, letters: Sequence[DeadLetter]) -> None:
+        for letter in letters if self._connector.errors_log else ():
+            log.warning("%s", described(letter, content=self._connector.errors_log_messages))
+
+    def _retrying(self, batch: Batch) -> None:
+        """Commit; a failure whose outcome is unknown is judged by the ledger in the next try.
+
+        Staged files are left alone whatever happens: some of them may be committed.
+        """
+        attempt = 0
+        while True:
+            try:
+                self._deliverer.deliver(batch)
+                return
+            except TargetChanged:
+                raise  # the records are staged again
+            except TransientError as error:
+                if attempt == self._connector.max_retries:
+                    raise GaveUp(_gave_up(self._connector.name, attempt, error)) from None
+                attempt += 1
+                log.warning("%s; trying again", error)
+                if self._run.stop.wait(self._connector.retry_backoff_ms / 1000):
+                    raise Stopped from None
+
+
+def interval(run: Run) -> float:
+    """Seconds from one trigger to the next, unless the next one is full.
+
+    Raises:
+        ConfigError: ``processingTime`` is not an interval.
+    """
+    given = run.connector.processing_time if "processingTime" in run.raw else _INTERVAL
+    return seconds(given)
+
+
+def _whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advance]:
+    """One advance a topic-partition, of the parts that several tasks have read."""
+    found = []
+    for r in wanted:
+        mine = [a for a in parts if a.range.topic_partition == r.topic_partition]
+        found.append(
+            Advance(
+                r,
+                read=sum(a.read for a in mine),
+                written=sum(a.written for a in mine),
+                filtered=sum(a.filtered for a in mine),
+                failed=sum(a.failed for a in mine),
+            )
+        )
+    return found
+
+
+def _gave_up(name: str, times: int, error: Exception) -> str:
+    return f"connector {name}: gave up after {times} retries (max.retries): {error}"

@@ -1,0 +1,71 @@
+"""What a trigger of the bounded direct engine reads, and which task reads which part of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from semel.errors import ConfigError
+from semel.ledger import OffsetRange, TopicPartition
+
+_SHARE = 50_000
+"""Fewer records than that are one task's, so that small triggers make few files."""
+
+_UNITS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
+
+
+def seconds(interval: str) -> float:
+    """An interval as Spark writes it, such as ``10 seconds``.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)s?", interval.strip())
+    if found is None:
+        raise ConfigError(
+            f"processingTime={interval!r} is not an interval, such as '10 seconds' or '1 minute'"
+        )
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def bounded(
+    positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int
+) -> list[OffsetRange]:
+    """At most ``most`` offsets, from each partition as large a part as from the others."""
+    lags = {tp: ends[tp] - at for tp, at in positions.items() if ends[tp] > at}
+    total = sum(lags.values())
+    found = []
+    for tp, lag in sorted(lags.items()):
+        size = lag if total <= most else max(1, lag * most // total)
+        found.append(OffsetRange(*tp, positions[tp], positions[tp] + size))
+    return found
+
+
+def shared(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
+    """Ranges cut into parts of one size, one a task; a large partition is split over several."""
+    total = sum(r.until_offset - r.from_offset for r in ranges)
+    count = max(1, min(tasks, -(-total // _SHARE)))
+    size = -(-total // count)
+    parts: list[list[OffsetRange]] = [[]]
+    room = size
+    for r in ranges:
+        at = r.from_offset
+        while at < r.until_offset:
+            if not room:
+                parts.append([])
+                room = size
+            end = min(r.until_offset, at + room)
+            parts[-1].append(OffsetRange(r.topic, r.partition, at, end))
+            room -= end - at
+            at = end
+    return parts
+
+
+def before(ranges: Sequence[OffsetRange], tp: TopicPartition, offset: int) -> list[OffsetRange]:
+    """The ranges with one partition's ending before ``offset``."""
+    found = []
+    for r in ranges:
+        until = min(r.until_offset, offset) if r.topic_partition == tp else r.until_offset
+        if until > r.from_offset:
+            found.append(OffsetRange(r.topic, r.partition, r.from_offset, until))
+    return found

@@ -1,0 +1,119 @@
+"""The Delta Lake sink's keys. Those that the PostgreSQL sink has too mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from semel.config import key
+from semel.errors import ConfigError
+
+CLASSES = ("delta", "semel.delta.DeltaSink")
+
+IGNORED = {
+    "connection.url": "tables are found by delta.table.path",
+    "batch.size": "maxOffsetsPerTrigger bounds a commit",
+    "quote.sql.identifiers": "column names are taken as they are",
+}
+
+
+@dataclass(frozen=True)
+class DeltaConfig:
+    """What the sink writes where, and under which key."""
+
+    table_path: str = key(
+        "delta.table.path",
+        doc="Directory or URL (s3://, gs://, abfss://, file://) that holds the tables.",
+    )
+    table_name_format: str = key(
+        "table.name.format", "${topic}", "The table of a topic, below delta.table.path."
+    )
+    table_mapping: tuple[str, ...] = key(
+        "topics.to.tables.mapping", (), "topic:table pairs, before table.name.format."
+    )
+    insert_mode: str = key(
+        "insert.mode", "insert", "How rows are written.", choices=("insert", "upsert")
+    )
+    pk_mode: str = key(
+        "pk.mode",
+        "none",
+        "Where the key comes from.",
+        aliases=("primary.key.mode",),
+        choices=("none", "kafka", "record_key", "record_value"),
+    )
+    pk_fields: tuple[str, ...] = key(
+        "pk.fields", (), "The key's columns.", aliases=("primary.key.fields",)
+    )
+    delete_enabled: bool = key(
+        "delete.enabled", False, "Tombstones delete; needs insert.mode=upsert and record_key."
+    )
+    auto_create: bool = key("auto.create", False, "Create missing tables.")
+    auto_evolve: bool = key("auto.evolve", False, "Add missing columns.")
+    partition_by: tuple[str, ...] = key(
+        "partition.by", (), "Columns that a created table is partitioned by."
+    )
+    include: tuple[str, ...] = key("fields.whitelist", (), "Value fields to write.")
+    exclude: tuple[str, ...] = key("field.exclude.list", (), "Value fields to leave out.")
+    target_file_size: int = key(
+        "target.file.size", 128 * 1024 * 1024, "Bytes of a data file.", at_least=1024
+    )
+    auto_compact: bool = key(
+        "auto.compact", True, "Make small files into large ones, in commits that change no data."
+    )
+    compact_min_files: int = key(
+        "auto.compact.min.files",
+        50,
+        "Small files that a run adds before it compacts the table.",
+        at_least=2,
+    )
+    codec: str = key(
+        "parquet.codec",
+        "zstd",
+        "Compression of data files.",
+        choices=("zstd", "snappy", "gzip", "none"),
+    )
+    folds_names = False
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.insert_mode == "upsert" and self.pk_mode == "none":
+            problems.append(
+                "insert.mode=upsert needs a key: set pk.mode to kafka, record_key or record_value"
+            )
+        if self.delete_enabled and (self.pk_mode, self.insert_mode) != ("record_key", "upsert"):
+            problems.append(
+                "delete.enabled=true needs insert.mode=upsert and pk.mode=record_key, not "
+                f"{self.insert_mode} and {self.pk_mode}"
+            )
+        if self.pk_mode == "kafka" and len(self.pk_fields) not in (0, 3):
+            problems.append(
+                f"pk.fields={','.join(self.pk_fields)} must name three columns with pk.mode=kafka: "
+                "for topic, partition and offset"
+            )
+        if self.include and self.exclude:
+            problems.append("fields.whitelist and field.exclude.list exclude each other: set one")
+        if any(":" not in pair for pair in self.table_mapping):
+            problems.append("topics.to.tables.mapping must hold topic:table pairs")
+        if "${" in self.table_name_format.replace("${topic}", ""):
+            problems.append(
+                f"table.name.format={self.table_name_format!r}: only ${{topic}} can be filled in"
+            )
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    def table(self, topic: str) -> str:
+        """The target of a topic, below ``delta.table.path``."""
+        mapping: Mapping[str, str] = dict(p.split(":", maxsplit=1) for p in self.table_mapping)
+        return mapping.get(topic) or self.table_name_format.replace("${topic}", topic)
+
+    def location(self, table: str) -> str:
+        """The URL or directory of a table."""
+        return f"{self.table_path.rstrip('/')}/{table}"
+
+    def takes(self, topic: str, field: str) -> bool:
+        """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
+        if self.include:
+            if self.pk_mode == "record_value" and field in self.pk_fields:
+                return True  # pk.fields is applied independently
+            return field in self.include or f"{topic}:{field}" in self.include
+        return field not in self.exclude and f"{topic}:{field}" not in self.exclude

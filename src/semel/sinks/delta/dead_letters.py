@@ -1,0 +1,126 @@
+"""Dead letters in a Delta table of their own, each once.
+
+Two tables share no commit, so this one keeps positions too: those behind the last dead letter of
+each topic-partition. It is written before the results; after a crash in between the same records
+fail again, and those that stand here already are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from semel.ledger import TopicPartition
+from semel.records import TIMESTAMP_TYPE, DeadLetter
+from semel.sinks.delta.files import FileWriter
+from semel.sinks.delta.table import Conflict, Table
+
+_TIME = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema(
+    [
+        ("connector", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", _TIME),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.string()),
+        ("stage", pa.string()),
+        ("exception", pa.string()),
+        ("message", pa.string()),
+        ("failed_at", _TIME),
+    ]
+)
+
+
+class DeadLetterTable:
+    """The dead letters of one connector."""
+
+    def __init__(self, where: str, options: Mapping[str, str], connector: str, codec: str) -> None:
+        self._where = where
+        self._options = options
+        self._connector = connector
+        self._codec = codec
+        self._found: Table | None = None
+
+    def open(self) -> Table | None:
+        if self._found is None:
+            self._found = Table.open(self._where, self._options)
+        return self._found
+
+    def _table(self) -> Table:
+        if self.open() is None:
+            self._found = Table.create(self._where, self._options, list(SCHEMA))
+        assert self._found is not None
+        return self._found
+
+    def _name(self, tp: TopicPartition) -> str:
+        return f"semel:{self._connector}:{tp.topic}:{tp.partition}"
+
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
+        """Write those that are not there yet.
+
+        Raises:
+            TransientError: the store; call again with the same ones.
+        """
+        table = self._table()
+        while letters:
+            table.renew()
+            partitions = {TopicPartition(x.topic, x.partition) for x in letters}
+            stood = {tp: table.transaction(self._name(tp)) or 0 for tp in partitions}
+            new = [x for x in letters if x.offset >= stood[TopicPartition(x.topic, x.partition)]]
+            if not new:
+                return
+            behind: dict[str, int] = {}
+            for x in new:
+                name = self._name(TopicPartition(x.topic, x.partition))
+                behind[name] = max(behind.get(name, 0), x.offset + 1)
+            writer = FileWriter(table, "", "semel-dead-letters-", 1 << 62, self._codec)
+            try:
+                writer.write(self._rows(new))
+                table.append([f.action() for f in writer.finish()], behind)
+                return
+            except Conflict:
+                writer.discard()
+
+    def set(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Take letters again from these positions on: their records are read again."""
+        table = self.open()
+        while table is not None:
+            table.renew()
+            known = {tp for tp in positions if table.transaction(self._name(tp)) is not None}
+            if not known:
+                return
+            try:
+                table.append([], {self._name(tp): positions[tp] for tp in known})
+                return
+            except Conflict:
+                continue
+
+    def _rows(self, letters: Iterable[DeadLetter]) -> pa.Table:
+        now = datetime.fromtimestamp(time.time(), UTC)
+        columns = {
+            "connector": [self._connector for _ in letters],
+            "topic": [x.topic for x in letters],
+            "partition": [x.partition for x in letters],
+            "offset": [x.offset for x in letters],
+            "key": [x.key for x in letters],
+            "value": [x.value for x in letters],
+            "headers": [json.dumps([[k, _text(v)] for k, v in x.headers]) for x in letters],
+            "stage": [x.stage for x in letters],
+            "exception": [x.exception for x in letters],
+            "message": [x.message for x in letters],
+            "failed_at": [now for _ in letters],
+        }
+        stamps = pa.array([x.timestamp for x in letters], TIMESTAMP_TYPE).cast(_TIME)
+        arrays = {n: pa.array(v, SCHEMA.field(n).type) for n, v in columns.items()}
+        return pa.table(arrays | {"timestamp": stamps}).select(SCHEMA.names)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "backslashreplace")

@@ -1,0 +1,49 @@
+"""Changes by key: the last one of each key is merged into the table, by one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from semel.sinks.changes import Changes, last_of_each
+from semel.sinks.delta.files import DataFile
+from semel.sinks.delta.rows import CHANGE_DELETES, CHANGE_OFFSET, CHANGE_PARTITION
+from semel.sinks.delta.table import Table, bound, translated
+
+
+def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, int]) -> None:
+    """Merge files of changes and move transaction identifiers.
+
+    Raises:
+        Conflict, TransientError: see :meth:`Table.append`.
+    """
+    filesystem = table.filesystem()
+    key = files[0].key
+    with translated(table.where):
+        parts = [pq.read_table(f.path, filesystem=filesystem) for f in files]
+        left = last_changes(pa.concat_tables(parts), key)
+        source = left.drop_columns([CHANGE_PARTITION, CHANGE_OFFSET])
+        same = " AND ".join(f'target."{n}" = source."{n}"' for n in key)
+        deletes = f'source."{CHANGE_DELETES}"'
+        merger = table.raw.merge(
+            source,
+            same,
+            source_alias="source",
+            target_alias="target",
+            streamed_exec=False,  # the keys' extremes are known then, and files are skipped by them
+            commit_properties=bound(transactions),
+        )
+        skipped = [CHANGE_DELETES]
+        merger = merger.when_matched_delete(deletes)
+        merger = merger.when_matched_update_all(f"NOT {deletes}", except_cols=skipped)
+        merger.when_not_matched_insert_all(f"NOT {deletes}", except_cols=skipped).execute()
+
+
+def last_changes(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The last change of each key, by partition and offset."""
+    order = [changes.column(CHANGE_PARTITION), changes.column(CHANGE_OFFSET)]
+    facts = Changes([changes.column(n) for n in key], order, changes.num_rows)
+    kept = last_of_each(facts, {}, revives=True).rows
+    return changes if kept is None else changes.take(pa.array(kept))

@@ -1,0 +1,140 @@
+"""A connector's positions in all of its tables, and those of topics that have no table yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from semel.errors import TransientError
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge
+from semel.sinks.delta.ledger import DeltaLedger
+from semel.sinks.delta.table import Conflict, Table
+from semel.sinks.delta.tables import Tables
+
+CONFLICTS = 50
+"""Other writers' commits that one commit gives way to before it fails."""
+
+
+class Positions:
+    """The ledgers of a connector. A topic's positions stand in the table that holds its rows.
+
+    While there is no table, positions are kept in memory: no row has been written, so after a crash
+    the same records are read again and come to the same end.
+    """
+
+    def __init__(self, connector: str, tables: Tables) -> None:
+        self._connector = connector
+        self._tables = tables
+        self._ledgers: dict[Table, DeltaLedger] = {}
+        self._unborn: dict[TopicPartition, LedgerEntry] = {}
+
+    def ledger(self, table: Table) -> DeltaLedger:
+        """The ledger in a table."""
+        if table not in self._ledgers:
+            self._ledgers[table] = DeltaLedger(table, self._connector)
+        return self._ledgers[table]
+
+    def entries(self, topics: Iterable[str]) -> list[LedgerEntry]:
+        found = []
+        for topic in sorted(topics):
+            table = self._tables.find(topic)
+            if table is None:
+                found += [e for tp, e in sorted(self._unborn.items()) if tp.topic == topic]
+            else:
+                found += self.current(table).entries(topic)
+        return found
+
+    def current(self, table: Table) -> DeltaLedger:
+        """The ledger at the table's newest version, with what was held for it before it existed."""
+        renew(table)
+        held = {
+            tp: e for tp, e in self._unborn.items() if self._tables.where(tp.topic) == table.where
+        }
+        if held:
+            self._move(table, lambda ledger: ledger.adopted(held.values()))
+            self._unborn = {tp: e for tp, e in self._unborn.items() if tp not in held}
+        return self.ledger(table)
+
+    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        for tp, at in positions.items():
+            if self._tables.find(tp.topic) is None:
+                self._unborn.setdefault(tp, LedgerEntry(*tp, at, at))
+        for table, mine in self._by_table(positions):
+            self._move(table, partial(DeltaLedger.started, positions=mine))
+        stored = {
+            e.topic_partition: e.position for e in self.entries({tp.topic for tp in positions})
+        }
+        return {tp: stored[tp] for tp in positions if tp in stored}
+
+    def judge(self, where: str, advances: Sequence[Advance]) -> Outcome:
+        """Apply the ledger rule as the table, or what is held for it, stands now."""
+        table = self._tables.at(where)
+        if table is not None:
+            return self.current(table).judge(advances)
+        stored = {tp: e.position for tp, e in self._unborn.items()}
+        return judge(self._connector, stored, [a.range for a in advances])
+
+    def advance_unborn(self, advances: Iterable[Advance]) -> None:
+        """Move on where there is still no table."""
+        for a in advances:
+            e = self._unborn[a.range.topic_partition]
+            self._unborn[a.range.topic_partition] = replace(
+                e,
+                position=a.range.until_offset,
+                records_read=e.records_read + a.read,
+                records_filtered=e.records_filtered + a.filtered,
+                records_failed=e.records_failed + a.failed,
+                records_lost=e.records_lost + a.lost,
+            )
+
+    def set(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Overwrite positions of topics whose tables exist."""
+        for table, mine in self._by_table(positions):
+            self._move(table, partial(DeltaLedger.set, positions=mine))
+
+    def forget(self, topics: Collection[str]) -> None:
+        for topic in topics:
+            table = self._tables.find(topic)
+            if table is not None:
+                self._move(table, partial(DeltaLedger.forget, topics=[topic]))
+
+    def _by_table(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> list[tuple[Table, dict[TopicPartition, int]]]:
+        """Positions by the tables there are."""
+        found: dict[Table, dict[TopicPartition, int]] = {}
+        for tp, at in positions.items():
+            table = self._tables.find(tp.topic)
+            if table is not None:
+                found.setdefault(table, {})[tp] = at
+        return list(found.items())
+
+    def _move(self, table: Table, identifiers: Callable[[DeltaLedger], Mapping[str, int]]) -> None:
+        """Commit identifiers that are computed from the ledger as it stands."""
+        ledger = self.ledger(table)
+        for _ in range(CONFLICTS):
+            renew(table)
+            moved = identifiers(ledger)
+            if not moved:
+                return
+            try:
+                ledger.commit([], moved)
+                return
+            except Conflict:
+                continue
+        raise busy(table)
+
+
+def renew(table: Table) -> None:
+    """Go to the newest version. Raises TransientError."""
+    try:
+        table.renew()
+    except Conflict as error:
+        raise TransientError(f"Delta table {table.where}: {error}") from None
+
+
+def busy(table: Table) -> TransientError:
+    return TransientError(
+        f"Delta table {table.where}: {CONFLICTS} commits of other writers came first"
+    )

@@ -1,0 +1,120 @@
+"""Converted records as rows of a Delta table, in the table's types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.errors import ConfigError
+from semel.records import OFFSET, PARTITION, Records, Rejected, RowsRejected
+from semel.sinks.delta.config import DeltaConfig
+from semel.sinks.delta.convert import UNFIT, convert, unfit_rows
+from semel.sinks.layout import layout
+
+CHANGE_PARTITION, CHANGE_OFFSET = "__semel_partition", "__semel_offset"
+CHANGE_DELETES = "__semel_deletes"
+OWN = (CHANGE_PARTITION, CHANGE_OFFSET, CHANGE_DELETES)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one table. With ``key`` they are changes: three columns say when each happened and
+    whether it deletes."""
+
+    table: pa.Table
+    key: tuple[str, ...] = ()
+
+
+def inserts(
+    config: DeltaConfig, provenance: Mapping[str, str], records: Records, columns: pa.Schema
+) -> Rows:
+    """Rows to append.
+
+    Raises:
+        RowsRejected: records that do not fit.
+    """
+    arranged = layout(config, provenance, records, deletes=False)
+    return Rows(_fitted(records.topic, records.rows, arranged.columns, columns))
+
+
+def changes(
+    config: DeltaConfig, provenance: Mapping[str, str], records: Records, columns: pa.Schema
+) -> Rows:
+    """Rows and tombstones to merge, with the order in which they happened.
+
+    Raises:
+        RowsRejected: records that do not fit, or whose key is null.
+    """
+    arranged = layout(config, provenance, records, deletes=False)
+    key = tuple(arranged.key)
+    parts = []
+    if records.rows.num_rows:
+        rows = _fitted(records.topic, records.rows, arranged.columns, columns, key)
+        parts.append(_dated(rows, records.rows, deletes=False))
+    gone = records.tombstones
+    if config.delete_enabled and gone is not None and gone.num_rows:
+        keys = layout(config, {}, records, deletes=True)
+        key = tuple(keys.key)
+        # As nullable as can be: only the key of a deletion has a value.
+        loose = pa.schema([f.with_nullable(True) for f in columns])
+        deleted = _fitted(records.topic, gone, keys.columns, loose, key)
+        parts.append(_dated(deleted, gone, deletes=True))
+    missing = [n for n in key if n not in columns.names]
+    if missing:
+        raise ConfigError(
+            f"pk.fields={','.join(key)}: the table of topic {records.topic} has no column "
+            f"{missing[0]}; it has {', '.join(columns.names)}"
+        )
+    return Rows(pa.concat_tables(parts) if parts else pa.table({}), key)
+
+
+def _dated(rows: pa.Table, source: pa.Table, *, deletes: bool) -> pa.Table:
+    columns = {
+        CHANGE_PARTITION: source.column(PARTITION),
+        CHANGE_OFFSET: source.column(OFFSET),
+        CHANGE_DELETES: pa.repeat(pa.scalar(deletes), rows.num_rows),
+    }
+    loose = rows.cast(pa.schema([f.with_nullable(True) for f in rows.schema]))
+    for name, values in columns.items():
+        loose = loose.append_column(name, values)
+    return loose
+
+
+def _fitted(
+    topic: str,
+    source: pa.Table,
+    given: Mapping[str, pa.ChunkedArray],
+    columns: pa.Schema,
+    key: tuple[str, ...] = (),
+) -> pa.Table:
+    """All columns of the table, in its order and types."""
+    problems: dict[int, str] = {}
+    fitted = []
+    for field in columns:
+        values = given.get(field.name)
+        if values is None:
+            values = pa.chunked_array([pa.nulls(source.num_rows)])
+        if values.null_count and (field.name in key or not field.nullable):
+            what = "of the key is null" if field.name in key else "must not be null"
+            for index in pc.indices_nonzero(values.is_null()).to_pylist():
+                problems.setdefault(index, f"column {field.name} {what}")
+        try:
+            fitted.append(convert(values, field.type))
+        except UNFIT:
+            for index, why in unfit_rows(values, field.type):
+                shown = repr(values[index].as_py())[:100]
+                text = f"column {field.name} ({field.type}) cannot take {shown}: {why}"
+                problems.setdefault(index, text)
+    if problems:
+        raise RowsRejected(
+            [_rejected(topic, source, i, why) for i, why in sorted(problems.items())]
+        )
+    return pa.Table.from_arrays(fitted, schema=columns)
+
+
+def _rejected(topic: str, source: pa.Table, index: int, why: str) -> Rejected:
+    partition, offset = (source.column(n)[index].as_py() for n in (PARTITION, OFFSET))
+    return Rejected(topic, partition, offset, "DataException", why)

@@ -1,0 +1,345 @@
+"""The Delta Lake sink: tasks write Parquet, the driver commits files and positions at once."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from semel.config import ConnectorConfig, read
+from semel.delivery import Mechanism, Support
+from semel.errors import ConfigError, TargetChanged
+from semel.failpoints import hit
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.records import Commit, Records
+from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
+from semel.sinks.delta import rows as made
+from semel.sinks.delta.config import IGNORED, DeltaConfig
+from semel.sinks.layout import KAFKA_KEY, layout
+
+try:
+    from semel.sinks.delta import snapshot
+    from semel.sinks.delta.compaction import Compaction
+    from semel.sinks.delta.dead_letters import DeadLetterTable
+    from semel.sinks.delta.files import DataFile, FileWriter, delete
+    from semel.sinks.delta.merge import merge
+    from semel.sinks.delta.positions import CONFLICTS, Positions, busy, renew
+    from semel.sinks.delta.table import Conflict, Table, checked_options
+    from semel.sinks.delta.tables import Tables
+except ModuleNotFoundError as missing:
+    raise ConfigError(
+        f"connector.class=delta needs the package {missing.name}: pip install 'semel[delta]'"
+    ) from missing
+
+log = logging.getLogger(__name__)
+
+
+class DeltaSink(StagingSink):
+    """See :class:`~semel.sinks.base.StagingSink`; configuration in docs/delta.md."""
+
+    section = DeltaConfig
+    ignored = IGNORED
+
+    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+        self._connector = connector
+        self._config = read(DeltaConfig, raw)
+        self._options = checked_options(raw)
+        self._tables = Tables(connector, self._config, self._options)
+        self._positions = Positions(connector.name, self._tables)
+        self._compaction = Compaction(self._config)
+        self._topics = set(connector.topics)
+        self._letters: DeadLetterTable | None = None
+        if connector.dead_letter_table:
+            where = self._config.location(connector.dead_letter_table)
+            self._letters = DeadLetterTable(
+                where, self._options, connector.name, self._config.codec
+            )
+        shared = [
+            t for t in connector.topics if self._config.table(t) == connector.dead_letter_table
+        ]
+        if shared:
+            raise ConfigError(
+                f"connector {connector.name}: errors.deadletterqueue.table="
+                f"{connector.dead_letter_table} is the table of topic {shared[0]} too: dead "
+                "letters need one of their own"
+            )
+        constant = "${topic}" not in self._config.table_name_format
+        if connector.topics_regex and constant:
+            raise ConfigError(
+                f"connector {connector.name}: topics.regex needs ${{topic}} in table.name.format="
+                f"{self._config.table_name_format!r}, for the ledger's topics are found by it"
+            )
+
+    @property
+    def uses_key(self) -> bool:
+        return self._config.pk_mode == "record_key"
+
+    @property
+    def key_metadata(self) -> frozenset[str]:
+        if self._config.pk_mode == "kafka":
+            return frozenset(KAFKA_KEY)
+        return super().key_metadata
+
+    @property
+    def takes_tombstones(self) -> bool:
+        return self._config.delete_enabled
+
+    @property
+    def replaces(self) -> bool:
+        return self._config.insert_mode == "upsert"
+
+    @property
+    def evolves(self) -> bool:
+        return self._config.auto_evolve
+
+    def support(self) -> Mapping[Mechanism, Support]:
+        keyed = self._config.insert_mode == "upsert"
+        return {
+            Mechanism.TRANSACTIONAL: Support(
+                True,
+                "files and positions are added to a table by one Delta commit, bound to the "
+                "version whose positions were judged",
+            ),
+            Mechanism.IDEMPOTENT: Support(
+                keyed,
+                "insert.mode=upsert by key writes the same rows again on a replay; positions "
+                "follow in a commit of their own"
+                if keyed
+                else "insert.mode=insert would add the rows of a replay twice. Set "
+                "insert.mode=upsert and pk.mode, or delivery.mechanism=transactional",
+            ),
+        }
+
+    # Tables
+
+    def prepare(self, topics: Collection[str]) -> None:
+        self._topics |= set(topics)
+        for topic in topics:
+            self._tables.check(topic)
+
+    def schema(self, topic: str) -> pa.Schema | None:
+        return self._tables.schema(topic)
+
+    def accommodate(self, records: Records) -> None:
+        if records.rows.num_rows:
+            self._tables.target(records)
+
+    # The ledger
+
+    def entries(self) -> list[LedgerEntry]:
+        return self._positions.entries(self._known_topics())
+
+    def _known_topics(self) -> set[str]:
+        if not self._topics and self._connector.topics_regex:
+            pattern = re.compile(self._connector.topics_regex)
+            found = snapshot.topics_of_tables(self._config, self._options, pattern)
+            self._topics = set(found)
+        return self._topics
+
+    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        self._topics |= {tp.topic for tp in positions}
+        return self._positions.start(positions)
+
+    # Staging
+
+    def stager(self, label: str) -> Stager:
+        safe = re.sub(r"[^\w.-]", "_", f"{self._connector.name}-{label}", flags=re.ASCII)
+        return _DeltaStager(self, f"semel-{safe}-")
+
+    def arranged(self, records: Records) -> tuple[Table, made.Rows]:
+        """Records as rows of their table, which is created or extended if it may be.
+
+        Raises:
+            RowsRejected: records that do not fit.
+        """
+        table = self._tables.find(records.topic)
+        if records.rows.num_rows or table is None:
+            table = self._tables.target(records)
+        arrange = made.changes if self.replaces else made.inserts
+        provenance = self._connector.provenance_columns
+        return table, arrange(self._config, provenance, records, table.columns)
+
+    def renew(self, topic: str) -> None:
+        """Look at the topic's table again: a worker process keeps it from trigger to trigger."""
+        table = self._tables.find(topic)
+        if table is not None:
+            renew(table)
+
+    def writer(self, table: Table, topic: str, prefix: str) -> FileWriter:
+        config = self._config
+        return FileWriter(table, topic, prefix, config.target_file_size, config.codec)
+
+    def discard(self, staged: Staged) -> None:
+        for where, files in _by_where(staged.files).items():
+            table = self._tables.at(where)
+            if table is not None:
+                delete(table.filesystem(), [f.path for f in files])
+
+    # Committing
+
+    def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
+        return self._land(advances, staged, moves=True)
+
+    def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
+        return self._land(guard or (), staged, moves=False)
+
+    def advance(self, advances: Sequence[Advance]) -> Outcome:
+        return self._land(advances, Staged(()), moves=True)
+
+    def _land(self, advances: Sequence[Advance], staged: Staged, *, moves: bool) -> Outcome:
+        """Table by table, each under the rule of its own ledger.
+
+        After a crash between two tables the first one's ranges are a replay, the second one's not.
+        """
+        files = _by_where(staged.files)
+        ranges: dict[str, list[Advance]] = {}
+        for a in advances:
+            ranges.setdefault(self._tables.where(a.range.topic), []).append(a)
+        targets = list(dict.fromkeys([*ranges, *files]))
+        # All are judged before any is written: a conflict in one leaves all of them alone.
+        fresh = [
+            where
+            for where in targets
+            if where not in ranges or self._positions.judge(where, ranges[where]) is Outcome.APPLIED
+        ]
+        if targets and not fresh:
+            return Outcome.REPLAYED
+        if staged.dead_letters and self._letters is not None:
+            self._letters.keep(staged.dead_letters)
+        for where in fresh:
+            self._land_in(where, ranges.get(where, ()), files.get(where, ()), moves=moves)
+        hit("sink.after_commit")
+        for where in fresh:
+            table = self._tables.at(where)
+            if table is not None:
+                self._compaction.after(table, files.get(where, ()))
+        return Outcome.APPLIED
+
+    def _land_in(
+        self,
+        where: str,
+        advances: Sequence[Advance],
+        files: Sequence[DataFile],
+        *,
+        moves: bool,
+    ) -> None:
+        table = self._tables.at(where)
+        if table is None:  # not one row so far: the next one makes the table
+            self._positions.advance_unborn(advances if moves else ())
+            return
+        for _ in range(CONFLICTS):
+            ledger = self._positions.current(table)
+            if advances and ledger.judge(advances) is not Outcome.APPLIED:
+                return
+            hit("sink.after_positions")
+            moved = ledger.moved(advances) if moves else {}
+            _check(table, files)
+            hit("sink.before_commit")
+            try:
+                if files and files[0].key:
+                    merge(table, files, moved)
+                    delete(table.filesystem(), [f.path for f in files])
+                elif files or moved:
+                    ledger.commit([f.action() for f in files], moved)
+                return
+            except Conflict as conflict:
+                log.info("table %s: %s; judging again", where, conflict)
+        raise busy(table)
+
+    # For the audit and by hand
+
+    def snapshot(self, topics: Collection[str]) -> Snapshot:
+        self._topics |= set(topics)
+        names = {t: self._config.table(t) for t in topics}
+        tables = {t: self._tables.anew(t) for t in topics}
+        letters = self._letters.open() if self._letters is not None else None
+        return snapshot.take(self._connector, names, tables, letters)
+
+    def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
+        arranged = layout(self._config, {}, records, deletes=False)
+        keys = pa.table({n: arranged.columns[n] for n in arranged.key})
+        if not self._config.delete_enabled or records.tombstones is None:
+            return keys, None
+        deletes = layout(self._config, {}, records, deletes=True)
+        return keys, pa.table({n: deletes.columns[n] for n in deletes.key})
+
+    def claim(self) -> None:
+        """Nothing to hold on to: a Delta table has no locks. Whoever moves positions by hand while
+        the connector runs fences it."""
+
+    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+        letters = dict(positions or {e.topic_partition: 0 for e in self.entries()})
+        if positions is None:
+            self._positions.forget(self._known_topics())
+        else:
+            missing = [tp.topic for tp in positions if self._tables.find(tp.topic) is None]
+            if missing:
+                raise self._tables.missing(missing[0])
+            self._positions.set(positions)
+        if self._letters is not None:
+            self._letters.set(letters)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class _DeltaStager(Stager):
+    """The files of one task: one writer a table."""
+
+    def __init__(self, sink: DeltaSink, prefix: str) -> None:
+        self._sink = sink
+        self._prefix = prefix
+        self._writers: dict[str, FileWriter] = {}
+        self._renewed: set[str] = set()
+
+    def add(self, commit: Commit) -> None:
+        given = [r for r in commit.records if r.count]
+        for topic in {r.topic for r in given} - self._renewed:
+            self._sink.renew(topic)
+            self._renewed.add(topic)
+        for records, (table, rows) in [(r, self._sink.arranged(r)) for r in given]:
+            if not rows.table.num_rows:
+                continue
+            if table.where not in self._writers:
+                self._writers[table.where] = self._sink.writer(table, records.topic, self._prefix)
+            self._writers[table.where].write(rows.table, rows.key)
+
+    def finish(self) -> Sequence[Any]:
+        return [file for writer in self._writers.values() for file in writer.finish()]
+
+    def discard(self) -> None:
+        for writer in self._writers.values():
+            writer.discard()
+
+
+def _by_where(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
+    found: dict[str, list[DataFile]] = {}
+    for file in files:
+        found.setdefault(file.table, []).append(file)
+    return found
+
+
+def _check(table: Table, files: Sequence[DataFile]) -> None:
+    """Files must still be there, and of the types that the table's columns have.
+
+    Raises:
+        TargetChanged: they are not.
+    """
+    for file in files:
+        for column in file.columns:
+            at = table.columns.get_field_index(column.name)
+            ours = column.name in made.OWN
+            if not ours and (at < 0 or table.columns.field(at).type != column.type):
+                raise TargetChanged(
+                    f"Delta table {table.where}: column {column.name} was altered meanwhile"
+                )
+    filesystem = table.filesystem()
+    for file in files:
+        if not filesystem.get_file_info(file.path).is_file:
+            raise TargetChanged(
+                f"Delta table {table.where}: the staged file {file.path} is gone. Was the table "
+                "vacuumed with a retention of nothing?"
+            )

@@ -1,0 +1,108 @@
+"""What an audit needs of Delta tables: each table's rows and ledger at one version of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.fs import DeltaStorageHandler
+from pyarrow import fs
+
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError
+from semel.ledger import LedgerEntry, OffsetRange
+from semel.records import OFFSET, PARTITION, TOPIC
+from semel.sinks.base import Snapshot
+from semel.sinks.delta.config import DeltaConfig
+from semel.sinks.delta.ledger import DeltaLedger
+from semel.sinks.delta.table import Table, translated
+
+
+def take(
+    connector: ConnectorConfig,
+    names: Mapping[str, str],
+    tables: Mapping[str, Table | None],
+    letters: Table | None,
+) -> Snapshot:
+    """Read ledger and results. Each table is as it was at one version; a topic's positions stand
+    in the table that holds its rows."""
+    provenance = connector.provenance_columns
+    entries: list[LedgerEntry] = []
+    holes: list[OffsetRange] = []
+    records: dict[str, pa.Table] = {}
+    rows: dict[str, int] = {}
+    untraced: dict[str, int] = {}
+    for topic, table in tables.items():
+        if table is None:
+            continue
+        ledger = DeltaLedger(table, connector.name)
+        entries += ledger.entries(topic)
+        holes += ledger.holes(topic)
+        with translated(table.where):
+            rows[names[topic]] = table.raw.count()
+        untraced[names[topic]] = 0
+        if provenance:
+            _check_provenance(connector, table)
+            wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
+            found = scan(table, wanted)
+            records[topic] = _places(found, topic)
+            untraced[names[topic]] = found.column(0).null_count
+    dead = {}
+    if letters is not None:
+        letters.renew()
+        found = scan(letters, ["connector", "topic", "partition", "offset"])
+        mine = found.filter(pc.equal(found.column("connector"), connector.name))
+        mine = mine.drop_columns(["connector"])
+        dead = {t: _places(mine, t) for t in mine.column("topic").unique().to_pylist()}
+    return Snapshot(entries, holes, records, rows, untraced, dict(names), dead)
+
+
+def _check_provenance(connector: ConnectorConfig, table: Table) -> None:
+    missing = [c for c in connector.provenance_columns.values() if c not in table.columns.names]
+    if missing:
+        raise ConfigError(
+            f"connector {connector.name}: table {table.where} has no column {missing[0]}, which "
+            "provenance=true asks for: was that set after the table was made? Run the connector "
+            "with auto.evolve=true, add the column, or audit by counts with provenance=false"
+        )
+
+
+def scan(table: Table, columns: list[str]) -> pa.Table:
+    """Some columns of all rows; text as plain strings, which the query engine gives as views."""
+    with translated(table.where):
+        found = pa.table(table.raw.scan(columns=columns).read_all())
+    plain = [
+        pa.field(f.name, pa.string() if f.type == pa.string_view() else f.type)
+        for f in found.schema
+    ]
+    return found.cast(pa.schema(plain))
+
+
+def _places(found: pa.Table, topic: str) -> pa.Table:
+    """Partition and offset of the rows of a topic."""
+    mine = found.filter(pc.equal(found.column(0), topic))
+    columns = {
+        "partition": mine.column(1).cast(pa.int32()),
+        "offset": mine.column(2).cast(pa.int64()),
+    }
+    return pa.table(columns)
+
+
+def topics_of_tables(
+    config: DeltaConfig, options: Mapping[str, str], pattern: re.Pattern[str]
+) -> Iterator[str]:
+    """The topics whose tables are there, told by the tables' names."""
+    mapped = [pair.split(":", maxsplit=1)[0] for pair in config.table_mapping]
+    yield from filter(pattern.fullmatch, mapped)
+    parent, _, last = config.table_name_format.rpartition("/")
+    root = config.location(parent).rstrip("/")
+    name = re.compile("(?P<topic>.+)".join(map(re.escape, last.split("${topic}", 1))))
+    with translated(root):
+        store = fs.PyFileSystem(DeltaStorageHandler(root, dict(options)))
+        listed = store.get_file_info(fs.FileSelector("", recursive=False, allow_not_found=True))
+    for entry in listed:
+        found = name.fullmatch(entry.base_name)
+        if found and pattern.fullmatch(found["topic"]):
+            yield found["topic"]

@@ -1,0 +1,224 @@
+"""One Delta table at one version, and the errors of its store in semel's words."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    TableNotFoundError,
+)
+from deltalake.fs import DeltaStorageHandler
+from pyarrow import fs
+
+from semel.errors import ConfigError, ServiceError, TransientError
+from semel.sinks.delta.convert import column_type
+
+log = logging.getLogger(__name__)
+
+_CHECKPOINT_EVERY = "10"
+"""Delta's own default; delta-rs would wait for 100 commits, and positions are read from the log."""
+
+_UNCHECKED = (
+    ("delta.constraints.", "has CHECK constraints, which semel does not check"),
+    ("delta.columnMapping.mode", "maps column names, which semel does not write"),
+    ("delta.enableRowTracking", "tracks rows, which semel does not write"),
+    (
+        "delta.setTransactionRetentionDuration",
+        "forgets transaction identifiers after a while, and the ledger is made of them",
+    ),
+)
+
+
+class Conflict(Exception):
+    """Another writer has committed since the table was read; nothing was written."""
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Errors of the store, which may pass, and those that will not."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise Conflict(reason(error)) from None
+    except DeltaProtocolError as error:
+        raise ServiceError(f"Delta table {where}: {reason(error)}") from None
+    except Exception as error:
+        # Errors of Arrow and of the query engine come as plain exceptions.
+        if not isinstance(error, (DeltaError, OSError)) and type(error) is not Exception:
+            raise
+        raise TransientError(f"Delta table {where}: {reason(error)}") from None
+
+
+def reason(error: Exception) -> str:
+    """What an error says, on one line and without the backtrace that may follow."""
+    said = re.split(r"\n\s+0: ", str(error), maxsplit=1)[0]
+    plain = re.sub(r"\x1b\[\d+m↳\x1b\[0m", ":", said)  # an arrow in colour before each cause
+    return " ".join(plain.split()).replace(" :", ":")[:500] or type(error).__name__
+
+
+class Table:
+    """A table as it was when it was opened or last renewed.
+
+    Every commit is bound to that version: if another writer has committed meanwhile, it fails with
+    :class:`Conflict`, so that nothing is judged by an older ledger than it is written to.
+    """
+
+    def __init__(self, table: DeltaTable, where: str, options: Mapping[str, str]) -> None:
+        self._table = table
+        self.where = where
+        self._options = dict(options)
+        self._read()
+
+    def _read(self) -> None:
+        self._read_at = self._table.version()
+        self.columns = pa.schema(self._table.schema().to_arrow())
+        self.partitioned_by = list(self._table.metadata().partition_columns)
+
+    @staticmethod
+    def open(where: str, options: Mapping[str, str]) -> Table | None:
+        """The table, or None if there is none."""
+        try:
+            with translated(where):
+                try:
+                    return Table(DeltaTable(where, storage_options=dict(options)), where, options)
+                except TableNotFoundError:
+                    return None
+        except Conflict as error:
+            raise TransientError(f"Delta table {where}: {error}") from None
+
+    @staticmethod
+    def create(
+        where: str,
+        options: Mapping[str, str],
+        fields: Sequence[pa.Field],
+        partition_by: Sequence[str] = (),
+        required: Sequence[str] = (),
+    ) -> Table:
+        """Create the table unless another writer has done so meanwhile."""
+        schema = pa.schema(
+            [pa.field(f.name, column_type(f.type), f.name not in required) for f in fields]
+        )
+        try:
+            with translated(where):
+                made = DeltaTable.create(
+                    where,
+                    Schema.from_arrow(schema),
+                    mode="error",
+                    partition_by=list(partition_by),
+                    configuration={"delta.checkpointInterval": _CHECKPOINT_EVERY},
+                    storage_options=dict(options),
+                )
+                return Table(made, where, options)
+        except (TransientError, Conflict):
+            found = Table.open(where, options)
+            if found is None:
+                raise
+            return found
+
+    @property
+    def version(self) -> int:
+        return self._table.version()
+
+    @property
+    def raw(self) -> DeltaTable:
+        return self._table
+
+    def renew(self) -> None:
+        """Go to the newest version."""
+        with translated(self.where):
+            self._table.update_incremental()
+        if self.version != self._read_at:
+            self._read()
+
+    def refusal(self, *, merges: bool) -> str | None:
+        """Why the table cannot be written by semel, if so."""
+        configuration = self._table.metadata().configuration
+        for name, value in configuration.items():
+            for prefix, why in _UNCHECKED:
+                if name.startswith(prefix) and value.lower() not in ("none", "false"):
+                    return f"{why} ({name}={value})"
+        if merges and configuration.get("delta.appendOnly", "false").lower() == "true":
+            return "is append-only (delta.appendOnly=true): set insert.mode=insert"
+        for field in self._table.schema().fields:
+            special = [
+                n
+                for n in field.metadata
+                if n in ("delta.invariants", "delta.generationExpression")
+                or n.startswith("delta.identity.")
+            ]
+            if special:
+                return f"computes or checks column {field.name} ({special[0]})"
+        return None
+
+    def transaction(self, app_id: str) -> int | None:
+        """The version that a transaction identifier stands at."""
+        with translated(self.where):
+            found: int | None = self._table.transaction_version(app_id)
+            return found
+
+    def append(self, actions: Sequence[Any], transactions: Mapping[str, int]) -> None:
+        """Add files and move transaction identifiers in one commit.
+
+        Raises:
+            Conflict: the table is not at this version any more.
+            TransientError: whether it was committed is not known.
+        """
+        with translated(self.where):
+            self._table.create_write_transaction(
+                list(actions),
+                "append",
+                self._table.schema(),
+                partition_by=self.partitioned_by,
+                commit_properties=bound(transactions),
+            )
+            self._table.update_incremental()
+
+    def add_columns(self, fields: Sequence[pa.Field]) -> None:
+        """Add columns in a commit of their own, unless another writer has added them."""
+        wanted = [pa.field(f.name, column_type(f.type)) for f in fields]
+        for _ in range(20):
+            missing = [f for f in wanted if f.name not in self.columns.names]
+            if not missing:
+                return
+            with suppress(Conflict), translated(self.where):
+                added = Schema.from_arrow(pa.schema(missing)).fields
+                self._table.alter.add_columns(
+                    [Field(f.name, f.type) for f in added],
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            self.renew()
+        raise TransientError(f"Delta table {self.where}: other writers change it all the time")
+
+    def filesystem(self) -> fs.FileSystem:
+        """The table's directory, in whatever store it is."""
+        return fs.PyFileSystem(DeltaStorageHandler(self.where, self._options))
+
+
+def bound(transactions: Mapping[str, int]) -> CommitProperties:
+    """Commit to the version that was read, or not at all."""
+    return CommitProperties(
+        max_commit_retries=0,
+        app_transactions=[Transaction(name, version) for name, version in transactions.items()],
+    )
+
+
+def checked_options(raw: Mapping[str, str], prefix: str = "storage.options.") -> dict[str, str]:
+    """The store's options, by the names that delta-rs gives them.
+
+    Raises:
+        ConfigError: an option without a value.
+    """
+    options = {k[len(prefix) :]: v for k, v in raw.items() if k.startswith(prefix)}
+    empty = [name for name, value in options.items() if not value.strip()]
+    if empty:
+        raise ConfigError(f"{prefix}{empty[0]} is empty: set it, or remove it")
+    return options

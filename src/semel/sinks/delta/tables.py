@@ -1,0 +1,147 @@
+"""The tables of a connector: found, checked, created and extended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError
+from semel.records import Records
+from semel.sinks.delta.config import DeltaConfig
+from semel.sinks.delta.table import Table
+from semel.sinks.layout import layout
+
+
+class Tables:
+    """Keeps each table that was opened."""
+
+    def __init__(
+        self, connector: ConnectorConfig, config: DeltaConfig, options: Mapping[str, str]
+    ) -> None:
+        self._connector = connector
+        self._config = config
+        self._options = options
+        self._open: dict[str, Table] = {}
+
+    def where(self, topic: str) -> str:
+        """The URL or directory of a topic's table."""
+        return self._config.location(self._config.table(topic))
+
+    def find(self, topic: str) -> Table | None:
+        return self.at(self.where(topic))
+
+    def at(self, where: str) -> Table | None:
+        """The table at a place, if there is one."""
+        if where not in self._open:
+            found = Table.open(where, self._options)
+            if found is None:
+                return None
+            self._open[where] = found
+        return self._open[where]
+
+    def anew(self, topic: str) -> Table | None:
+        """The topic's table at its newest version, apart from the one that is kept."""
+        return Table.open(self.where(topic), self._options)
+
+    def check(self, topic: str) -> None:
+        """Raises ConfigError: the topic's table cannot be written as configured."""
+        table = self.find(topic)
+        if table is None:
+            if not self._config.auto_create:
+                raise self.missing(topic)
+            return
+        upserts = self._config.insert_mode == "upsert"
+        why = table.refusal(merges=upserts)
+        if why is not None:
+            raise ConfigError(
+                f"connector {self._connector.name}: table {table.where} of topic {topic} {why}"
+            )
+        key = self._config.pk_fields if upserts else ()
+        missing = [n for n in key if n not in table.columns.names]
+        if missing and not self._config.auto_evolve:
+            raise ConfigError(
+                f"connector {self._connector.name}: pk.fields={','.join(key)}: table "
+                f"{table.where} (topic {topic}) has no column {missing[0]}; it has "
+                f"{', '.join(table.columns.names)}"
+            )
+
+    def missing(self, topic: str) -> ConfigError:
+        return ConfigError(
+            f"connector {self._connector.name}: there is no Delta table at {self.where(topic)} "
+            f"for topic {topic}. Create it, or set auto.create=true; "
+            f"table.name.format={self._config.table_name_format!r} names it"
+        )
+
+    def schema(self, topic: str) -> pa.Schema | None:
+        """The fields that the topic's table takes."""
+        table = self.find(topic)
+        if table is None:
+            return None
+        skip = set(self._connector.provenance_columns.values())
+        taken = self._config.takes
+        return pa.schema([f for f in table.columns if f.name not in skip and taken(topic, f.name)])
+
+    def target(self, records: Records) -> Table:
+        """The topic's table, created or extended for records like these if it may be.
+
+        Raises:
+            ConfigError: it may not.
+        """
+        topic = records.topic
+        provenance = self._connector.provenance_columns
+        arranged = layout(self._config, provenance, records, deletes=False)
+        fields = [
+            pa.field(n, v.type)
+            for n, v in arranged.columns.items()
+            if not pa.types.is_null(v.type)  # only nulls so far: of what type is not known yet
+        ]
+        table = self.find(topic)
+        if table is None:
+            if not self._config.auto_create:
+                raise self.missing(topic)
+            table = self._create(topic, fields, arranged.key)
+        if _new(table, fields):
+            table.renew()
+        new = _new(table, fields)
+        if new:
+            if not self._config.auto_evolve:
+                raise ConfigError(
+                    f"connector {self._connector.name}: table {table.where} has no column "
+                    f"{new[0].name}, which records of topic {topic} hold. Add it, set "
+                    "auto.evolve=true, or leave the field out with field.exclude.list"
+                )
+            self._check_case(topic, [*table.columns.names, *(f.name for f in new)])
+            table.add_columns(new)
+        return table
+
+    def _check_case(self, topic: str, names: Sequence[str]) -> None:
+        """Delta does not tell names apart that differ only in case."""
+        seen: dict[str, str] = {}
+        for name in names:
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise ConfigError(
+                    f"connector {self._connector.name}: fields {other} and {name} of topic {topic} "
+                    "are one column to Delta. Leave one out with field.exclude.list"
+                )
+
+    def _create(self, topic: str, fields: Sequence[pa.Field], key: Sequence[str]) -> Table:
+        by = self._config.partition_by
+        names = [f.name for f in fields]
+        missing = [n for n in by if n not in names]
+        if missing:
+            raise ConfigError(
+                f"connector {self._connector.name}: partition.by={','.join(by)}: records of topic "
+                f"{topic} have no field {missing[0]}; they have {', '.join(names)}"
+            )
+        self._check_case(topic, names)
+        where = self.where(topic)
+        table = self._open[where] = Table.create(where, self._options, fields, by, key)
+        self.check(topic)
+        return table
+
+
+def _new(table: Table, fields: Sequence[pa.Field]) -> list[pa.Field]:
+    return [f for f in fields if f.name not in table.columns.names]

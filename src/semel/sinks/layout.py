@@ -1,0 +1,102 @@
+"""Which columns a topic's records have in their target, and which of them are the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.errors import ConfigError
+from semel.records import KEY, OFFSET, PARTITION, TOPIC, Records, value_columns
+
+KAFKA_KEY = (TOPIC, PARTITION, OFFSET)
+
+
+class Keyed(Protocol):
+    """The keys of a sink's configuration that decide it, named as in JDBC sinks."""
+
+    @property
+    def pk_mode(self) -> str: ...
+
+    @property
+    def pk_fields(self) -> tuple[str, ...]: ...
+
+    @property
+    def folds_names(self) -> bool: ...
+
+    def takes(self, topic: str, field: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns a topic's records have in the target, and which of them are the key."""
+
+    columns: Mapping[str, pa.ChunkedArray]
+    key: list[str]
+
+
+def layout(
+    config: Keyed, provenance: Mapping[str, str], records: Records, *, deletes: bool
+) -> Layout:
+    """Lay out rows (or, with ``deletes``, the keys of tombstones) as columns of the target.
+
+    Raises:
+        ConfigError: the records lack the declared key.
+    """
+    source: pa.Table = records.tombstones if deletes else records.rows
+    fold = str.lower if config.folds_names else str
+    columns: dict[str, pa.ChunkedArray] = {}
+    key: list[str] = []
+    if config.pk_mode == "record_key":
+        for name, values in _key_columns(config, records.topic, source).items():
+            columns[fold(name)] = values
+        key = list(columns)
+    elif config.pk_mode == "kafka":
+        key = [fold(n) for n in (config.pk_fields or KAFKA_KEY)]
+        columns.update(zip(key, (source.column(n) for n in KAFKA_KEY), strict=True))
+    if deletes:
+        return Layout(columns, key)
+    folded: dict[str, str] = {}
+    for name in value_columns(source.column_names):
+        if not config.takes(records.topic, name):
+            continue
+        if folded.setdefault(fold(name), name) != name:
+            raise ConfigError(
+                f"fields {folded[fold(name)]} and {name} of topic {records.topic} are one column "
+                "in lower case. Set quote.sql.identifiers=always"
+            )
+        columns.setdefault(fold(name), source.column(name))
+    if config.pk_mode == "record_value":
+        key = [fold(n) for n in config.pk_fields] or list(columns)
+        missing = [n for n in key if n not in columns]
+        if missing:
+            raise ConfigError(
+                f"pk.fields={','.join(key)}: values of topic {records.topic} have no field "
+                f"{missing[0]}; they have {', '.join(columns)}"
+            )
+    for metadata, name in provenance.items():
+        columns[fold(name)] = source.column(metadata)
+    return Layout(columns, key)
+
+
+def _key_columns(config: Keyed, topic: str, source: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """The columns that the record key provides: a struct's fields, or one primitive."""
+    keys = source.column(KEY)
+    if pa.types.is_struct(keys.type):
+        fields = [f.name for f in keys.type]
+        missing = [f for f in config.pk_fields if f not in fields]
+        if missing:
+            raise ConfigError(
+                f"pk.fields={','.join(config.pk_fields)}: keys of topic {topic} have no field "
+                f"{missing[0]}; they have {', '.join(fields)}"
+            )
+        return {name: pc.struct_field(keys, name) for name in config.pk_fields or fields}
+    if len(config.pk_fields) != 1:
+        raise ConfigError(
+            f"pk.mode=record_key: keys of topic {topic} are of type {keys.type}, so pk.fields must "
+            f"name exactly one column; it is {','.join(config.pk_fields)!r}"
+        )
+    return {config.pk_fields[0]: keys}

@@ -1,0 +1,434 @@
+"""The bounded direct engine on Delta tables: nothing lost, nothing twice, whatever dies when."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from semel import failpoints
+from semel.audit import AuditReport, audit
+from semel.embedded import Kafka
+from semel.engine import triggers
+from semel.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
+from semel.ledger import OffsetRange, TopicPartition
+from semel.run import plan
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Config, Lake, Start
+from tests.engine.harness import (
+    PATIENCE,
+    LocalSpark,
+    caught_up,
+    drive,
+    driving,
+    name,
+    positions,
+    records,
+    wait_until,
+)
+
+pytestmark = pytest.mark.integration
+
+COUNT = 300
+UPSERT = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
+DELIVERIES = {
+    "at-most-once": {"delivery": "at-most-once"},
+    "at-least-once": {"delivery": "at-least-once"},
+    "transactional": {"delivery": "exactly-once", "delivery.mechanism": "transactional"},
+    "idempotent": {"delivery": "exactly-once", "delivery.mechanism": "idempotent", **UPSERT},
+    "upsert": {"delivery": "exactly-once", "delivery.mechanism": "transactional", **UPSERT},
+}
+IN_TASKS = ("task.after_poll", "task.after_convert")
+LOSES = {"deliver.between"}
+REPEATS = {"deliver.between"}
+
+
+@pytest.fixture(autouse=True)
+def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triggers of few records are spread over the tasks too."""
+    monkeypatch.setattr(triggers, "_SHARE", 10)
+
+
+def table(config: Config, topic: str) -> DeltaTable:
+    return DeltaTable(f"{config['delta.table.path']}/{topic}")
+
+
+def rows(config: Config, topic: str) -> pa.Table:
+    return table(config, topic).to_pyarrow_table()
+
+
+def ids(config: Config) -> list[int]:
+    found: list[int] = []
+    for topic in config["topics"].split(","):
+        found += rows(config, topic).column("id").to_pylist()
+    return sorted(found)
+
+
+def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> AuditReport:
+    """Told twice: by the audit, and straight from the table."""
+    assert ids(config) == sorted(expected)
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+    assert report.exact
+    return report
+
+
+@pytest.mark.parametrize("place", failpoints.PLACES)
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_killed_at(
+    delivery: str, place: str, topic: MakeTopic, produce: Produce, lake: Lake, points: Path
+) -> None:
+    transactional = delivery in ("transactional", "upsert")
+    if transactional and place == "deliver.between":
+        pytest.skip("one commit has no between")
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = lake(source, DELIVERIES[delivery])
+    failpoints.arm(points, place, "kill-worker", skip=2)
+    if place in IN_TASKS:
+        caught_up(config, spark=LocalSpark(points))
+    else:
+        assert drive(config, points) == -9
+        caught_up(config)
+    assert (points / "fired.log").read_text().startswith(f"{place} kill-worker")
+    if DELIVERIES[delivery]["delivery"] == "exactly-once":
+        assert_nothing_lost_nothing_twice(config, range(COUNT))
+        return
+    seen = collections.Counter(ids(config))
+    report = audit(config)
+    assert report.kept
+    lost, repeated = COUNT - len(seen), seen.total() - len(seen)
+    assert (report.lost, report.duplicated) == (lost, repeated)
+    if delivery == "at-most-once":
+        assert repeated == 0
+        assert lost or place not in LOSES
+    else:
+        assert lost == 0
+        assert repeated or place not in REPEATS
+
+
+def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
+    topic: MakeTopic, produce: Produce, lake: Lake, points: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = lake(source)
+    monkeypatch.setattr(failpoints, "_directory", str(points))
+    in_driver = [p for p in failpoints.PLACES if p.startswith("sink.")]
+    for place in in_driver:
+        failpoints.arm(points, place, "raise")
+    failpoints.arm(points, "task.after_poll", "raise")
+    progress = caught_up(config, spark=LocalSpark(points))
+    assert len((points / "fired.log").read_text().splitlines()) == len(in_driver) + 1
+    assert progress.rows == COUNT
+    assert_nothing_lost_nothing_twice(config, range(COUNT))
+
+
+def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
+    topic: MakeTopic, produce: Produce, lake: Lake, start: Start
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(2000))
+    config = lake(source, {"maxOffsetsPerTrigger": "100"})
+    both = [start(config, until_caught_up=True) for _ in range(2)]
+    fenced = 0
+    for running in both:
+        try:
+            running.wait()
+        except Fenced as error:
+            fenced += 1
+            assert "the ledger stands at" in str(error)
+    assert fenced < 2
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(2000))
+
+
+@pytest.mark.parametrize("keys", [{}, UPSERT], ids=["insert", "upsert"])
+@pytest.mark.parametrize("place", ["sink.after_positions", "sink.before_commit"])
+def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
+    place: str,
+    keys: dict[str, str],
+    topic: MakeTopic,
+    produce: Produce,
+    lake: Lake,
+    points: Path,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = lake(source, keys)
+    failpoints.arm(points, place, "freeze", skip=1)
+    zombie = driving(config, points)
+    assert zombie.pid is not None
+    wait_until((points / f"frozen.{zombie.pid}").exists)
+    caught_up(config)
+    version = table(config, source).version()
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may end while it is being woken up
+        failpoints.thaw(points, zombie.pid)
+    zombie.join(PATIENCE)
+    assert zombie.exitcode == Fenced.exit_code
+    assert table(config, source).version() == version
+    assert_nothing_lost_nothing_twice(config, range(COUNT))
+
+
+def test_the_table_may_be_optimized_and_vacuumed_meanwhile(
+    topic: MakeTopic, produce: Produce, lake: Lake, start: Start
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(100))
+    config = lake(source, {"maxOffsetsPerTrigger": "50"})
+    running = start(config)
+    running.until(lambda p: p.rows >= 100)
+    optimized = 0
+    for batch in range(1, 10):
+        produce(source, records(50, start=50 + 50 * batch))
+        found = table(config, source)
+        optimized += found.optimize.compact()["numFilesRemoved"] > 0
+        found.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    running.until(lambda p: p.rows >= 550)
+    running.stop()
+    assert optimized
+    assert_nothing_lost_nothing_twice(config, range(550))
+
+
+def test_a_store_that_refuses_mid_commit_is_tried_again_and_then_named(
+    topic: MakeTopic, produce: Produce, lake: Lake, tmp_path: Path, start: Start
+) -> None:
+    source = topic()
+    produce(source, records(100))
+    config = lake(source, {"max.retries": "1"})
+    caught_up(config)
+    log = tmp_path / "lake" / source / "_delta_log"
+    next_commit = log / f"{table(config, source).version() + 1:020}.json"
+    next_commit.mkdir()  # the store takes data files and refuses the commit
+    produce(source, records(100, start=100))
+    with pytest.raises(ServiceError, match=r"gave up after 1 retries"):
+        caught_up(config)
+    next_commit.rmdir()
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(200))
+
+
+def test_a_bad_record_ends_the_connector_after_everything_before_it(
+    topic: MakeTopic, produce: Produce, lake: Lake
+) -> None:
+    source = topic()
+    produce(source, [*records(95), b"{not JSON", *records(50, start=95)])
+    config = lake(source)
+    with pytest.raises(BadRecord, match=rf"{source}-0 offset 95 failed in VALUE_CONVERTER"):
+        caught_up(config)
+    assert positions(config) == {TopicPartition(source, 0): 95}
+    assert ids(config) == list(range(95))
+    left = Path(config["delta.table.path"], source).glob("*.parquet")
+    assert sorted(map(str, left)) == sorted(table(config, source).file_uris())
+
+
+def test_dead_letters_are_kept_once_even_if_the_results_commit_fails_after_them(
+    topic: MakeTopic, produce: Produce, lake: Lake, points: Path
+) -> None:
+    source = topic(partitions=2)
+    values = [v for i in range(0, COUNT, 10) for v in (*records(10, start=i), b"{bad %d" % i)]
+    produce(source, values)
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    config = lake(source, keys)
+    failpoints.arm(points, "sink.before_commit", "kill-driver", skip=1)
+    assert drive(config, points) == -9
+    caught_up(config)
+    report = assert_nothing_lost_nothing_twice(config, range(COUNT))
+    assert sum(p.failed for p in report.partitions) == COUNT // 10
+    letters = rows(config, "dead")
+    assert sorted(letters.column("value").to_pylist()) == sorted(
+        b"{bad %d" % i for i in range(0, COUNT, 10)
+    )
+    assert set(letters.column("connector").to_pylist()) == {config["name"]}
+
+
+def test_a_value_that_does_not_fit_the_table_is_a_bad_record(
+    topic: MakeTopic, produce: Produce, lake: Lake
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    config = lake(source, keys)
+    caught_up(config)
+    produce(source, [b'{"id": "eleven", "text": "x"}', *records(5, start=10)])
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(15))
+    (letter,) = rows(config, "dead").to_pylist()
+    assert letter["offset"] == 10
+
+
+def test_topics_and_partitions_that_appear_are_picked_up(
+    topic: MakeTopic, produce: Produce, lake: Lake, start: Start, kafka: Kafka
+) -> None:
+    prefix = name()
+    first = topic(prefix=f"{prefix}.a")
+    produce(first, records(20))
+    config = lake(None, {"topics.regex": rf"{prefix}\..*"})
+    running = start(config)
+    running.until(lambda p: p.rows >= 20)
+    second = topic(prefix=f"{prefix}.b", partitions=2)
+    produce(second, records(20, start=20))
+    running.until(lambda p: p.rows >= 40)
+    running.stop()
+    sink = plan(config).sink  # knows nothing but the tables it finds
+    assert {e.topic for e in sink.entries()} == {first, second}
+    named = {k: v for k, v in config.items() if k != "topics.regex"}
+    assert_nothing_lost_nothing_twice({**named, "topics": f"{first},{second}"}, range(40))
+
+
+def test_records_that_retention_removed_are_a_hole_or_an_error(
+    topic: MakeTopic, produce: Produce, lake: Lake, kafka: Kafka
+) -> None:
+    source = topic()
+    produce(source, records(50))
+    config = lake(source)
+    caught_up(config)
+    produce(source, records(50, start=50))
+    kafka.delete_records(source, {0: 70})
+    with pytest.raises(OffsetOutOfRange, match="20 records lost"):
+        caught_up(config)
+    caught_up({**config, "offset.out.of.range": "earliest"})
+    assert ids(config) == [*range(50), *range(70, 100)]
+    snapshot = plan(config).sink.snapshot([source])
+    assert list(snapshot.holes) == [OffsetRange(source, 0, 50, 70)]
+    assert sum(e.records_lost for e in snapshot.entries) == 20
+
+
+def test_the_last_change_of_a_key_wins_however_its_partition_is_split(
+    topic: MakeTopic, produce: Produce, lake: Lake
+) -> None:
+    source = topic(partitions=2)
+    changes = [(f"k{i % 7}", {"id": i % 7, "n": i}) for i in range(200)]
+    changes += [("k3", None), ("k4", None), ("k4", {"id": 4, "n": 1000})]
+    produce(
+        source,
+        [None if v is None else json.dumps(v).encode() for _, v in changes],
+        [k.encode() for k, _ in changes],
+    )
+    keys = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "key"}
+    config = lake(source, {**keys, "delete.enabled": "true", "maxOffsetsPerTrigger": "90"})
+    caught_up(config)
+    final: dict[str, int] = {}
+    for key, value in changes:
+        final.pop(key, None)
+        if value is not None:
+            final[key] = value["n"]
+    found = rows(config, source)
+    assert dict(zip(*(found.column(n).to_pylist() for n in ("key", "n")), strict=True)) == final
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+
+
+def test_fields_that_appear_become_columns(topic: MakeTopic, produce: Produce, lake: Lake) -> None:
+    source = topic(partitions=2)
+    produce(source, records(50))
+    config = lake(source, {"auto.evolve": "true"})
+    caught_up(config)
+    produce(source, [json.dumps({"id": i, "more": i / 2}).encode() for i in range(50, 200)])
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(200))
+    found = rows(config, source).sort_by("id").column("more").to_pylist()
+    assert found == [None] * 50 + [i / 2 for i in range(50, 200)]
+
+
+@pytest.mark.parametrize("most", [15, 21, 1000])
+def test_aborted_transactions_and_markers_are_passed_over(
+    most: int, topic: MakeTopic, produce: Produce, lake: Lake, kafka: Kafka
+) -> None:
+    from confluent_kafka import Producer
+
+    source = topic()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name()})
+    producer.init_transactions()
+    for n in range(6):
+        producer.begin_transaction()
+        for value in records(20, start=20 * n):
+            producer.produce(source, value)
+        producer.flush()
+        if n % 2 == 0:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    config = lake(source, {"maxOffsetsPerTrigger": most})
+    caught_up(config)
+    expected = [i for i in range(120) if i // 20 % 2]
+    assert_nothing_lost_nothing_twice(config, expected)
+
+
+def test_files_that_were_staged_and_vanished_are_staged_again(
+    topic: MakeTopic,
+    produce: Produce,
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from semel.engine.bounded import BoundedEngine
+
+    source = topic()
+    produce(source, records(50))
+    config = lake(source)
+    original = BoundedEngine._commit
+    removed = []
+
+    def vacuumed(self: Any, wanted: Any, results: Any) -> None:
+        if not removed:
+            for file in results[0].files:
+                removed.append(file.path)
+                Path(file.table, file.path).unlink()
+        original(self, wanted, results)
+
+    monkeypatch.setattr(BoundedEngine, "_commit", vacuumed)
+    caught_up(config)
+    assert removed
+    assert_nothing_lost_nothing_twice(config, range(50))
+
+
+def test_a_table_that_is_deleted_is_not_resurrected_in_silence(
+    topic: MakeTopic, produce: Produce, lake: Lake
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = lake(source)
+    caught_up(config)
+    shutil.rmtree(Path(config["delta.table.path"], source))
+    with pytest.raises(ConfigError, match=r"there is no Delta table"):
+        caught_up({**config, "auto.create": "false"})
+
+
+def test_micro_batch_needs_a_transform(lake: Lake) -> None:
+    with pytest.raises(ConfigError, match="commits on the driver"):
+        caught_up(lake("t", {"engine": "micro-batch"}))
+
+
+def test_an_interval_is_read_as_spark_reads_it() -> None:
+    assert triggers.seconds("500 milliseconds") == 0.5
+    assert triggers.seconds("2 minutes") == 120
+    with pytest.raises(ConfigError, match="processingTime='soon'"):
+        triggers.seconds("soon")
+
+
+def test_a_trigger_is_split_evenly_and_loses_no_offset() -> None:
+    a, b = TopicPartition("t", 0), TopicPartition("t", 1)
+    whole = triggers.bounded({a: 0, b: 10}, {a: 900, b: 110}, 500)
+    assert [(r.from_offset, r.until_offset) for r in whole] == [(0, 450), (10, 60)]
+    parts = triggers.shared(whole, 3)
+    assert len(parts) == 3
+    sizes = [sum(r.until_offset - r.from_offset for r in part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    read = [
+        (r.partition, o)
+        for part in parts
+        for r in part
+        for o in range(r.from_offset, r.until_offset)
+    ]
+    assert sorted(read) == [(0, o) for o in range(450)] + [(1, o) for o in range(10, 60)]
+    assert all(len({r.partition for r in part}) == len(part) for part in parts)
+    assert len(triggers.shared(triggers.bounded({a: 0}, {a: 9}, 500), 4)) == 1

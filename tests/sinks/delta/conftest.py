@@ -1,0 +1,69 @@
+"""A directory of Delta tables, and sinks that write into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from semel.config import ConnectorConfig, read
+from semel.ledger import TopicPartition
+from semel.records import Commit, Records, Rejected, RowsRejected
+from semel.sinks.delta.sink import DeltaSink
+
+FIRST = TopicPartition("t", 0)
+
+
+class Lake:
+    """One directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def config(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> dict[str, str]:
+        return {
+            "name": name,
+            "connector.class": "delta",
+            "bootstrap.servers": "nowhere:9092",
+            "topics": "t",
+            "delta.table.path": str(self.path),
+            "auto.create": "true",
+            **{k: str(v) for k, v in (keys or {}).items() if v is not None},
+        }
+
+    def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> DeltaSink:
+        """A sink that has entered its first position."""
+        raw = self.config(name, keys)
+        made = DeltaSink(read(ConnectorConfig, raw), raw)
+        made.prepare(["t"])
+        made.start({FIRST: 0})
+        return made
+
+    def table(self, name: str = "t") -> DeltaTable:
+        return DeltaTable(str(self.path / name))
+
+    def rows(self, name: str = "t") -> list[dict[str, Any]]:
+        found: pa.Table = self.table(name).to_pyarrow_table()
+        return sorted(found.to_pylist(), key=str)
+
+    def stored(self, topic: str = "t", partition: int = 0, name: str = "c") -> int | None:
+        """A position, straight from the table."""
+        return self.table(topic).transaction_version(f"semel:{name}:{topic}:{partition}")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def refused(sink: DeltaSink, records: Records) -> dict[int, Rejected]:
+    """What the sink rejects, by offset."""
+    try:
+        sink.stage(Commit([records]))
+    except RowsRejected as rejection:
+        return {r.offset: r for r in rejection.rejected}
+    raise AssertionError("nothing was rejected")

@@ -1,0 +1,274 @@
+"""What the Delta sink writes: types, columns, keys, files and their statistics."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from semel.errors import ConfigError
+from semel.records import Commit, Records
+from semel.run import plan
+from semel.sinks.base import Staged
+from semel.sinks.delta import files
+from semel.sinks.delta.convert import column_type
+from tests.sinks.delta.conftest import Lake, refused
+from tests.sinks.target import advance, changes, records
+
+UPSERT = {
+    "insert.mode": "upsert",
+    "pk.mode": "record_key",
+    "pk.fields": "id",
+    "delete.enabled": "true",
+}
+
+
+def put(lake: Lake, batch: Records, keys: dict[str, Any] | None = None) -> None:
+    lake.sink(keys=keys).write(Commit([batch]))
+
+
+def test_every_type_of_a_converter_has_a_column(lake: Lake) -> None:
+    now = dt.datetime(2024, 2, 29, 12, 30, 0, 123456, dt.UTC)
+    columns = {
+        "i8": pa.array([1, None], pa.int8()),
+        "u32": pa.array([4_000_000_000, None], pa.uint32()),
+        "f": pa.array([1.5, None], pa.float32()),
+        "d": pa.array([decimal.Decimal("12.34"), None], pa.decimal128(10, 2)),
+        "b": pa.array([True, None]),
+        "s": pa.array(["é", None]),
+        "x": pa.array([b"\x00\xff", None]),
+        "day": pa.array([now.date(), None]),
+        "at": pa.array([now, None], pa.timestamp("ms", "UTC")),
+        "l": pa.array([[1, None], None], pa.list_(pa.int64())),
+        "o": pa.array(
+            [{"a": "x", "n": 1}, None], pa.struct([("a", pa.string()), ("n", pa.int64())])
+        ),
+        "m": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32())),
+        "j": pa.array(['{"deep": [1]}', None], pa.string()).cast(pa.json_()),
+        "e": pa.array(["a", None]).dictionary_encode(),
+    }
+    put(lake, records(pa.table(columns)))
+    first, empty = sorted(lake.rows(), key=lambda r: r["i8"] is None)
+    milliseconds = now.replace(microsecond=123000)
+    assert first == {
+        "i8": 1,
+        "u32": 4_000_000_000,
+        "f": 1.5,
+        "d": decimal.Decimal("12.34"),
+        "b": True,
+        "s": "é",
+        "x": b"\x00\xff",
+        "day": now.date(),
+        "at": milliseconds,
+        "l": [1, None],
+        "o": {"a": "x", "n": 1},
+        "m": [("k", 1)],
+        "j": '{"deep": [1]}',
+        "e": "a",
+    }
+    assert set(empty.values()) == {None}
+
+
+def test_a_type_that_delta_lacks_becomes_a_wider_one() -> None:
+    assert column_type(pa.uint64()) == pa.decimal128(20, 0)
+    assert column_type(pa.time64("us")) == pa.string()
+    assert column_type(pa.timestamp("ns", "Europe/Berlin")) == pa.timestamp("us", "UTC")
+    assert column_type(pa.large_list(pa.float16())) == pa.list_(pa.float32())
+
+
+def test_values_that_do_not_fit_are_refused_one_by_one(lake: Lake) -> None:
+    put(lake, records([{"id": 1, "n": 1.5, "at": dt.datetime(2024, 1, 1, tzinfo=dt.UTC)}]))
+    sink = lake.sink()
+    batch = records({"id": ["1", "two", "3", "4.5"], "n": [1, 2, 3, 4]}, offsets=[10, 11, 12, 13])
+    found = refused(sink, batch)
+    assert set(found) == {11, 13}
+    assert "column id (int64) cannot take 'two'" in found[11].message
+    numbers = records({"id": [1], "at": [5]})
+    assert "which unit of time" in refused(sink, numbers)[0].message
+    assert not list((lake.path / "t").glob("semel-*")) or len(lake.rows()) == 1
+
+
+def test_a_null_for_a_column_that_must_not_be_null_is_refused(lake: Lake) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
+    write_deltalake(str(lake.path / "t"), schema.empty_table())
+    found = refused(lake.sink(), records([{"id": 1}, {"id": None}, {"id": 3}]))
+    assert [(o, r.message) for o, r in found.items()] == [(1, "column id must not be null")]
+
+
+def test_missing_columns_need_leave_to_be_added(lake: Lake) -> None:
+    put(lake, records([{"id": 1}]))
+    with pytest.raises(ConfigError, match=r"has no column more.*auto.evolve=true"):
+        put(lake, records([{"id": 2, "more": "x"}]))
+    put(lake, records([{"id": 2, "more": "x"}]), {"auto.evolve": "true"})
+    put(lake, records([{"id": 3}]))
+    assert {r["id"]: r["more"] for r in lake.rows()} == {1: None, 2: "x", 3: None}
+
+
+def test_two_tasks_that_find_the_same_new_field_agree(lake: Lake) -> None:
+    put(lake, records([{"id": 1}]))
+    one, other = (lake.sink(keys={"auto.evolve": "true"}) for _ in range(2))
+    first = one.stage(Commit([records([{"id": 2, "n": 1}])]))
+    second = other.stage(Commit([records([{"id": 3, "n": 2.0}])]))
+    one.write(first)
+    other.write(second)
+    assert {r["id"]: r["n"] for r in lake.rows()} == {1: None, 2: 1, 3: 2}
+    assert "n" in refused(other, records([{"id": 4, "n": 2.5}]))[0].message
+
+
+def test_the_last_change_of_a_key_by_offset_is_merged(lake: Lake) -> None:
+    sink = lake.sink(keys=UPSERT)
+    first = changes((1, {"a": "x"}), (2, {"a": "y"}), (1, None), (3, {"a": "z"}), (2, {"a": "Y"}))
+    sink.commit([advance(0, 5)], Commit([first]))
+    assert lake.rows() == [{"id": 2, "a": "Y"}, {"id": 3, "a": "z"}]
+    second = changes((3, None), (1, {"a": None}), (3, {"a": "back"}), (2, None), (9, None))
+    sink.commit([advance(5, 10)], Commit([second]))
+    assert lake.rows() == [{"id": 1, "a": None}, {"id": 3, "a": "back"}]
+    assert lake.stored() == 10
+    assert not list((lake.path / "t").glob("semel-*"))
+
+
+def test_names_are_taken_as_they_are(lake: Lake) -> None:
+    keys = {**UPSERT, "pk.fields": "Order Id", "partition.by": "Über.Region"}
+    sink = lake.sink(keys=keys)
+    for city in ("Köln", "Bonn/Süd"):
+        sink.write(Commit([changes((1, {"Über.Region": "N R=W", 'a "b"': city}))]))
+    assert lake.rows() == [{"Order Id": 1, "Über.Region": "N R=W", 'a "b"': "Bonn/Süd"}]
+
+
+def test_a_null_key_is_refused(lake: Lake) -> None:
+    found = refused(lake.sink(keys=UPSERT), changes((1, {"a": "x"}), (None, {"a": "y"})))
+    assert [r.message for r in found.values()] == ["column id of the key is null"]
+
+
+def test_partitioned_tables_get_a_file_for_each_partition(lake: Lake) -> None:
+    days = [dt.date(2024, 1, 1), dt.date(2024, 1, 2), None]
+    rows = [{"id": i, "day": days[i % 3], "kind": ["a", ""][i % 2]} for i in range(12)]
+    put(lake, records(rows), {"partition.by": "day,kind"})
+    put(lake, records(rows))
+    table = lake.table()
+    assert table.metadata().partition_columns == ["day", "kind"]
+    assert len(table.file_uris()) == 12
+    expected = [{**r, "kind": r["kind"] or None} for r in rows]
+    assert lake.rows() == sorted(2 * expected, key=str)
+    only = table.to_pyarrow_table(filters=[("day", "=", dt.date(2024, 1, 2))])
+    assert sorted(only.column("id").to_pylist()) == sorted(2 * [1, 4, 7, 10])
+    with pytest.raises(ConfigError, match=r"partition.by=no.*have no field no"):
+        put(lake, records(rows), {"partition.by": "no", "table.name.format": "other"})
+
+
+def test_files_end_at_their_target_size(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_ROW_GROUP", 100_000)
+    sink = lake.sink(keys={"target.file.size": 400_000, "parquet.codec": "none"})
+    stager = sink.stager("t-0")
+    for n in range(40):
+        column = pa.array([f"{n}-{i}-{'x' * 50}" for i in range(1000)])
+        stager.add(Commit([records(pa.table({"text": column}))]))
+    staged = stager.finish()
+    assert sum(json.loads(f.stats)["numRecords"] for f in staged) == 40_000
+    *full, _last = staged
+    assert len(full) > 3
+    assert all(400_000 <= f.size < 600_000 for f in full)
+
+
+def test_many_open_partitions_do_not_keep_all_rows_in_memory(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_WAITING", 100)
+    sink = lake.sink(keys={"partition.by": "day"})
+    stager = sink.stager("t-0")
+    for n in range(4):
+        stager.add(Commit([records([{"id": 100 * n + i, "day": i % 20} for i in range(100)])]))
+    staged = stager.finish()
+    assert len(staged) == 20
+    groups = [pq.ParquetFile(lake.path / "t" / f.path).num_row_groups for f in staged]
+    assert set(groups) == {4}
+    sink.write(Staged((), files=staged))
+    assert sorted(r["id"] for r in lake.rows()) == list(range(400))
+
+
+def test_statistics_let_readers_skip(lake: Lake) -> None:
+    long = "z" * 100
+    rows = [
+        {"id": 5, "f": 1.5, "s": long, "at": dt.datetime(2024, 1, 1, 0, 0, 0, 1500, dt.UTC)},
+        {"id": -7, "f": None, "s": "a", "at": dt.datetime(2023, 1, 1, tzinfo=dt.UTC)},
+    ]
+    put(lake, records(rows))
+    (action,) = lake.table().get_add_actions(flatten=True).to_struct_array().to_pylist()
+    assert (action["num_records"], action["min.id"], action["max.id"]) == (2, -7, 5)
+    assert action["null_count.f"] == 1
+    assert action["min.s"] == "a"
+    assert action["max.s"] > long
+    assert action["max.at"] >= dt.datetime(2024, 1, 1, 0, 0, 0, 1500, dt.UTC)
+    found = DeltaTable(str(lake.path / "t")).to_pyarrow_table(filters=[("s", "=", long)])
+    assert found.column("id").to_pylist() == [5]
+
+
+def test_a_nan_makes_no_bounds(lake: Lake) -> None:
+    put(lake, records({"f": [1.0, float("nan")]}))
+    (action,) = lake.table().get_add_actions(flatten=True).to_struct_array().to_pylist()
+    assert action.get("max.f") is None
+    assert action["null_count.f"] == 0
+
+
+def test_what_is_not_committed_is_seen_by_nobody_and_is_told_by_its_name(lake: Lake) -> None:
+    sink = lake.sink("my connector")
+    sink.accommodate(records([{"id": 1}]))
+    stager = sink.stager("t-0-100-200")
+    stager.add(Commit([records([{"id": 1}])]))
+    (file,) = stager.finish()
+    assert file.path.startswith("semel-my_connector-t-0-100-200-")
+    assert lake.rows() == []
+    stager.discard()
+    assert not list((lake.path / "t").glob("*.parquet"))
+
+
+def test_fields_are_chosen(lake: Lake) -> None:
+    put(lake, records([{"id": 1, "a": 1, "b": 2}]), {"field.exclude.list": "a"})
+    assert lake.rows() == [{"id": 1, "b": 2}]
+
+
+def test_wrong_combinations_are_refused(lake: Lake) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"insert.mode": "upsert"}, "needs a key"),
+        ({"delete.enabled": "true"}, "needs insert.mode=upsert and pk.mode=record_key"),
+        ({"table.name.format": "${key}"}, r"only \$\{topic\}"),
+        ({"insert.mode": "update"}, "must be one of insert, upsert"),
+        ({"topics": None, "topics.regex": ".*", "table.name.format": "all"}, "topics.regex needs"),
+        ({"storage.options.aws_region": " "}, "storage.options.aws_region is empty"),
+        ({"delta.table.path": None}, "delta.table.path is required"),
+        ({"errors.deadletterqueue.table": "t"}, "is the table of topic t too"),
+    ]
+    for keys, message in wrong:
+        raw = {k: v for k, v in lake.config(keys=keys).items() if keys.get(k, "") is not None}
+        with pytest.raises(ConfigError, match=message):
+            plan(raw)
+
+
+def test_small_files_are_compacted_and_the_ledger_goes_on(lake: Lake) -> None:
+    sink = lake.sink(keys={"auto.compact.min.files": 4})
+    plain = lake.sink("plain", {"auto.compact": "false"})
+    for n in range(10):
+        batch = records([{"id": n}], offsets=[n])
+        sink.commit([advance(n, n + 1)], Commit([batch]))
+        if n < 3:
+            plain.commit([advance(n, n + 1)], Commit([batch]))
+    assert lake.stored() == 10
+    assert sorted(r["id"] for r in lake.rows()) == sorted([*range(10), 0, 1, 2])
+    assert len(lake.table().file_uris()) == 3
+    kinds = [entry["operation"] for entry in lake.table().history()]
+    assert kinds.count("OPTIMIZE") == 2
+
+
+def test_names_that_differ_only_in_case_are_refused(lake: Lake) -> None:
+    with pytest.raises(ConfigError, match="fields id and ID of topic t are one column to Delta"):
+        put(lake, records([{"id": 1, "ID": 2}]))
+    put(lake, records([{"id": 1}]))
+    with pytest.raises(ConfigError, match=r"fields id and ID .*field.exclude.list"):
+        put(lake, records([{"id": 1, "ID": 2}]), {"auto.evolve": "true"})
+    put(lake, records([{"id": 2, "ID": 2}]), {"field.exclude.list": "ID"})
