@@ -20,7 +20,7 @@ from semel.audit import AuditReport
 from semel.config import load
 from semel.delivery import Mechanism
 from semel.drill.faults import Injector
-from semel.drill.plan import ON_LAKE, ON_POSTGRES, Fault, Kind, plan
+from semel.drill.plan import IN_FILE, ON_LAKE, ON_POSTGRES, Fault, Kind, plan
 from semel.drill.stage import BUILT_IN, DrillFailed, Stage
 from semel.drill.traffic import Shape, Traffic
 from semel.errors import ConfigError
@@ -108,7 +108,7 @@ def drill(
         report = _report(stage, seed)
         with _traffic(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
-            suitable = ON_LAKE if stage.on_lake else ON_POSTGRES
+            suitable = ON_LAKE if stage.on_lake else IN_FILE if stage.in_file else ON_POSTGRES
             chosen = [kind for kind in kinds if kind in suitable]
             if not chosen:
                 names = ", ".join(sorted(kind.value for kind in suitable))

@@ -53,6 +53,8 @@ ANY_MOMENT = "any moment"
 ON_LAKE = frozenset(Kind) - {Kind.POSTGRES_RESTART, Kind.POSTGRES_KILL, Kind.REPLACED_ZOMBIE}
 """The kinds that make sense where a task commits nothing and PostgreSQL takes no part."""
 ON_POSTGRES = frozenset(Kind) - {Kind.TABLE_OPTIMIZE}
+IN_FILE = ON_LAKE & ON_POSTGRES
+"""Those for a database in a file, where a frozen task may hold up the one that replaces it."""
 
 _ON_EXECUTORS = (Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE)
 _PLACED = (

@@ -131,12 +131,13 @@ class Stage:
         self.partitions = [TopicPartition(t, p) for t, n in self.topics.items() for p in range(n)]
         self.direct = self.planned.engine == "direct"
         self.on_lake = self.planned.engine == "bounded"
+        self.in_file = _file_system(raw) != ""
         self.process: Process | None = None
 
     @property
     def takes_over(self) -> bool:
-        """Whether other tasks take the partitions of one that is frozen."""
-        return self.direct and self.tasks > 1
+        """Whether other tasks go on with the partitions of one that is frozen."""
+        return self.direct and self.tasks > 1 and not self.in_file
 
     def open(self) -> None:
         """Start Kafka and PostgreSQL and create the topics."""
@@ -170,6 +171,14 @@ class Stage:
                 **_QUICK,
                 "bootstrap.servers": self.services.kafka.bootstrap_servers,
                 "delta.table.path": str(self.directory / "lake"),
+            }
+        if _file_system(raw):
+            return {
+                **kept,
+                **_QUICK,
+                "bootstrap.servers": self.services.kafka.bootstrap_servers,
+                "connection.url": f"jdbc:{_file_system(raw)}:{self.directory / 'database'}",
+                "connection.lock.timeout.ms": "1000",
             }
         postgres = self.services.postgres
         return {
@@ -355,3 +364,9 @@ def _spark_home(directory: Path) -> Path:
         if (package / name).exists():
             (directory / name).symlink_to(package / name)
     return directory
+
+
+def _file_system(raw: Mapping[str, str]) -> str:
+    """The database system of a connector that writes into a file."""
+    system = raw.get("connection.url", "").strip().removeprefix("jdbc:").partition(":")[0]
+    return system if system in ("sqlite", "duckdb") else ""
