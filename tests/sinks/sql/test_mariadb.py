@@ -116,6 +116,15 @@ def test_rows_are_inserted_where_the_server_takes_no_files(target: Target) -> No
     assert target.execute("SELECT id, v FROM t") == [(i, "it's \\") for i in range(3)]
 
 
+def test_the_server_gets_no_file_but_rows(target: Target) -> None:
+    sink = target.sink()
+    put(sink, [{"v": "x"}])
+    with pytest.raises(RuntimeError, match="local_infile"), sink._dialect.transaction():
+        sink._dialect.execute("LOAD DATA LOCAL INFILE '/etc/hostname' INTO TABLE t")
+    put(sink, [{"v": "y"}])
+    assert target.execute("SELECT v FROM t ORDER BY v") == [("x",), ("y",)]
+
+
 def test_numbers_that_the_server_gives_out_are_not_given_for_zero(target: Target) -> None:
     target.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, v int)")
     put(target.sink(), [{"id": 0, "v": 1}, {"id": None, "v": 2}])

@@ -84,6 +84,7 @@ class Mysql(Dialect):
             connect_timeout=10,
             **self._arguments,
         )
+        connection._local_infile = False  # or a server could ask for any file, at any time
         try:
             self._mariadb = "mariadb" in connection.get_server_info().lower()
             for setting in (
@@ -219,6 +220,7 @@ class Mysql(Dialect):
             with os.fdopen(os.dup(file), "wb") as stream:
                 stream.write(text)
             self.execute("SAVEPOINT semel_load")
+            self._connection._local_infile = True
             cursor = self._connection.cursor()
             loaded = cursor.execute(
                 f"LOAD DATA LOCAL INFILE '/proc/self/fd/{file}' INTO TABLE {target.quoted} "
@@ -233,6 +235,7 @@ class Mysql(Dialect):
                 raise
             self._loads = False  # local_infile is off
         finally:
+            self._connection._local_infile = False
             os.close(file)
         self.execute("ROLLBACK TO SAVEPOINT semel_load")
         return False
