@@ -113,6 +113,6 @@ def holder(*paths: Path) -> str:
         and h[1] != "->"
         and h[3] == "WRITE"
         and int(h[5].rsplit(":", 1)[-1]) in inodes
-    } - {os.getpid(), -1}
+    } - {os.getpid(), 0, -1}  # 0 and -1: of another namespace
     names = ", ".join(map(str, sorted(found)))
     return f" (held by process {names}: end it if it is frozen)" if names else ""
