@@ -15,6 +15,9 @@ import pytest
 from confluent_kafka import Producer
 
 from semel.embedded import Kafka, Postgres
+from tests import mariadb as mariadb_server
+from tests.databases import SYSTEMS
+from tests.mariadb import MariaDB
 
 Value = bytes | str | None
 Headers = Sequence[tuple[str, bytes | None]]
@@ -136,6 +139,28 @@ def database(postgres: Postgres) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:8]}"
     yield postgres.create_database(name)
     postgres.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def mariadb(services_directory: Path) -> Iterator[MariaDB]:
+    """The session's MariaDB."""
+    if mariadb_server.program("mariadbd") is None:
+        pytest.skip(mariadb_server.REASON)
+    with MariaDB(services_directory / "mariadb") as running:
+        yield running
+
+
+@pytest.fixture(params=SYSTEMS)
+def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a new, empty database of each system besides PostgreSQL."""
+    if request.param != "mariadb":
+        yield f"jdbc:{request.param}:{tmp_path / 'database'}"
+        return
+    server: MariaDB = request.getfixturevalue("mariadb")
+    name = f"test_{uuid.uuid4().hex[:8]}"
+    server.execute(f"CREATE DATABASE {name}")
+    yield server.url(name)
+    server.execute(f"DROP DATABASE {name}")
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def plan(
     """
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
     connector = read(ConnectorConfig, raw)
-    found = sink_class(connector.connector_class)
+    found = sink_class(connector.connector_class, raw)
     raw = {**found.defaults, **raw}
     connector = read(ConnectorConfig, raw)
     warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored)

@@ -32,6 +32,7 @@ from semel.engine.direct import Progress
 from semel.errors import SemelError
 from semel.ledger import TopicPartition
 from semel.run import plan
+from tests import databases
 from tests.conftest import wait_gone
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -302,6 +303,9 @@ def records(count: int, start: int = 0) -> list[bytes]:
 
 def sql(url: str, statement: str) -> list[Any]:
     """The rows of a query (single values where it has one column); any other statement runs."""
+    if url.startswith("jdbc:"):
+        found = databases.query(url, statement)
+        return [row[0] for row in found] if found and len(found[0]) == 1 else found
     with adbc.connect(url, autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(statement)
         if cursor.description is None:

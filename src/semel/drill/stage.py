@@ -133,8 +133,8 @@ class Stage:
 
     @property
     def takes_over(self) -> bool:
-        """Whether other tasks take the partitions of one that is frozen."""
-        return self.direct and self.tasks > 1
+        """Whether other tasks go on with the partitions of one that is frozen."""
+        return self.direct and self.tasks > 1 and not self.store.one_writer
 
     def open(self) -> None:
         """Start the services and create the topics."""

@@ -35,12 +35,14 @@ class Store:
     """What a drill knows of a store.
 
     ``keys`` put it into the drill's hands, with short timeouts; ``unlikely`` are the faults that
-    cannot happen to it; ``rewrite`` does what the owner of its tables may do at any time.
+    cannot happen to it. With ``one_writer`` a frozen task may hold up those that replace it.
+    ``rewrite`` does what the owner of its tables may do at any time.
     """
 
     keys: Mapping[str, str]
     unlikely: frozenset[Kind]
     postgres: bool = False
+    one_writer: bool = False
     rewrite: Callable[[], None] = _nothing
 
     def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
@@ -75,6 +77,16 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
                 "producer.override.reconnect.backoff.max.ms": "500",
             },
             _OF_POSTGRES | _OF_LAKES | _LONE_BROKER,
+        )
+    system = raw.get("connection.url", "").strip().removeprefix("jdbc:").partition(":")[0]
+    if system in ("sqlite", "duckdb"):
+        return Store(
+            {
+                "connection.url": f"jdbc:{system}:{directory / 'database'}",
+                "connection.lock.timeout.ms": "1000",
+            },
+            _OF_POSTGRES | _OF_KAFKA | _OF_LAKES | _OF_TASKS,
+            one_writer=True,
         )
     postgres = services.postgres
     return Store(

@@ -93,7 +93,7 @@ class Worker:
         connector = spec.connector
         self._spec = spec
         self._index = index
-        sink = sink_class(connector.connector_class)(connector, spec.raw)
+        sink = sink_class(connector.connector_class, spec.raw)(connector, spec.raw)
         assert isinstance(sink, StagingSink)
         self._sink = sink
         config = consumer_config(connector, spec.raw, index)

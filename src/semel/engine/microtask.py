@@ -92,7 +92,7 @@ class Worker:
 
     def __init__(self, spec: MicroSpec) -> None:
         self.spec = spec
-        self.sink = sink_class(spec.connector.connector_class)(spec.connector, spec.raw)
+        self.sink = sink_class(spec.connector.connector_class, spec.raw)(spec.connector, spec.raw)
         self.deliverer = Deliverer(
             spec.connector, spec.raw, spec.guarantee, self.sink, _partition_id(), log.warning
         )

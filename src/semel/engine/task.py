@@ -91,7 +91,7 @@ class Task:
         self._index = index
         self._attempt = attempt
         self._line = line
-        self._sink = sink_class(connector.connector_class)(connector, spec.raw)
+        self._sink = sink_class(connector.connector_class, spec.raw)(connector, spec.raw)
         pipeline = Pipeline(
             connector,
             spec.raw,

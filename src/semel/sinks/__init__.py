@@ -7,18 +7,22 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 from semel.errors import ConfigError
+from semel.sinks import jdbc
 from semel.sinks.base import Sink
 
 _MODULES = {
     "semel.sinks.delta.sink:DeltaSink": "semel.sinks.delta.config",
     "semel.sinks.kafka:KafkaSink": "semel.sinks.kafka.config",
     "semel.sinks.postgresql:PostgresSink": "semel.sinks.postgresql.config",
+    "semel.sinks.sql.sqlite:SqliteSink": "semel.sinks.sql.sqlite",
+    "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.duckdb",
+    "semel.sinks.sql.mysql:MysqlSink": "semel.sinks.sql.mysql_config",
 }
 """Sink -> the module whose ``CLASSES`` are the ``connector.class`` names it answers to."""
 
 
-def sink_class(name: str) -> type[Sink]:
-    """The sink for a ``connector.class``.
+def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
+    """The sink for a ``connector.class``; for a JDBC sink's, that of its ``connection.url``.
 
     Raises:
         ConfigError: no sink has this name; lists those there are.
@@ -29,6 +33,10 @@ def sink_class(name: str) -> type[Sink]:
             f"connector.class={name!r} is not a connector that semel has. Known: "
             + ", ".join(sorted(known))
         )
+    url = (raw or {}).get("connection.url", "").strip()
+    system = url.removeprefix("jdbc:").partition(":")[0]
+    if name in jdbc.CLASSES and system in known:
+        name = system
     module, _, attribute = known[name].partition(":")
     found: type[Sink] = getattr(import_module(module), attribute)
     return found

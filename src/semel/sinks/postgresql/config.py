@@ -1,131 +1,28 @@
-"""The PostgreSQL sink's keys: Confluent's and Aiven's JDBC sinks and Debezium's, one meaning."""
+"""The PostgreSQL sink's keys."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.config import key
-from semel.errors import ConfigError
+from semel.sinks import jdbc
+from semel.sinks.jdbc import DEBEZIUM, JdbcConfig
 
-DEBEZIUM = "io.debezium.connector.jdbc.JdbcSinkConnector"
-CLASSES = (
-    "postgresql",
-    "io.confluent.connect.jdbc.JdbcSinkConnector",
-    "io.aiven.connect.jdbc.JdbcSinkConnector",
-    DEBEZIUM,
-)
+__all__ = ["CLASSES", "DEBEZIUM", "IGNORED", "PostgresConfig"]
 
-IGNORED = {
-    "batch.size": "a commit's rows travel in one COPY; max.poll.records bounds a commit",
-    "dialect.name": "the dialect follows from connection.url",
-    "date.timezone": "dates are stored as they are",
-    "connection.provider": "a task keeps one connection",
-    "connection.pool.min_size": "a task keeps one connection",
-    "connection.pool.max_size": "a task keeps one connection",
-    "connection.pool.acquire_increment": "a task keeps one connection",
-    "connection.pool.timeout": "a task keeps one connection",
-    "connection.attempts": "see max.retries",
-    "connection.backoff.ms": "see retry.backoff.ms",
-    "connection.restart.on.errors": "lost connections are always opened again",
-    "flush.max.retries": "see max.retries",
-    "flush.retry.delay.ms": "see retry.backoff.ms",
-    "use.reduction.buffer": "changes of one key are always reduced to the last one",
-    "table.types": "tables and partitioned tables are written",
-    "db.dialect": "the dialect follows from connection.url",
-    "trim.sensitive.log": "values are not logged",
-    "mssql.use.merge.holdlock": "applies to SQL Server",
-    "dialect.sqlserver.identity.insert": "applies to SQL Server",
-    "dialect.postgres.postgis.schema": "geometry types are not converted",
-    "truncate.enabled": "truncate events are not applied",
+CLASSES = ("postgresql", *jdbc.CLASSES)
+IGNORED = jdbc.IGNORED | {
+    "batch.size": "a commit's rows travel in one COPY; max.poll.records bounds a commit"
 }
-
-_UTC = ("UTC", "GMT", "UCT", "Z", "ZULU", "UNIVERSAL")
-_DEFAULT_STRATEGIES = (
-    "DefaultTableNamingStrategy",
-    "DefaultCollectionNamingStrategy",
-    "DefaultColumnNamingStrategy",
-)
 
 
 @dataclass(frozen=True)
-class PostgresConfig:
+class PostgresConfig(JdbcConfig):
     """What the sink writes where, and under which key."""
 
     connector_class: str = key("connector.class", "postgresql")
     connection_url: str = key(
         "connection.url", doc="jdbc:postgresql://host:port/database.", secret=True
-    )
-    connection_user: str = key("connection.user", "", aliases=("connection.username",))
-    connection_password: str = key("connection.password", "", secret=True)
-    insert_mode: str = key(
-        "insert.mode",
-        "insert",
-        "How rows are written; multi is insert.",
-        choices=("insert", "multi", "upsert", "update"),
-    )
-    pk_mode: str = key(
-        "pk.mode",
-        "none",
-        "Where the primary key comes from.",
-        aliases=("primary.key.mode",),
-        choices=("none", "kafka", "record_key", "record_value"),
-    )
-    pk_fields: tuple[str, ...] = key(
-        "pk.fields", (), "The key's columns.", aliases=("primary.key.fields",)
-    )
-    delete_enabled: bool = key("delete.enabled", False, "Tombstones delete; needs record_key.")
-    table_name_format: str = key(
-        "table.name.format",
-        "${topic}",
-        "The table of a topic.",
-        aliases=("collection.name.format",),
-    )
-    table_mapping: tuple[str, ...] = key(
-        "topics.to.tables.mapping", (), "topic:table pairs, before table.name.format."
-    )
-    normalize: bool = key(
-        "table.name.normalize", False, "Replace all but letters, digits and _ in topics by _."
-    )
-    naming_strategies: tuple[str, ...] = key(
-        "collection.naming.strategy",
-        (),
-        "Only Debezium's default.",
-        aliases=("table.naming.strategy",),
-    )
-    column_naming_strategy: tuple[str, ...] = key(
-        "column.naming.strategy", (), "Only Debezium's default."
-    )
-    auto_create: bool = key("auto.create", False, "Create missing tables.")
-    auto_evolve: bool = key("auto.evolve", False, "Add missing columns.")
-    schema_evolution: str = key(
-        "schema.evolution", "none", "basic: auto.create and auto.evolve.", choices=("none", "basic")
-    )
-    include: tuple[str, ...] = key(
-        "fields.whitelist",
-        (),
-        "Value fields to write.",
-        aliases=("field.include.list", "fields.include"),
-    )
-    exclude: tuple[str, ...] = key(
-        "field.exclude.list",
-        (),
-        "Value fields to leave out.",
-        aliases=("fields.exclude", "fields.blacklist"),
-    )
-    quote_identifiers: str | None = key(
-        "quote.sql.identifiers",
-        None,
-        "always: names as they are; never: names in lower case.",
-        aliases=("quote.identifiers", "sql.quote.identifiers"),
-        choices=("always", "never", "true", "false"),
-    )
-    time_zone: str = key(
-        "db.timezone",
-        "UTC",
-        "Only UTC: times are stored in UTC.",
-        aliases=("use.time.zone", "database.time_zone"),
     )
     idle_timeout_ms: int = key(
         "connection.idle.in.transaction.timeout.ms",
@@ -133,82 +30,3 @@ class PostgresConfig:
         "A transaction whose process is frozen for that long is ended.",
         at_least=100,
     )
-
-    def __post_init__(self) -> None:
-        problems = []
-        if self.mode != "insert" and self.pk_mode == "none":
-            problems.append(
-                f"insert.mode={self.mode} needs a key: set pk.mode to kafka, record_key or "
-                "record_value"
-            )
-        if self.delete_enabled and self.pk_mode != "record_key":
-            problems.append(
-                f"delete.enabled=true needs pk.mode=record_key, not {self.pk_mode}: a tombstone "
-                "has only its key"
-            )
-        if self.pk_mode == "kafka" and len(self.pk_fields) not in (0, 3):
-            problems.append(
-                f"pk.fields={','.join(self.pk_fields)} must name three columns with pk.mode=kafka: "
-                "for topic, partition and offset"
-            )
-        if self.include and self.exclude:
-            problems.append("fields.whitelist and field.exclude.list exclude each other: set one")
-        if any(":" not in pair for pair in self.table_mapping):
-            problems.append("topics.to.tables.mapping must hold topic:table pairs")
-        if "${" in self.table_name_format.replace("${topic}", ""):
-            problems.append(
-                f"table.name.format={self.table_name_format!r}: only ${{topic}} can be filled in. "
-                "Name the tables of other topics in topics.to.tables.mapping"
-            )
-        if self.time_zone.upper().removeprefix("ETC/") not in _UTC:
-            problems.append(
-                f"db.timezone={self.time_zone}: times are stored in UTC. Remove it, and make the "
-                "columns timestamptz, or convert where you read: AT TIME ZONE"
-            )
-        problems += [
-            f"naming strategy {name} is not available: name tables by table.name.format or "
-            "topics.to.tables.mapping"
-            for name in (*self.naming_strategies, *self.column_naming_strategy)
-            if name.rsplit(".", maxsplit=1)[-1] not in _DEFAULT_STRATEGIES
-        ]
-        if problems:
-            raise ConfigError("; ".join(problems))
-
-    @property
-    def mode(self) -> str:
-        """``insert``, ``upsert`` or ``update``."""
-        return "insert" if self.insert_mode == "multi" else self.insert_mode
-
-    @property
-    def creates(self) -> bool:
-        return self.auto_create or self.schema_evolution == "basic"
-
-    @property
-    def evolves(self) -> bool:
-        return self.auto_evolve or self.schema_evolution == "basic"
-
-    @property
-    def folds_names(self) -> bool:
-        """Whether unquoted identifiers are meant, which PostgreSQL folds to lower case."""
-        if self.quote_identifiers is None:
-            return self.connector_class == DEBEZIUM
-        return self.quote_identifiers in ("never", "false")
-
-    def table(self, topic: str) -> str:
-        """The target of a topic, as ``table`` or ``schema.table``."""
-        mapping: Mapping[str, str] = dict(p.split(":", maxsplit=1) for p in self.table_mapping)
-        if topic in mapping:
-            return mapping[topic]
-        if self.connector_class == DEBEZIUM:
-            topic = topic.replace(".", "_")
-        if self.normalize:
-            topic = re.sub(r"\W", "_", topic, flags=re.ASCII)
-        return self.table_name_format.replace("${topic}", topic)
-
-    def takes(self, topic: str, field: str) -> bool:
-        """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        if self.include:
-            if self.pk_mode == "record_value" and field in self.pk_fields:
-                return True  # pk.fields is applied independently
-            return field in self.include or f"{topic}:{field}" in self.include
-        return field not in self.exclude and f"{topic}:{field}" not in self.exclude

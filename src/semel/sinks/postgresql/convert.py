@@ -6,6 +6,7 @@ What PostgreSQL itself would cut is cut the same way: times to microseconds, dou
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 import duckdb
@@ -66,7 +67,11 @@ def convert(values: pa.ChunkedArray, column: Column) -> Converted:
     return Converted(_cast(values, target), False)
 
 
-def unfit_rows(values: pa.ChunkedArray, column: Column) -> list[tuple[int, str]]:
+def unfit_rows(
+    values: pa.ChunkedArray,
+    column: Column,
+    convert: Callable[[pa.ChunkedArray, Column], Converted] = convert,
+) -> list[tuple[int, str]]:
     """Which rows cannot be converted, by halving; each with the reason."""
     try:
         convert(values, column)
@@ -74,8 +79,8 @@ def unfit_rows(values: pa.ChunkedArray, column: Column) -> list[tuple[int, str]]
         if len(values) == 1:
             return [(0, str(error))]
         middle = len(values) // 2
-        left = unfit_rows(values.slice(0, middle), column)
-        right = unfit_rows(values.slice(middle), column)
+        left = unfit_rows(values.slice(0, middle), column, convert)
+        right = unfit_rows(values.slice(middle), column, convert)
         return left + [(middle + index, reason) for index, reason in right]
     return []
 

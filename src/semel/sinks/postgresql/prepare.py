@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,13 @@ from semel.records import (
     RowsRejected,
 )
 from semel.sinks.changes import Changes, Left, all_of_each, last_of_each
+from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
-from semel.sinks.postgresql.config import PostgresConfig
-from semel.sinks.postgresql.convert import UNFIT, convert, unfit_rows
+from semel.sinks.postgresql.convert import UNFIT, Converted, convert, unfit_rows
 from semel.sinks.postgresql.tables import Table
+from semel.sinks.postgresql.types import Column
+
+Convert = Callable[[pa.ChunkedArray, Column], Converted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,13 @@ class Prepared:
     deletes: Rows | None = None
 
 
-def prepare(config: PostgresConfig, table: Table, arranged: Layout, records: Records) -> Prepared:
+def prepare(
+    config: JdbcConfig,
+    table: Table,
+    arranged: Layout,
+    records: Records,
+    convert: Convert = convert,
+) -> Prepared:
     """Convert records to the table's types and keep what is left of several changes of a key.
 
     Raises:
@@ -67,7 +76,7 @@ def prepare(config: PostgresConfig, table: Table, arranged: Layout, records: Rec
         keys = layout(config, {}, records, deletes=True)
         for name in key:  # converted together, so that equal keys stay equal
             columns[name] = pa.chunked_array(columns[name].chunks + keys.columns[name].chunks)
-    arrays, staged = _converted(records, table, columns, key)
+    arrays, staged = _converted(records, table, columns, key, convert)
     count = records.rows.num_rows
     rows = Rows(
         pa.table({n: v.slice(0, count) for n, v in arrays.items()}),
@@ -91,7 +100,11 @@ def prepare(config: PostgresConfig, table: Table, arranged: Layout, records: Rec
 
 
 def _converted(
-    records: Records, table: Table, columns: Mapping[str, pa.ChunkedArray], key: Sequence[str]
+    records: Records,
+    table: Table,
+    columns: Mapping[str, pa.ChunkedArray],
+    key: Sequence[str],
+    convert: Convert,
 ) -> tuple[dict[str, pa.ChunkedArray], frozenset[str]]:
     problems: dict[int, str] = {}
     arrays: dict[str, pa.ChunkedArray] = {}
@@ -106,7 +119,7 @@ def _converted(
         try:
             arrays[name], must_cast = convert(values, column)
         except UNFIT:
-            for index, reason in unfit_rows(values, column):
+            for index, reason in unfit_rows(values, column, convert):
                 shown = _shown(values[index])
                 text = f"column {name} ({column.type}) cannot take {shown}: {reason}"
                 problems.setdefault(index, text)

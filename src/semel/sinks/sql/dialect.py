@@ -1,0 +1,233 @@
+"""The seam between the SQL sink and a database: a session of it, and how its SQL differs.
+
+Identifiers are quoted by ``"`` and strings by ``'``, doubled where they stand inside: a dialect
+whose database knows other rules sets its session to these.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import pyarrow as pa
+
+from semel.errors import ConfigError, SemelError, ServiceError
+from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.postgresql.connection import quote
+from semel.sinks.postgresql.convert import Converted, convert
+from semel.sinks.postgresql.tables import Name, Table
+from semel.sinks.postgresql.types import Column
+
+STAGE = "semel_stage"
+
+
+class DataRefused(ServiceError):
+    """The database refused a value or a row."""
+
+
+class SchemaChanged(ServiceError):
+    """A table or column is not what the catalog said."""
+
+
+class Dialect(ABC):
+    """One session, opened when first used and opened again after it was lost.
+
+    All errors leave :meth:`transaction` as semel's.
+    """
+
+    system: str
+    """Its name, for people."""
+    row_lock = ""
+    """What a SELECT must end with to hold its rows still. Empty where a transaction that writes
+    is alone from its start."""
+    has_schemas = True
+
+    @abstractmethod
+    def __init__(self, config: JdbcConfig, connector: str) -> None:
+        """Raises ConfigError; reaches nothing."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """The database, without credentials."""
+
+    # Transactions
+
+    @contextmanager
+    def transaction(self, *, reading: bool = False) -> Iterator[None]:
+        """Commit at the end; roll back on any error. With ``reading`` everything is seen at one
+        instant and nothing is written.
+
+        Raises:
+            TransientError: also when it is unknown whether the commit took place.
+            DataRefused, SchemaChanged, ServiceError.
+        """
+        try:
+            self._begin(reading)
+            yield
+            self._commit()
+        except BaseException as error:
+            self._roll_back()
+            translated = None if isinstance(error, SemelError) else self._translated(error)
+            if translated is None:
+                raise
+            raise translated from None
+
+    @abstractmethod
+    def _begin(self, reading: bool) -> None: ...
+
+    @abstractmethod
+    def _commit(self) -> None: ...
+
+    @abstractmethod
+    def _roll_back(self) -> None:
+        """Leave a session without a transaction, or none; raises nothing."""
+
+    @abstractmethod
+    def _translated(self, error: BaseException) -> Exception | None:
+        """An error of the driver as one of semel's; None for any other."""
+
+    @abstractmethod
+    def execute(self, sql: str) -> None:
+        """Run a statement inside the open transaction."""
+
+    @abstractmethod
+    def query(self, sql: str) -> pa.Table:
+        """All rows of a query inside the open transaction."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    # Rows. All inside the open transaction, in bulk.
+
+    @abstractmethod
+    def insert(self, target: Name, rows: pa.Table) -> None: ...
+
+    def insert_defaults(self, target: Name, count: int) -> None:
+        for _ in range(count):
+            self.execute(f"INSERT INTO {target.quoted} DEFAULT VALUES")
+
+    def upsert(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
+        """Insert, or update the other columns where the key is there already."""
+        names = rows.column_names
+        sets = ", ".join(f"{quote(n)} = EXCLUDED.{quote(n)}" for n in names if n not in key)
+        with self.staged(target.name, rows) as stage:
+            self.execute(
+                f"INSERT INTO {target.name.quoted} ({listed(names)}) "
+                f"SELECT {listed(names)} FROM {stage} WHERE true "  # else ON would begin a join
+                f"ON CONFLICT ({listed(key)}) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"
+            )
+
+    def update(self, target: Name, rows: pa.Table, key: Sequence[str]) -> None:
+        """Update the other columns where the key is there."""
+        sets = [f"{quote(n)} = s.{quote(n)}" for n in rows.column_names if n not in key]
+        if sets:
+            with self.staged(target, rows) as stage:
+                self.execute(
+                    f"UPDATE {target.quoted} AS t SET {', '.join(sets)} FROM {stage} AS s "
+                    f"WHERE {same(key)}"
+                )
+
+    @abstractmethod
+    def delete(self, target: Name, keys: pa.Table) -> None: ...
+
+    @abstractmethod
+    def staged(self, target: Name, rows: pa.Table) -> AbstractContextManager[str]:
+        """Rows as a table to read from, while the context lasts."""
+
+    # Tables
+
+    @abstractmethod
+    def find(self, name: Name) -> Table | None:
+        """A table as it is now; inside the open transaction.
+
+        Raises:
+            ConfigError: it cannot take part in a transaction.
+        """
+
+    @abstractmethod
+    def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
+        """The type of a new column."""
+
+    def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:
+        """CREATE TABLE with a primary key, unless it is there."""
+        lines = [
+            f"{quote(f.name)} {self.column_type(f.type, in_key=f.name in key)}"
+            + (" NOT NULL" if f.name in key or not f.nullable else "")
+            for f in fields
+        ]
+        if key:
+            lines.append(f"PRIMARY KEY ({listed(key)})")
+        self.execute(
+            f"CREATE TABLE IF NOT EXISTS {name.quoted} ({', '.join(lines)}){self._options}"
+        )
+
+    _options = ""
+    """What a CREATE TABLE ends with."""
+
+    def add_columns(self, name: Name, fields: Sequence[pa.Field]) -> None:
+        """Add those that are missing; existing rows hold null in them."""
+        table = self.find(name)
+        for field in fields:
+            if table is None or field.name not in table.columns:
+                self.execute(
+                    f"ALTER TABLE {name.quoted} ADD COLUMN {quote(field.name)} "
+                    f"{self.column_type(field.type)}"
+                )
+
+    # The life of a run
+
+    @abstractmethod
+    def claim(self) -> None:
+        """Declare that a run of the connector is alive, until :meth:`close` or death."""
+
+    @abstractmethod
+    def alone(self) -> AbstractContextManager[bool]:
+        """Hold off runs of the connector; yields False where one is alive."""
+
+
+def fit(values: pa.ChunkedArray, column: Column) -> Converted:
+    """Convert to the Arrow type that stands for a column.
+
+    Raises:
+        one of UNFIT: some value does not fit.
+    """
+    if pa.types.is_nested(column.arrow):
+        return Converted(values.cast(column.arrow), False)
+    converted = convert(values, column)
+    if converted.staged:
+        raise pa.ArrowInvalid(f"no {column.type} can be read from it")
+    return converted
+
+
+def column(
+    name: str,
+    type_: str,
+    arrow: pa.DataType,
+    *,
+    stored: pa.DataType | None = None,
+    has_default: bool = False,
+    generated: bool = False,
+) -> Column:
+    """A column whose values converters give as ``arrow`` and the database takes as ``stored``."""
+    if stored is None:
+        stored = pa.string() if arrow == pa.json_() else arrow
+    return Column(name, 0, type_, type_, arrow, stored, has_default, generated)
+
+
+def table(name: Name, columns: Mapping[str, Column], keys: Sequence[frozenset[str]]) -> Table:
+    return Table(name, 0, dict(columns), keys, copyable=True)
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(map(quote, names))
+
+
+def same(key: Sequence[str]) -> str:
+    """That the rows ``t`` and ``s`` have the same key."""
+    return " AND ".join(f"t.{quote(n)} = s.{quote(n)}" for n in key)
+
+
+def installed(error: ImportError, extra: str) -> ConfigError:
+    return ConfigError(f"{error.name} is not installed: pip install 'semel[{extra}]'")

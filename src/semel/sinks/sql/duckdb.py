@@ -1,0 +1,254 @@
+"""DuckDB: Arrow goes in without a copy; the file is open only while a transaction lasts.
+
+One process at a time can open a DuckDB file for writing, and a connector is several: tasks, driver,
+audit. So each transaction opens the file and closes it again, which costs some 40 ms, and a lock
+file beside it keeps the processes waiting in turn. Between transactions anybody may open it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from semel.config import key
+from semel.errors import ServiceError, TransientError
+from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.postgresql.connection import literal
+from semel.sinks.postgresql.tables import Name, Table
+from semel.sinks.postgresql.types import is_binary, is_text
+from semel.sinks.sql.dialect import (
+    STAGE,
+    DataRefused,
+    Dialect,
+    SchemaChanged,
+    column,
+    listed,
+    same,
+    table,
+)
+from semel.sinks.sql.files import LockFile, RunLock, check_directory, database_path, holder
+from semel.sinks.sql.sink import SqlSink
+
+CLASSES = ("duckdb",)
+
+_ARROW = {
+    "JSON": pa.json_(),
+    "HUGEINT": pa.decimal128(38, 0),
+    "UUID": pa.string(),
+    "INTERVAL": pa.string(),
+}
+"""Columns that converters are asked for in another type than DuckDB's own Arrow type."""
+
+_REFUSALS = (
+    duckdb.ConstraintException,
+    duckdb.ConversionException,
+    duckdb.OutOfRangeException,
+    duckdb.InvalidInputException,
+)
+_SCHEMA = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException)
+_PASSING = (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryException)
+
+
+@dataclass(frozen=True)
+class DuckdbConfig(JdbcConfig):
+    """What the sink writes where, and under which key."""
+
+    connector_class: str = key("connector.class", "duckdb")
+    connection_url: str = key("connection.url", doc="jdbc:duckdb:/path/to/file.", secret=True)
+    lock_timeout_ms: int = key(
+        "connection.lock.timeout.ms",
+        10_000,
+        "How long a commit waits for another process to close the file before it is tried again.",
+        at_least=1,
+    )
+
+
+class Duckdb(Dialect):
+    """See :class:`~semel.sinks.sql.dialect.Dialect`."""
+
+    system = "DuckDB"
+
+    def __init__(self, config: JdbcConfig, connector: str) -> None:
+        assert isinstance(config, DuckdbConfig)
+        self._patience = config.lock_timeout_ms / 1000
+        self._path = database_path(config.connection_url, "duckdb")
+        self._run = RunLock(self._path, connector)
+        self._turn = LockFile(self._path.with_name(f".{self._path.name}.semel"))
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    @property
+    def where(self) -> str:
+        return f"DuckDB in {self._path}"
+
+    @property
+    def _session(self) -> duckdb.DuckDBPyConnection:
+        assert self._connection is not None
+        return self._connection
+
+    def _begin(self, reading: bool) -> None:
+        check_directory(self._path)
+        if reading and not self._path.exists():
+            raise ServiceError(f"{self.where}: there is no such file. Has the connector run?")
+        if not self._turn.acquire(shared=False, timeout=self._patience):
+            raise TransientError(f"{self.where}: the file is in use{holder(self._turn.path)}")
+        self._connection = self._open()
+        self._session.execute("SET TimeZone = 'UTC'")
+        self._session.execute("BEGIN")
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return duckdb.connect(str(self._path))
+            except (duckdb.IOException, duckdb.ConnectionException):  # somebody else has it open
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _commit(self) -> None:
+        self._session.execute("COMMIT")
+        self.close_file()
+
+    def _roll_back(self) -> None:
+        self.close_file()
+
+    def close_file(self) -> None:
+        """Let others have the file; what is not committed is dropped."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(duckdb.Error):
+                connection.close()
+        self._turn.release()
+
+    def _translated(self, error: BaseException) -> Exception | None:
+        if not isinstance(error, duckdb.Error):
+            return None
+        text = f"{self.where}: {str(error).partition('LINE 1')[0].strip()}"
+        if isinstance(error, _REFUSALS):
+            return DataRefused(text)
+        if isinstance(error, _SCHEMA):
+            return SchemaChanged(text)
+        if isinstance(error, (*_PASSING, duckdb.ConnectionException)):
+            return TransientError(text)
+        return ServiceError(text)
+
+    def execute(self, sql: str) -> None:
+        self._session.execute(sql)
+
+    def query(self, sql: str) -> pa.Table:
+        return self._session.sql(sql).to_arrow_table()
+
+    def close(self) -> None:
+        self.close_file()
+        self._run.release()
+
+    def insert(self, target: Name, rows: pa.Table) -> None:
+        names = listed(rows.column_names)
+        with self.staged(target, rows) as stage:
+            self.execute(f"INSERT INTO {target.quoted} ({names}) SELECT {names} FROM {stage}")
+
+    @contextmanager
+    def staged(self, _target: Name, rows: pa.Table) -> Iterator[str]:
+        self._session.register(STAGE, rows)
+        yield STAGE
+        self._session.unregister(STAGE)
+
+    def delete(self, target: Name, keys: pa.Table) -> None:
+        with self.staged(target, keys) as stage:
+            self.execute(
+                f"DELETE FROM {target.quoted} AS t USING {stage} AS s "
+                f"WHERE {same(keys.column_names)}"
+            )
+
+    def find(self, name: Name) -> Table | None:
+        schema = literal(name.schema) if name.schema else "current_schema()"
+        mine = (
+            "WHERE database_name = current_database() AND table_name = "
+            f"{literal(name.table)} AND schema_name = {schema}"
+        )
+        rows = self.query(
+            f"SELECT column_name, data_type, column_default FROM duckdb_columns() {mine} "
+            "ORDER BY column_index"
+        ).to_pylist()
+        if not rows:
+            return None
+        kinds = self.query(f"SELECT * FROM {name.quoted} LIMIT 0").schema
+        indexes = self.query(
+            f"SELECT expressions AS columns FROM duckdb_indexes() {mine} AND is_unique"
+        )
+        keys = self.query(
+            "SELECT constraint_column_names AS columns FROM duckdb_constraints() "
+            f"{mine} AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
+        )
+        columns = {
+            r["column_name"]: column(
+                r["column_name"],
+                r["data_type"],
+                _asked(r["data_type"], kinds.field(r["column_name"]).type),
+                has_default=r["column_default"] is not None,
+            )
+            for r in rows
+        }
+        unique = [frozenset(k["columns"]) for k in keys.to_pylist()]
+        for index in indexes.to_pylist():  # "[a, b]"; an expression is no column's name
+            names = frozenset(n.strip("\"'") for n in index["columns"].strip("[]").split(", "))
+            unique += [names] if names <= columns.keys() else []
+        return table(name, columns, unique)
+
+    def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
+        if pa.types.is_dictionary(kind):
+            return self.column_type(kind.value_type)
+        if pa.types.is_decimal(kind):
+            return f"DECIMAL({min(38, kind.precision)}, {min(38, kind.scale)})"
+        if pa.types.is_timestamp(kind):
+            return "TIMESTAMPTZ" if kind.tz else "TIMESTAMP"
+        for matches, name in _NEW:
+            if matches(kind):
+                return name
+        return "VARCHAR" if in_key else "JSON"
+
+    def claim(self) -> None:
+        check_directory(self._path)
+        self._run.claim()
+
+    def alone(self) -> AbstractContextManager[bool]:
+        check_directory(self._path)
+        return self._run.alone()
+
+
+_NEW = (
+    (pa.types.is_int8, "TINYINT"),
+    (pa.types.is_int16, "SMALLINT"),
+    (pa.types.is_int32, "INTEGER"),
+    (pa.types.is_uint8, "UTINYINT"),
+    (pa.types.is_uint16, "USMALLINT"),
+    (pa.types.is_uint32, "UINTEGER"),
+    (pa.types.is_uint64, "UBIGINT"),
+    (pa.types.is_integer, "BIGINT"),
+    (pa.types.is_boolean, "BOOLEAN"),
+    (pa.types.is_float64, "DOUBLE"),
+    (pa.types.is_floating, "FLOAT"),
+    (is_text, "VARCHAR"),
+    (pa.types.is_null, "VARCHAR"),
+    (is_binary, "BLOB"),
+    (pa.types.is_date, "DATE"),
+    (pa.types.is_time, "TIME"),
+)
+
+
+def _asked(type_: str, arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(arrow):
+        return pa.string()
+    return _ARROW.get(type_, arrow)
+
+
+class DuckdbSink(SqlSink):
+    """Rows and positions in one transaction of a DuckDB file."""
+
+    section = DuckdbConfig
+    dialect_class = Duckdb

@@ -1,0 +1,118 @@
+"""What databases in a file share: finding the file, and locks beside it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from semel.errors import ConfigError, ServiceError, TransientError
+
+_PAUSE = 0.005
+
+
+def database_path(url: str, system: str) -> Path:
+    """The file that ``jdbc:SYSTEM:PATH``, ``SYSTEM:///PATH`` or ``SYSTEM:PATH`` names.
+
+    Raises:
+        ConfigError: another system's URL, or no file.
+    """
+    scheme, _, rest = url.strip().removeprefix("jdbc:").partition(":")
+    path = rest.partition("?")[0].removeprefix("//")
+    if scheme != system or not path or path.strip("/") == ":memory:":
+        raise ConfigError(
+            f"connection.url does not name a {system} file. Set jdbc:{system}:/path/to/file"
+        )
+    return Path(path).absolute()
+
+
+def check_directory(path: Path) -> None:
+    """Raises ConfigError where the file can never be made."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"connection.url: the directory {path.parent} does not exist. Create it")
+
+
+class LockFile:
+    """A lock of the whole file system's, which ends with the process that holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def acquire(self, *, shared: bool, timeout: float) -> bool:
+        """Take the lock, waiting for it; False if that takes too long."""
+        if self._file is None:
+            try:
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                raise ServiceError(f"cannot open the lock file {self.path}: {error}") from None
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.flock(self._file, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(_PAUSE)
+            else:
+                return True
+
+    def release(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            os.close(file)
+
+
+class RunLock:
+    """Held, shared, by each run of a connector that writes into a file."""
+
+    def __init__(self, database: Path, connector: str) -> None:
+        name = hashlib.blake2s(connector.encode(), digest_size=6).hexdigest()
+        self._path = database.with_name(f".{database.name}.semel-{name}")
+        self._held = LockFile(self._path)
+
+    def claim(self) -> None:
+        # A change of positions holds it for a moment.
+        if not self._held.acquire(shared=True, timeout=10):
+            raise TransientError(f"{self._path} is locked: positions are being changed")
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether no run is alive; none can begin meanwhile."""
+        lock = LockFile(self._path)
+        try:
+            yield lock.acquire(shared=False, timeout=0)
+        finally:
+            lock.release()
+
+    def release(self) -> None:
+        self._held.release()
+
+
+def holder(*paths: Path) -> str:
+    """Who holds a lock for writing on one of these files, for a message."""
+    inodes = set()
+    for path in paths:
+        try:
+            inodes.add(path.stat().st_ino)
+        except OSError:
+            continue
+    try:
+        held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return ""
+    found = {
+        int(h[4])
+        for h in held
+        if len(h) > 5
+        and h[1] != "->"
+        and h[3] == "WRITE"
+        and int(h[5].rsplit(":", 1)[-1]) in inodes
+    } - {os.getpid(), 0, -1}  # 0 and -1: of another namespace
+    names = ", ".join(map(str, sorted(found)))
+    return f" (held by process {names}: end it if it is frozen)" if names else ""

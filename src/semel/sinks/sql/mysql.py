@@ -1,0 +1,413 @@
+"""MariaDB and MySQL: LOAD DATA for inserts, multi-row INSERT for upserts, InnoDB only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+
+from semel.errors import ConfigError, ServiceError, TransientError
+from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.postgresql.connection import literal, quote
+from semel.sinks.postgresql.tables import Name, Table
+from semel.sinks.postgresql.types import is_binary
+from semel.sinks.sql import mysql_text
+from semel.sinks.sql.dialect import (
+    STAGE,
+    DataRefused,
+    Dialect,
+    SchemaChanged,
+    installed,
+    listed,
+    same,
+    table,
+)
+from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
+from semel.sinks.sql.mysql_types import column_of, new_type
+from semel.sinks.sql.sink import SqlSink
+
+_MODE = (
+    "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"
+    "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+)
+_REFUSED = {
+    *(1048, 1062, 1264, 1265, 1292, 1364, 1366, 1367, 1406, 1411, 1416, 1451, 1452, 1526, 1586),
+    *(1644, 1690, 3140, 3141, 3819, 4025),
+}
+_SCHEMA = {1054, 1136, 1146, 1051, 1091}
+_PASSING = {
+    *(1050, 1060),  # another task has made the same table or column
+    *(1020, 1021, 1040, 1053, 1114, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1290, 1317),
+    *(1792, 1836, 1927, 1969, 2002, 2003, 2006, 2013, 2014, 2055, 3024, 4031),
+}
+_LONG = 31_536_000  # the most there is: a run that is idle must not lose its claim
+_SLOTS = 8
+"""Runs of one connector that can be told to be alive: locks of MySQL's are never shared."""
+_DEPRECATED = 1287
+
+
+class Mysql(Dialect):
+    """See :class:`~semel.sinks.sql.dialect.Dialect`."""
+
+    row_lock = "FOR UPDATE"
+
+    def __init__(self, config: JdbcConfig, connector: str) -> None:
+        assert isinstance(config, MysqlConfig)
+        self.system, self._arguments = connect_arguments(config)
+        self._idle = config.idle_timeout_ms // 1000
+        self._connector = connector
+        self._connection: Any = None
+        self._mariadb = True
+        self._packet = 1 << 20
+        self._claimed = False
+        self._loads = True
+
+    @property
+    def where(self) -> str:
+        return "{system} at {host}:{port}/{database}".format(system=self.system, **self._arguments)
+
+    # Sessions
+
+    def _open(self) -> Any:
+        try:
+            import pymysql
+        except ImportError as error:
+            raise installed(error, "mysql") from None
+        connection = pymysql.connect(
+            charset="utf8mb4",
+            autocommit=True,
+            local_infile=True,
+            connect_timeout=10,
+            **self._arguments,
+        )
+        connection._local_infile = False  # or a server could ask for any file, at any time
+        try:
+            self._mariadb = "mariadb" in connection.get_server_info().lower()
+            for setting in (
+                f"sql_mode = '{_MODE}'",
+                "time_zone = '+00:00'",
+                "SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",  # locks only what it finds
+                "sql_notes = 1",
+                f"SESSION wait_timeout = {_LONG}",
+                f"SESSION net_read_timeout = {self._idle}",  # a process frozen in mid-sentence
+                # A frozen process must not hold the ledger's rows for ever: the server ends its
+                # transaction, and the new owner of its partitions goes on.
+                *([f"idle_transaction_timeout = {self._idle}"] if self._mariadb else []),
+            ):
+                connection.query(f"SET {setting}")
+            self._packet = int(_answer(connection, "SELECT @@max_allowed_packet"))
+            if self._claimed:
+                self._take_slot(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _begin(self, reading: bool) -> None:
+        begin = "START TRANSACTION"
+        if reading:
+            begin = f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; {begin}"
+            begin += " WITH CONSISTENT SNAPSHOT, READ ONLY"
+        fresh = self._connection is None
+        if fresh:
+            self._connection = self._open()
+        try:
+            self._start(begin)
+        except Exception as error:
+            if fresh or not isinstance(self._translated(error), TransientError):
+                raise
+            self.close_session()  # it was lost while nothing went on
+            self._connection = self._open()
+            self._start(begin)
+
+    def _start(self, begin: str) -> None:
+        if not self._mariadb:  # which alone has a timeout for transactions
+            self.execute(f"SET SESSION wait_timeout = {self._idle}")
+        for statement in begin.split("; "):
+            self.execute(statement)
+
+    def _commit(self) -> None:
+        self.execute("COMMIT")
+        if not self._mariadb:
+            self.execute(f"SET SESSION wait_timeout = {_LONG}")
+
+    def _roll_back(self) -> None:
+        if self._connection is not None:
+            try:
+                self.execute("ROLLBACK")
+                if not self._mariadb:
+                    self.execute(f"SET SESSION wait_timeout = {_LONG}")
+            except Exception:
+                self.close_session()
+
+    def _translated(self, error: BaseException) -> Exception | None:
+        import pymysql
+
+        if isinstance(error, (OSError, EOFError)):
+            return TransientError(f"{self.where}: {error}")
+        if not isinstance(error, pymysql.err.MySQLError):
+            return None
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        message = error.args[1] if len(error.args) > 1 else str(error)
+        text = f"{self.where}: {message} ({code})"
+        if code in _REFUSED:
+            return DataRefused(text)
+        if code in _SCHEMA:
+            return SchemaChanged(text)
+        if code in _PASSING or (not code and isinstance(error, pymysql.err.InterfaceError)):
+            return TransientError(text)
+        return ServiceError(text)
+
+    def execute(self, sql: str) -> None:
+        self._run(sql.encode())
+
+    def _run(self, sql: bytes) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            if cursor.warning_count:
+                self._judge_warnings()
+
+    def _judge_warnings(self) -> None:
+        """In strict mode bad values are errors; what is only warned of may have been changed."""
+        warnings = self._connection.show_warnings()
+        found = [w for w in warnings if w[1] != _DEPRECATED and w[1] in _REFUSED]
+        if found:
+            raise DataRefused(f"{self.where}: {found[0][2]} ({found[0][1]})")
+
+    def query(self, sql: str) -> pa.Table:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            names = [d[0] for d in cursor.description]
+            columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(names)
+        return pa.table({n: pa.array(v) for n, v in zip(names, columns, strict=True)})
+
+    def close_session(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(Exception):
+                connection.close()
+
+    def close(self) -> None:
+        self._claimed = False
+        self.close_session()
+
+    # Rows
+
+    def insert(self, target: Name, rows: pa.Table) -> None:
+        if self._loads and self._load(target, rows):
+            return
+        self._insert(target, rows, "")
+
+    def _load(self, target: Name, rows: pa.Table) -> bool:
+        """LOAD DATA, which makes warnings of errors: with any of them it is undone."""
+        import pymysql
+
+        names: list[str] = []
+        sets: list[str] = []
+        for field in rows.schema:
+            if is_binary(field.type):
+                names.append(f"@b{len(sets)}")
+                sets.append(f"{quote(field.name)} = UNHEX(@b{len(sets)})")
+            else:
+                names.append(quote(field.name))
+        text = memoryview(mysql_text.lines(rows))
+        file = os.memfd_create("semel", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(file), "wb") as stream:
+                stream.write(text)
+            self.execute("SAVEPOINT semel_load")
+            self._connection._local_infile = True
+            cursor = self._connection.cursor()
+            loaded = cursor.execute(
+                f"LOAD DATA LOCAL INFILE '/proc/self/fd/{file}' INTO TABLE {target.quoted} "
+                "CHARACTER SET utf8mb4 FIELDS TERMINATED BY X'09' ESCAPED BY '\\' "
+                f"LINES TERMINATED BY X'090A' ({', '.join(names)})"
+                + (f" SET {', '.join(sets)}" if sets else "")
+            )
+            if loaded == rows.num_rows and not cursor.warning_count:
+                return True
+        except pymysql.err.MySQLError as error:
+            if error.args[0] not in (1148, 3948, 4166):
+                raise
+            self._loads = False  # local_infile is off
+        finally:
+            self._connection._local_infile = False
+            os.close(file)
+        self.execute("ROLLBACK TO SAVEPOINT semel_load")
+        return False
+
+    def _insert(self, target: Name, rows: pa.Table, end: str) -> None:
+        start = f"INSERT INTO {target.quoted} ({listed(rows.column_names)}) VALUES "
+        room = self._packet - len(start) - len(end) - 1024
+        for piece in mysql_text.values(rows, room):
+            if len(piece) > room:
+                raise DataRefused(
+                    f"{self.where}: a row of {len(piece)} bytes is larger than "
+                    f"max_allowed_packet={self._packet}"
+                )
+            self._run(start.encode() + piece + end.encode())
+
+    def insert_defaults(self, target: Name, count: int) -> None:
+        for _ in range(count):
+            self.execute(f"INSERT INTO {target.quoted} () VALUES ()")
+
+    def upsert(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
+        if len(target.keys) > 1:  # ON DUPLICATE KEY would update the row of another key, too
+            self.update(target.name, rows, key)
+            self._insert_new(target.name, rows, key)
+            return
+        others = [n for n in rows.column_names if n not in key] or [key[0]]
+        if self._mariadb:
+            sets = ", ".join(f"{quote(n)} = VALUES({quote(n)})" for n in others)
+            self._insert(target.name, rows, f" ON DUPLICATE KEY UPDATE {sets}")
+        else:
+            sets = ", ".join(f"{quote(n)} = s.{quote(n)}" for n in others)
+            self._insert(target.name, rows, f" AS s ON DUPLICATE KEY UPDATE {sets}")
+
+    def _insert_new(self, target: Name, rows: pa.Table, key: Sequence[str]) -> None:
+        names = rows.column_names
+        with self.staged(target, rows) as stage:
+            self.execute(
+                f"INSERT INTO {target.quoted} ({listed(names)}) "
+                f"SELECT {', '.join(f's.{quote(n)}' for n in names)} FROM {stage} AS s "
+                f"LEFT JOIN {target.quoted} AS t ON {same(key)} WHERE t.{quote(key[0])} IS NULL"
+            )
+
+    def update(self, target: Name, rows: pa.Table, key: Sequence[str]) -> None:
+        sets = [f"t.{quote(n)} = s.{quote(n)}" for n in rows.column_names if n not in key]
+        if sets:
+            with self.staged(target, rows) as stage:
+                self.execute(
+                    f"UPDATE {target.quoted} AS t JOIN {stage} AS s ON {same(key)} "
+                    f"SET {', '.join(sets)}"
+                )
+
+    def delete(self, target: Name, keys: pa.Table) -> None:
+        with self.staged(target, keys) as stage:
+            self.execute(
+                f"DELETE t FROM {target.quoted} AS t JOIN {stage} AS s ON {same(keys.column_names)}"
+            )
+
+    @contextmanager
+    def staged(self, target: Name, rows: pa.Table) -> Iterator[str]:
+        # Left by a transaction that rolled back: temporary tables are not part of it.
+        self._connection.query(f"DROP TEMPORARY TABLE IF EXISTS {STAGE}")
+        self.execute(
+            f"CREATE TEMPORARY TABLE {STAGE} ENGINE=InnoDB "
+            f"SELECT {listed(rows.column_names)} FROM {target.quoted} WHERE FALSE"
+        )
+        self.insert(Name(None, STAGE), rows)
+        yield STAGE
+        self.execute(f"DROP TEMPORARY TABLE {STAGE}")
+
+    # Tables
+
+    def find(self, name: Name) -> Table | None:
+        schema = literal(name.schema) if name.schema else "DATABASE()"
+        mine = f"WHERE table_schema = {schema} AND table_name = {literal(name.table)}"
+        there = self.query(
+            f"SELECT engine AS engine, table_type AS kind FROM information_schema.tables {mine}"
+        ).to_pylist()
+        if not there:
+            return None
+        if there[0]["engine"] not in ("InnoDB", None):
+            raise ConfigError(
+                f"table {name} has the engine {there[0]['engine']}, which has no transactions. "
+                f"Use InnoDB: ALTER TABLE {name} ENGINE=InnoDB"
+            )
+        columns = self.query(
+            "SELECT column_name AS name, lower(data_type) AS kind, lower(column_type) AS type, "
+            "numeric_precision AS digits, numeric_scale AS scale, column_default AS preset, "
+            f"lower(extra) AS extra FROM information_schema.columns {mine} "
+            "ORDER BY ordinal_position"
+        ).to_pylist()
+        indexes = self.query(
+            "SELECT index_name AS name, column_name AS col, sub_part AS part "
+            f"FROM information_schema.statistics {mine} AND non_unique = 0 "
+            "ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"
+        ).to_pylist()
+        checks = self._json_checks(name, schema)
+        keys: dict[str, list[str | None]] = {}
+        for row in indexes:
+            keys.setdefault(row["name"], []).append(None if row["part"] else row["col"])
+        return table(
+            name,
+            {c["name"]: column_of(c, is_json=c["name"] in checks) for c in columns},
+            [frozenset(n for n in k if n) if all(k) else frozenset() for k in keys.values()],
+        )
+
+    def _json_checks(self, name: Name, schema: str) -> set[str]:
+        """MariaDB's JSON is text with a check of this form."""
+        if not self._mariadb:
+            return set()
+        checks = self.query(
+            "SELECT constraint_name AS name, check_clause AS clause "
+            "FROM information_schema.check_constraints "
+            f"WHERE constraint_schema = {schema} AND table_name = {literal(name.table)}"
+        ).to_pylist()
+        form = 'json_valid("{}")'
+        return {
+            c["name"]
+            for c in checks
+            if c["clause"].lower().replace("`", '"') == form.format(c["name"].lower())
+        }
+
+    def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
+        return new_type(kind, in_key=in_key)
+
+    @property
+    def _options(self) -> str:  # type: ignore[override]
+        # Texts are equal if their characters are: 'a' is not 'A', nor 'a '.
+        collation = "utf8mb4_nopad_bin" if self._mariadb else "utf8mb4_0900_bin"
+        return f" ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation}"
+
+    # The life of a run
+
+    def claim(self) -> None:
+        self._claimed = True
+        self.close_session()  # the next one takes a slot
+        with self.transaction(reading=True):
+            pass
+
+    def _slots(self) -> list[str]:
+        database = self._arguments["database"]
+        name = hashlib.blake2s(
+            f"{database}\0{self._connector}".encode(), digest_size=12
+        ).hexdigest()
+        return [f"semel.{name}.{slot}" for slot in range(_SLOTS)]
+
+    def _take_slot(self, connection: Any) -> None:
+        for slot in self._slots():
+            if _answer(connection, f"SELECT GET_LOCK('{slot}', 0)") == 1:
+                return
+        raise ServiceError(f"{self._connector} runs {_SLOTS} times already")
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        with self.transaction(reading=True):
+            taken = [
+                self.query(f"SELECT GET_LOCK('{slot}', 0) AS got").column("got")[0].as_py() == 1
+                for slot in self._slots()
+            ]
+        try:
+            yield all(taken)
+        finally:
+            self.close_session()  # which releases them
+
+
+def _answer(connection: Any, sql: str) -> Any:
+    """The one value of a query."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone()[0]
+
+
+class MysqlSink(SqlSink):
+    """Rows and positions in one transaction of a MariaDB or MySQL database."""
+
+    section = MysqlConfig
+    dialect_class = Mysql

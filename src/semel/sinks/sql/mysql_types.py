@@ -1,0 +1,98 @@
+"""MySQL's and MariaDB's types and Arrow types, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from semel.sinks.postgresql.types import Column, is_binary, is_text
+from semel.sinks.sql.dialect import column
+
+_KEY_LENGTH = 255  # of four bytes each: an index takes 3072 bytes in all
+
+_ARROW = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "mediumint": pa.int32(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "datetime": pa.timestamp("us"),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "time": pa.time64("us"),
+    "year": pa.int16(),
+    "json": pa.json_(),
+}
+_UNSIGNED = {
+    "tinyint": pa.uint8(),
+    "smallint": pa.uint16(),
+    "mediumint": pa.uint32(),
+    "int": pa.uint32(),
+    "bigint": pa.uint64(),
+}
+_BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
+
+_NEW = (
+    (pa.types.is_int8, "TINYINT"),
+    (pa.types.is_int16, "SMALLINT"),
+    (pa.types.is_int32, "INT"),
+    (pa.types.is_uint8, "TINYINT UNSIGNED"),
+    (pa.types.is_uint16, "SMALLINT UNSIGNED"),
+    (pa.types.is_uint32, "INT UNSIGNED"),
+    (pa.types.is_uint64, "BIGINT UNSIGNED"),
+    (pa.types.is_integer, "BIGINT"),
+    (pa.types.is_boolean, "BOOLEAN"),
+    (pa.types.is_float64, "DOUBLE"),
+    (pa.types.is_floating, "FLOAT"),
+    (pa.types.is_timestamp, "DATETIME(6)"),
+    (pa.types.is_date, "DATE"),
+    (pa.types.is_time, "TIME(6)"),
+)
+
+
+def new_type(kind: pa.DataType, *, in_key: bool) -> str:
+    """The type of a new column. Keys are of bounded length, as indexes demand."""
+    if pa.types.is_dictionary(kind):
+        return new_type(kind.value_type, in_key=in_key)
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({min(65, kind.precision)}, {min(30, kind.scale)})"
+    if is_text(kind) or pa.types.is_null(kind):
+        return f"VARCHAR({_KEY_LENGTH})" if in_key else "LONGTEXT"
+    if is_binary(kind):
+        return f"VARBINARY({_KEY_LENGTH})" if in_key else "LONGBLOB"
+    for matches, name in _NEW:
+        if matches(kind):
+            return name
+    return f"VARCHAR({_KEY_LENGTH})" if in_key else "JSON"
+
+
+def column_of(row: Mapping[str, Any], *, is_json: bool) -> Column:
+    """A column of the catalog's."""
+    kind, type_, stored = row["kind"], row["type"], None
+    if is_json:
+        arrow = pa.json_()
+    elif type_ == "tinyint(1)":  # what BOOLEAN is
+        arrow, stored = pa.bool_(), pa.int8()
+    elif kind == "decimal":
+        precision, scale = int(row["digits"]), int(row["scale"])
+        wide = pa.decimal256 if precision > 38 else pa.decimal128
+        arrow = wide(precision, scale)
+    elif kind in _BINARY:
+        arrow = pa.binary()
+    elif "unsigned" in type_ and kind in _UNSIGNED:
+        arrow = _UNSIGNED[kind]
+    else:
+        arrow = _ARROW.get(kind, pa.string())
+    extra, preset = row["extra"] or "", row["preset"]
+    return column(
+        row["name"],
+        type_,
+        arrow,
+        stored=stored,
+        has_default=preset not in (None, "NULL") or "auto_increment" in extra,
+        generated="generated" in extra and "default_generated" not in extra,
+    )

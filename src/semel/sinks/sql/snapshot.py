@@ -1,0 +1,78 @@
+"""What an audit needs of the database, read at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.errors import ConfigError
+from semel.records import OFFSET, PARTITION, TOPIC
+from semel.sinks.base import Snapshot
+from semel.sinks.postgresql.connection import literal, quote
+from semel.sinks.postgresql.tables import Name, parse_name
+from semel.sinks.sql.dialect import Dialect
+from semel.sinks.sql.ledger import SqlLedger
+
+_PLACE = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
+
+
+def take(
+    dialect: Dialect,
+    ledger: SqlLedger,
+    tables: Mapping[str, Name],
+    provenance: Mapping[str, str],
+    dead_letter_table: str,
+) -> Snapshot:
+    """Read ledger and results inside the open transaction."""
+    records, rows, untraced = {}, {}, {}
+    for topic, name in tables.items():
+        table = dialect.find(name)
+        if table is None:
+            continue
+        missing = [c for c in provenance.values() if c not in table.columns]
+        if missing:
+            raise ConfigError(
+                f"connector {ledger.connector}: provenance=true, but table {name} has no column "
+                f"{missing[0]}. Add it, run the connector with auto.evolve=true, or audit by "
+                "counts with provenance=false"
+            )
+        traced = f"count({quote(provenance[TOPIC])})" if provenance else "count(*)"
+        (counted,) = dialect.query(
+            f"SELECT count(*) AS n, count(*) - {traced} AS untraced FROM {name.quoted}"
+        ).to_pylist()
+        rows[str(name)], untraced[str(name)] = counted["n"], counted["untraced"]
+        if provenance:
+            found = dialect.query(
+                f"SELECT {quote(provenance[PARTITION])} AS {quote('partition')}, "
+                f"{quote(provenance[OFFSET])} AS {quote('offset')} "
+                f"FROM {name.quoted} WHERE {quote(provenance[TOPIC])} = {literal(topic)}"
+            )
+            records[topic] = found.cast(_PLACE)
+    return Snapshot(
+        ledger.entries(),
+        ledger.holes(),
+        records,
+        rows,
+        untraced,
+        {topic: str(name) for topic, name in tables.items()},
+        _dead(dialect, ledger.connector, dead_letter_table),
+    )
+
+
+def _dead(dialect: Dialect, connector: str, table: str) -> dict[str, pa.Table]:
+    if not table:
+        return {}
+    name = parse_name(table, fold=False)
+    if dialect.find(name) is None:
+        return {}
+    found = dialect.query(
+        f"SELECT topic, {quote('partition')}, {quote('offset')} FROM {name.quoted} "
+        f"WHERE connector = {literal(connector)}"
+    )
+    topics = found.column("topic").cast(pa.string())
+    return {
+        topic: found.filter(pc.equal(topics, topic)).select(_PLACE.names).cast(_PLACE)
+        for topic in topics.unique().to_pylist()
+    }

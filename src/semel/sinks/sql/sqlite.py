@@ -1,0 +1,267 @@
+"""SQLite: Arrow goes in by ADBC's bulk ingest; one transaction writes at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from adbc_driver_manager import Error
+
+from semel.config import key
+from semel.errors import ServiceError, TransientError
+from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.postgresql.connection import literal
+from semel.sinks.postgresql.tables import Name, Table
+from semel.sinks.postgresql.types import Column, is_binary, is_text
+from semel.sinks.sql.dialect import (
+    STAGE,
+    DataRefused,
+    Dialect,
+    SchemaChanged,
+    column,
+    installed,
+    listed,
+    table,
+)
+from semel.sinks.sql.files import RunLock, check_directory, database_path, holder
+from semel.sinks.sql.sink import SqlSink
+
+CLASSES = ("sqlite",)
+
+_EXACT_DIGITS = 15
+"""Decimal digits that NUMERIC keeps: it stores numbers as 64 bits."""
+
+
+@dataclass(frozen=True)
+class SqliteConfig(JdbcConfig):
+    """What the sink writes where, and under which key."""
+
+    connector_class: str = key("connector.class", "sqlite")
+    connection_url: str = key("connection.url", doc="jdbc:sqlite:/path/to/file.", secret=True)
+    lock_timeout_ms: int = key(
+        "connection.lock.timeout.ms",
+        10_000,
+        "How long a commit waits for another process to end its own before it is tried again.",
+        at_least=1,
+    )
+
+
+class Sqlite(Dialect):
+    """See :class:`~semel.sinks.sql.dialect.Dialect`."""
+
+    system = "SQLite"
+    has_schemas = False
+
+    def __init__(self, config: JdbcConfig, connector: str) -> None:
+        assert isinstance(config, SqliteConfig)
+        self._config = config
+        self._path = database_path(config.connection_url, "sqlite")
+        self._lock = RunLock(self._path, connector)
+        self._connection: Any = None
+
+    @property
+    def where(self) -> str:
+        return f"SQLite in {self._path}"
+
+    def _open(self) -> Any:
+        try:
+            from adbc_driver_sqlite import dbapi
+        except ImportError as error:
+            raise installed(error, "sqlite") from None
+        check_directory(self._path)
+        connection = dbapi.connect(str(self._path), autocommit=True)
+        for pragma in (
+            f"busy_timeout = {self._config.lock_timeout_ms}",
+            "journal_mode = WAL",
+            "synchronous = FULL",  # a commit stays when the machine loses power
+        ):
+            with connection.cursor() as cursor:
+                cursor.execute(f"PRAGMA {pragma}")
+                cursor.fetchall()
+        return connection
+
+    def _begin(self, reading: bool) -> None:
+        if self._connection is None:
+            if reading and not self._path.exists():
+                raise ServiceError(f"{self.where}: there is no such file. Has the connector run?")
+            self._connection = self._open()
+        self.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+    def _commit(self) -> None:
+        self.execute("COMMIT")
+
+    def _roll_back(self) -> None:
+        if self._connection is not None:
+            with suppress(Error):  # there may be no transaction
+                self.execute("ROLLBACK")
+
+    def _translated(self, error: BaseException) -> Exception | None:
+        if not isinstance(error, Error):
+            return None
+        message = re.sub(r"^.*?(execute|query|prepare)[^:]*: ", "", str(error).splitlines()[0])
+        text = f"{self.where}: {message}"
+        if "constraint failed" in message:
+            return DataRefused(text)
+        if re.search(r"no such (table|column)|has no column|syntax error", message):
+            return SchemaChanged(text)
+        if "is locked" in message:
+            return TransientError(f"{text}{holder(self._path, self._beside('-shm'))}")
+        if re.search(r"disk|schema has changed", message):
+            return TransientError(text)
+        if "failed to execute" in str(error):  # a trigger, in its own words
+            return DataRefused(text)
+        return ServiceError(text)
+
+    def _beside(self, suffix: str) -> Any:
+        return self._path.with_name(self._path.name + suffix)
+
+    def execute(self, sql: str) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.executemany(sql, None)
+
+    def query(self, sql: str) -> pa.Table:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            return cursor.fetch_arrow_table()
+
+    def close(self) -> None:
+        self._lock.release()
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(Error):
+                connection.close()
+
+    def insert(self, target: Name, rows: pa.Table) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.adbc_ingest(target.table, _stored(rows), mode="append")
+
+    @contextmanager
+    def staged(self, _target: Name, rows: pa.Table) -> Iterator[str]:
+        # Columns without types take values as they are.
+        self.execute(f"CREATE TEMPORARY TABLE {STAGE} ({listed(rows.column_names)})")
+        with self._connection.cursor() as cursor:
+            cursor.adbc_ingest(STAGE, _stored(rows), mode="append", temporary=True)
+        yield f"temp.{STAGE}"
+        self.execute(f"DROP TABLE temp.{STAGE}")
+
+    def delete(self, target: Name, keys: pa.Table) -> None:
+        names = listed(keys.column_names)
+        with self.staged(target, keys) as stage:
+            self.execute(
+                f"DELETE FROM {target.quoted} WHERE ({names}) IN (SELECT {names} FROM {stage})"
+            )
+
+    def find(self, name: Name) -> Table | None:
+        at = literal(name.table)
+        rows = self.query(
+            f'SELECT name, type, pk, "notnull", dflt_value, hidden FROM pragma_table_xinfo({at})'
+        ).to_pylist()
+        if not rows:
+            return None
+        keys = [
+            frozenset(r["columns"].split("\x1f"))
+            for r in self.query(
+                "SELECT group_concat(i.name, char(31)) AS columns, "
+                "count(*) = count(i.name) AS plain "
+                f"FROM pragma_index_list({at}) l, pragma_index_info(l.name) i "
+                'WHERE l."unique" AND NOT l.partial GROUP BY l.name'
+            ).to_pylist()
+            if r["plain"]
+        ]
+        primary = frozenset(r["name"] for r in rows if r["pk"])
+        rowid = len(primary) == 1 and any(r["pk"] and r["type"].upper() == "INTEGER" for r in rows)
+        if primary and primary not in keys:
+            keys.insert(0, primary)
+        columns = {
+            r["name"]: _column(
+                r["name"],
+                r["type"],
+                has_default=r["dflt_value"] is not None or (rowid and bool(r["pk"])),
+                generated=r["hidden"] in (2, 3),
+            )
+            for r in rows
+        }
+        return table(name, columns, keys)
+
+    def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
+        if pa.types.is_dictionary(kind):
+            return self.column_type(kind.value_type)
+        if pa.types.is_decimal(kind):
+            exact = kind.precision <= _EXACT_DIGITS
+            return f"DECIMAL({kind.precision}, {kind.scale})" if exact else "TEXT"
+        if pa.types.is_timestamp(kind):
+            return "TIMESTAMPTZ" if kind.tz else "TIMESTAMP"
+        for matches, name in _NEW:
+            if matches(kind):
+                return name
+        return "TEXT" if in_key else "JSON"
+
+    def claim(self) -> None:
+        check_directory(self._path)
+        self._lock.claim()
+
+    def alone(self) -> AbstractContextManager[bool]:
+        check_directory(self._path)
+        return self._lock.alone()
+
+
+_NEW = (
+    (pa.types.is_uint64, "TEXT"),  # beyond 64 bits with a sign
+    (pa.types.is_integer, "BIGINT"),
+    (pa.types.is_boolean, "BOOLEAN"),
+    (pa.types.is_floating, "REAL"),
+    (is_text, "TEXT"),
+    (pa.types.is_null, "TEXT"),
+    (is_binary, "BLOB"),
+    (pa.types.is_date, "DATE"),
+    (pa.types.is_time, "TIME"),
+)
+
+
+def _column(name: str, type_: str, *, has_default: bool, generated: bool) -> Column:
+    """By the rules of SQLite's type affinity, and by the names of the types that it lacks."""
+    stored = None
+    declared = type_.upper()
+    digits = re.search(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", declared)
+    arrow: pa.DataType = pa.float64()
+    if declared == "JSON":
+        arrow = pa.json_()
+    elif declared.startswith("BOOL"):
+        arrow, stored = pa.bool_(), pa.int64()
+    elif "INT" in declared:
+        arrow = pa.int64()
+    elif re.search("CHAR|CLOB|TEXT", declared) or not declared:
+        arrow = pa.string()
+    elif "BLOB" in declared:
+        arrow = pa.binary()
+    elif declared == "DATE":
+        arrow = pa.date32()
+    elif declared.startswith(("TIMESTAMP", "DATETIME")):
+        zoned = "TZ" in declared or "WITH TIME ZONE" in declared
+        arrow = pa.timestamp("us", "UTC" if zoned else None)
+    elif declared.startswith("TIME"):
+        arrow = pa.time64("us")
+    elif digits and not re.search("REAL|FLOA|DOUB", declared):
+        precision = int(digits[1])
+        if precision <= _EXACT_DIGITS:
+            arrow = pa.decimal128(precision, int(digits[2] or 0))
+    return column(name, type_, arrow, stored=stored, has_default=has_default, generated=generated)
+
+
+def _stored(rows: pa.Table) -> pa.Table:
+    """In the types that SQLite has; the others as text."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_temporal(field.type) or pa.types.is_decimal(field.type):
+            rows = rows.set_column(place, field.name, rows.column(place).cast(pa.string()))
+    return rows
+
+
+class SqliteSink(SqlSink):
+    """Rows and positions in one transaction of a SQLite file."""
+
+    section = SqliteConfig
+    dialect_class = Sqlite

@@ -1,0 +1,213 @@
+"""Exactly once into SQLite, DuckDB and MariaDB: killed, frozen and doubled at every moment."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel import failpoints
+from semel.audit import audit
+from semel.embedded import Kafka
+from semel.errors import ConfigError, Fenced
+from semel.ledger import TopicPartition
+from semel.run import plan
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Config, Configure, Start
+from tests.engine.harness import (
+    LocalSpark,
+    assert_nothing_lost_nothing_twice,
+    caught_up,
+    ids,
+    name,
+    records,
+    sql,
+    wait_until,
+)
+from tests.engine.test_delivery import DELIVERIES, UPSERT
+
+pytestmark = pytest.mark.integration
+
+COUNT = 600
+MYSQL_TIMEOUT = {"connection.idle.in.transaction.timeout.ms": 1000}
+
+
+@pytest.fixture
+def configure(kafka: Kafka, sql_url: str) -> Configure:
+    """A connector from the session's Kafka to a new database of each system."""
+
+    def make(topics: str, keys: dict[str, Any] | None = None) -> Config:
+        config = {
+            "name": name(),
+            "connector.class": sql_url.split(":")[1],
+            "topics": topics,
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "connection.url": sql_url,
+            "auto.create": "true",
+            "provenance": "true",
+            "value.converter.schemas.enable": "false",
+            "retry.backoff.ms": "200",
+            **(keys or {}),
+        }
+        return {k: str(v) for k, v in config.items()}
+
+    return make
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_killed_at_every_place(
+    delivery: str, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+) -> None:
+    """One run that dies at each place once; each guarantee holds what it promises."""
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = configure(source, {"consumer.override.max.poll.records": 20, **DELIVERIES[delivery]})
+    places = [p for p in failpoints.PLACES if delivery != "transactional" or p != "deliver.between"]
+    for place in places:
+        failpoints.arm(points, place, "kill-worker", skip=1)
+    spark = LocalSpark(points)
+    caught_up(config, spark=spark)
+    fired = (points / "fired.log").read_text().splitlines()
+    assert {line.split()[0] for line in fired} == set(places)
+    assert spark.attempts[0] == len(places)
+    if DELIVERIES[delivery]["delivery"] == "exactly-once":
+        assert_nothing_lost_nothing_twice(config, range(COUNT))
+        return
+    seen = collections.Counter(ids(config["connection.url"], source))
+    report = audit(config)
+    assert report.kept
+    lost, repeated = COUNT - len(seen), seen.total() - len(seen)
+    assert (report.lost, report.duplicated) == (lost, repeated)
+    if delivery == "at-most-once":
+        assert repeated == 0
+        assert lost > 0
+    else:
+        assert lost == 0
+        assert repeated > 0
+
+
+def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(500))
+    config = configure(
+        source,
+        {
+            "consumer.override.max.poll.records": 20,
+            "consumer.override.heartbeat.interval.ms": 300,
+        },
+    )
+    first = start(config)
+    first.until(lambda p: p.rows > 0)
+    sink = plan(config).sink
+    with pytest.raises(ConfigError, match="is running: stop it"):
+        sink.set_positions({TopicPartition(source, 0): 0})
+    sink.close()
+    second = start(config)
+    wait_until(lambda: not (first.alive and second.alive))
+    loser, winner = (first, second) if not first.alive else (second, first)
+    with pytest.raises(Fenced, match="another run of this connector has taken its place"):
+        loser.wait()
+    produce(source, records(100, start=500))
+    winner.until(lambda p: sum(p.positions.values()) >= 600)
+    winner.stop()
+    assert_nothing_lost_nothing_twice(config, range(600))
+
+
+@pytest.mark.parametrize("place", ["task.after_convert", "sink.before_commit"])
+def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothing_twice(
+    place: str,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    points: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(400))
+    keys: dict[str, Any] = {
+        "tasks.max": 2,
+        "max.retries": 100,
+        "consumer.override.max.poll.records": 20,
+        "consumer.override.session.timeout.ms": 1500,
+        "consumer.override.heartbeat.interval.ms": 300,
+    }
+    config = configure(source, keys)
+    in_a_file = config["connector.class"] != "mariadb"
+    config |= {"connection.lock.timeout.ms": "200"} if in_a_file else MYSQL_TIMEOUT
+    config = {k: str(v) for k, v in config.items()}
+    failpoints.arm(points, place, "freeze", skip=3)
+    running = start(config, spark=LocalSpark(points))
+    wait_until((points / "fired.log").exists)
+    frozen = int((points / "fired.log").read_text().split()[-1])
+    # If it holds a file, who does is told, and the others wait for it.
+    waits = f"held by process {frozen}"
+    running.until(
+        lambda p: sum(p.positions.values()) >= 400 or (in_a_file and waits in caplog.text)
+    )
+    if in_a_file and place == "sink.before_commit":
+        assert waits in caplog.text
+    assert running.alive
+    os.kill(frozen, signal.SIGCONT)
+    failpoints.thaw(points, frozen)
+    produce(source, records(200, start=400))
+    running.until(lambda p: sum(p.positions.values()) >= 600)
+    running.stop()
+    assert_nothing_lost_nothing_twice(config, range(600))
+
+
+def test_bad_records_go_to_the_table_of_dead_letters_and_the_audit_counts_them(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    good = records(100)
+    bad = [b"{", json.dumps({"id": 7, "text": "again"}).encode()]
+    produce(source, [*good[:50], *bad, *good[50:]])
+    keys = {
+        "pk.mode": "record_value",
+        "pk.fields": "id",
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.table": "letters",
+    }
+    config = configure(source, keys)
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(100))
+    found = sql(config["connection.url"], 'SELECT "offset", value, stage FROM letters ORDER BY 1')
+    assert [(o, bytes(v)) for o, v, _ in found] == [(50, bad[0]), (51, bad[1])]
+    assert [s for _, _, s in found] == ["VALUE_CONVERTER", "TASK_PUT"]
+
+
+def test_without_provenance_the_audit_goes_by_counts(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(100))
+    config = configure(source, {"provenance": "false"})
+    caught_up(config)
+    report = assert_nothing_lost_nothing_twice(config, range(100))
+    assert not report.exact
+    sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id < 3')
+    assert audit(config).lost == 3
+
+
+def test_upserts_and_tombstones_end_as_the_last_change_of_each_key(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic(partitions=2)
+    values = [json.dumps({"v": i}).encode() for i in range(60)]
+    keys = [f"k{i % 20}" for i in range(60)]
+    produce(source, [*values, None, None], keys=[*keys, "k3", "k4"])
+    upsert = {**UPSERT, "pk.mode": "record_key", "delete.enabled": "true"}
+    config = configure(source, {**upsert, "consumer.override.max.poll.records": 7})
+    caught_up(config)
+    found = dict(sql(config["connection.url"], f'SELECT id, v FROM "{source}"'))
+    assert found == {f"k{i}": 40 + i for i in range(20) if i not in (3, 4)}
+    report = audit(config)
+    assert report.exact and report.kept

@@ -1,0 +1,173 @@
+"""What only MariaDB does."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.config import ConnectorConfig, read
+from semel.errors import ConfigError, TransientError
+from semel.ledger import Outcome, TopicPartition
+from semel.records import Commit, RowsRejected
+from semel.sinks.sql.mysql import MysqlSink
+from tests.mariadb import MariaDB
+from tests.sinks.target import advance, records
+
+T0 = TopicPartition("t", 0)
+
+
+class Target:
+    """A database, sinks for it, and SQL."""
+
+    def __init__(self, server: MariaDB, name: str) -> None:
+        self.server = server
+        self.name = name
+        self.sinks: list[MysqlSink] = []
+
+    def sink(self, **keys: str) -> MysqlSink:
+        raw = {
+            "name": "c",
+            "connector.class": "mariadb",
+            "bootstrap.servers": "nowhere:9092",
+            "topics": "t",
+            "connection.url": self.server.url(self.name),
+            "auto.create": "true",
+            **{k.replace("_", "."): v for k, v in keys.items()},
+        }
+        self.sinks.append(MysqlSink(read(ConnectorConfig, raw), raw))
+        self.sinks[-1].prepare(["t"])
+        return self.sinks[-1]
+
+    def execute(self, *statements: str) -> list[Any]:
+        return self.server.execute(*statements, database=self.name)
+
+
+@pytest.fixture
+def target(mariadb: MariaDB) -> Iterator[Target]:
+    made = Target(mariadb, f"test_{uuid.uuid4().hex[:8]}")
+    mariadb.execute(f"CREATE DATABASE {made.name}")
+    yield made
+    for sink in made.sinks:
+        sink.close()
+    mariadb.execute(f"DROP DATABASE {made.name}")
+
+
+def put(sink: MysqlSink, values: Any) -> None:
+    sink.write(Commit([records(values)]))
+
+
+def test_a_port_that_is_none_is_a_mistake_of_the_configuration(target: Target) -> None:
+    with pytest.raises(ConfigError, match="with one host"):
+        target.sink(connection_url="jdbc:mysql://one:3306,two:3306/d")
+
+
+def test_tables_without_transactions_are_refused(target: Target) -> None:
+    target.execute("CREATE TABLE t (id int) ENGINE=MyISAM")
+    with pytest.raises(ConfigError, match="MyISAM, which has no transactions"):
+        target.sink()
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("tinyint", [1, 128]),
+        ("int unsigned", [1, -1]),
+        ("varchar(3)", ["abc", "abcd"]),
+        ("varchar(3)", ["abc", "abc "]),
+        ("decimal(4,2)", ["1.25", "1.255"]),
+        ("date", ["2024-01-01", "2024-02-30"]),
+        ("datetime", ["2024-01-01T00:00:00", "nonsense"]),
+        ("enum('a','b')", ["a", "c"]),
+        ("json", ["[1]", "[1"]),
+        ("int check (v < 5)", [1, 7]),
+        ("int not null", [1, None]),
+        ("double", [1.5, float("nan")]),
+        ("varchar(9) character set latin1", ["a", "\u20ac\u4e2d"]),
+    ],
+)
+@pytest.mark.parametrize("mode", ["insert", "upsert", "update"])
+def test_a_value_that_does_not_fit_is_refused_and_nothing_is_changed_in_silence(
+    mode: str, type_: str, values: list[Any], target: Target
+) -> None:
+    target.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {type_})")
+    sink = target.sink(insert_mode=mode, pk_mode="record_value", pk_fields="id")
+    if mode == "update":
+        start = target.sink(insert_mode="upsert", pk_mode="record_value", pk_fields="id")
+        put(start, {"id": pa.array([0, 1]), "v": pa.array([values[0]] * 2)})
+    with pytest.raises(RowsRejected) as rejection:
+        put(sink, {"id": pa.array([0, 1]), "v": pa.array(values)})
+    assert [r.offset for r in rejection.value.rejected] == [1]
+    put(sink, {"id": pa.array([0]), "v": pa.array(values[:1])})
+
+
+def test_rows_are_inserted_where_the_server_takes_no_files(target: Target) -> None:
+    target.execute("SET GLOBAL local_infile = 0")
+    try:
+        sink = target.sink()
+        for i in range(3):
+            put(sink, [{"id": i, "v": "it's \\"}])
+        assert not sink._dialect._loads  # type: ignore[attr-defined]
+    finally:
+        target.execute("SET GLOBAL local_infile = 1")
+    assert target.execute("SELECT id, v FROM t") == [(i, "it's \\") for i in range(3)]
+
+
+def test_the_server_gets_no_file_but_rows(target: Target) -> None:
+    sink = target.sink()
+    put(sink, [{"v": "x"}])
+    with pytest.raises(RuntimeError, match="local_infile"), sink._dialect.transaction():
+        sink._dialect.execute("LOAD DATA LOCAL INFILE '/etc/hostname' INTO TABLE t")
+    put(sink, [{"v": "y"}])
+    assert target.execute("SELECT v FROM t ORDER BY v") == [("x",), ("y",)]
+
+
+def test_numbers_that_the_server_gives_out_are_not_given_for_zero(target: Target) -> None:
+    target.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, v int)")
+    put(target.sink(), [{"id": 0, "v": 1}, {"id": None, "v": 2}])
+    assert target.execute("SELECT id, v FROM t ORDER BY id") == [(0, 1), (1, 2)]
+
+
+def test_a_session_that_the_server_has_ended_between_commits_is_not_noticed(
+    target: Target,
+) -> None:
+    sink = target.sink()
+    sink.claim()
+    put(sink, [{"id": 1}])
+    for (session,) in target.execute(
+        f"SELECT id FROM information_schema.processlist WHERE db = '{target.name}' "
+        "AND id <> CONNECTION_ID()"
+    ):
+        target.execute(f"KILL {session}")
+    put(sink, [{"id": 2}])
+    assert target.execute("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
+    with pytest.raises(ConfigError, match="is running"):
+        target.sink().set_positions(None)
+
+
+def test_a_writer_that_waits_for_the_ledger_finds_that_it_has_lost(target: Target) -> None:
+    first, second = target.sink(), target.sink()
+    first.start({T0: 0})
+    commit = Commit([records([{"id": 1}])])
+    with first._dialect.transaction():
+        first._ledger.advance([advance(0, 1)])
+        with second._dialect.transaction():
+            second._dialect.execute("SET innodb_lock_wait_timeout = 1")
+        with pytest.raises(TransientError, match="1205"):
+            second.commit([advance(0, 1)], commit)
+    assert second.commit([advance(0, 1)], commit) is Outcome.REPLAYED
+
+
+def test_the_server_ends_a_transaction_that_is_idle_for_too_long(target: Target) -> None:
+    frozen = target.sink(connection_idle_in_transaction_timeout_ms="1000")
+    other = target.sink()
+    frozen.start({T0: 0})
+    with pytest.raises(TransientError):  # noqa: SIM117
+        with frozen._dialect.transaction():
+            frozen._ledger.advance([advance(0, 1)])
+            # waits for the row until the server has ended the transaction that holds it
+            assert other.commit([advance(0, 2)], Commit([])) is Outcome.APPLIED
+    assert [e.position for e in frozen.entries()] == [2]

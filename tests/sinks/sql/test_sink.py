@@ -1,0 +1,363 @@
+"""What every SQL database keeps: the ledger rule, ways of writing, tables, bad rows."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.errors import ConfigError, LedgerConflict, ServiceError
+from semel.ledger import OffsetRange, Outcome, TopicPartition
+from semel.records import Commit, DeadLetter, RowsRejected
+from semel.sinks.sql.sink import SqlSink
+from tests.sinks.sql.conftest import MakeSink, Query
+from tests.sinks.target import advance, changes, records
+
+T0 = TopicPartition("t", 0)
+UPSERT = {"insert_mode": "upsert", "pk_mode": "record_key", "pk_fields": "k"}
+
+
+def put(sink: SqlSink, *batches: Any) -> None:
+    sink.prepare([])
+    sink.write(Commit(batches))
+
+
+def started(sink: SqlSink) -> SqlSink:
+    sink.prepare(["t"])
+    assert sink.start({T0: 0}) == {T0: 0}
+    return sink
+
+
+# The ledger
+
+
+def test_rows_and_position_are_committed_together_and_a_replay_changes_nothing(
+    make: MakeSink, query: Query
+) -> None:
+    sink = started(make())
+    commit = Commit([records([{"id": 1}, {"id": 2}])])
+    assert sink.commit([advance(0, 2)], commit) is Outcome.APPLIED
+    assert sink.commit([advance(0, 2)], commit) is Outcome.REPLAYED
+    assert query("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
+    (entry,) = sink.entries()
+    assert (entry.position, entry.records_read, entry.rows_written) == (2, 2, 2)
+    assert datetime.datetime.fromisoformat(entry.updated_at).year > 2000
+
+
+@pytest.mark.parametrize("span", [(1, 3), (3, 4)])
+def test_a_gap_or_an_overlap_writes_nothing(
+    span: tuple[int, int], make: MakeSink, query: Query
+) -> None:
+    sink = started(make())
+    sink.commit([advance(0, 2)], Commit([records([{"id": 1}, {"id": 2}])]))
+    with pytest.raises(LedgerConflict, match="the ledger stands at 2 for t-0"):
+        sink.commit([advance(*span)], Commit([records([{"id": 3}])]))
+    assert query("SELECT count(*) FROM t") == [(2,)]
+
+
+def test_a_batch_is_applied_as_a_whole_or_conflicts(make: MakeSink, query: Query) -> None:
+    sink = make()
+    sink.prepare(["t"])
+    sink.start({T0: 0, TopicPartition("t", 1): 5})
+    sink.commit([advance(0, 2)], Commit([records([{"id": 1}, {"id": 2}])]))
+    with pytest.raises(LedgerConflict):
+        sink.commit([advance(0, 2), advance(5, 6, partition=1)], Commit([records([{"id": 3}])]))
+    assert [e.position for e in sink.entries()] == [2, 5]
+    assert query("SELECT count(*) FROM t") == [(2,)]
+
+
+def test_first_positions_are_inserted_once(make: MakeSink) -> None:
+    sink = started(make())
+    assert sink.start({T0: 9, TopicPartition("t", 1): 4}) == {T0: 0, TopicPartition("t", 1): 4}
+    assert make("another").entries() == []
+
+
+def test_holes_are_recorded_with_the_position(make: MakeSink) -> None:
+    sink = started(make())
+    sink.commit([advance(0, 7, lost=7)], Commit([]))
+    assert list(sink.snapshot([]).holes) == [OffsetRange("t", 0, 0, 7)]
+    assert sink.entries()[0].records_lost == 7
+
+
+def test_a_guarded_write_obeys_the_rule_without_moving_the_position(
+    make: MakeSink, query: Query
+) -> None:
+    sink = started(make(**UPSERT))
+    rows = records([{"v": 1}], keys=["a"])
+    assert sink.write(Commit([rows]), [advance(0, 1)]) is Outcome.APPLIED
+    assert sink.advance([advance(0, 1)]) is Outcome.APPLIED
+    assert sink.write(Commit([rows]), [advance(0, 1)]) is Outcome.REPLAYED
+    with pytest.raises(LedgerConflict):
+        sink.write(Commit([records([{"v": 0}], keys=["a"])]), [advance(4, 5)])
+    assert query("SELECT v FROM t") == [(1,)]
+
+
+def test_positions_are_changed_by_hand_only_while_no_run_is_alive(make: MakeSink) -> None:
+    run, other = started(make()), make()
+    run.claim()
+    with pytest.raises(ConfigError, match="connector c is running: stop it"):
+        other.set_positions({T0: 3})
+    make("d").set_positions({T0: 1})
+    run.close()
+    other.set_positions({T0: 3})
+    assert [e.position for e in other.entries()] == [3]
+    other.set_positions(None)
+    assert other.entries() == []
+
+
+def test_two_runs_may_be_alive_at_once(make: MakeSink) -> None:
+    first, second = started(make()), make()
+    first.claim()
+    second.claim()
+    first.close()
+    with pytest.raises(ConfigError, match="is running"):
+        make().set_positions(None)
+    assert second.entries()
+
+
+# Writing
+
+
+def test_upserts_end_as_the_last_change_of_each_key(make: MakeSink, query: Query) -> None:
+    sink = make(**UPSERT, delete_enabled="true")
+    put(
+        sink,
+        changes(("a", {"v": 1}), ("A", {"v": 2}), ("a", {"v": 3}), ("b", {"v": 4}), ("b", None)),
+    )
+    assert query("SELECT k, v FROM t ORDER BY v") == [("A", 2), ("a", 3)]
+    put(sink, changes(("a", None), ("a", {"v": 9}), ("A", None), ("c", {"v": 7})))
+    assert query("SELECT k, v FROM t ORDER BY v") == [("c", 7), ("a", 9)]
+
+
+def test_keys_of_spaces_and_of_other_letters_are_keys_of_their_own(
+    make: MakeSink, query: Query
+) -> None:
+    keys = ["a", "a ", "á", "A", "", "'", '"', "\\", "a\tb\n"]
+    sink = make(**UPSERT)
+    put(sink, records([{"v": i} for i in range(len(keys))], keys=keys))
+    put(sink, records([{"v": 10 + i} for i in range(len(keys))], keys=keys))
+    assert query("SELECT k FROM t ORDER BY v") == [(k,) for k in keys]
+
+
+def test_updates_change_what_is_there_and_insert_nothing(make: MakeSink, query: Query) -> None:
+    put(make(**UPSERT), records([{"v": 1, "w": 1}], keys=["a"]))
+    put(make(**{**UPSERT, "insert_mode": "update"}), records([{"v": 2}, {"v": 2}], keys=["a", "b"]))
+    assert query("SELECT k, v, w FROM t") == [("a", 2, 1)]
+
+
+def test_a_null_in_a_column_with_a_default_means_not_given(make: MakeSink, query: Query) -> None:
+    query("CREATE TABLE t (id int, v varchar(9) DEFAULT 'new')")
+    put(make(), records([{"id": 1, "v": None}, {"id": 2, "v": "x"}]))
+    assert sorted(query("SELECT id, v FROM t")) == [(1, "new"), (2, "x")]
+
+
+def test_a_commit_larger_than_a_packet_goes_in_pieces(make: MakeSink, query: Query) -> None:
+    sink = make(**UPSERT)
+    values = [{"v": str(i) * 300_000} for i in range(100)]
+    put(sink, records(values, keys=[str(i) for i in range(100)]))
+    assert query("SELECT count(*), sum(length(v)) FROM t") == [(100, 10 * 300_000 + 90 * 600_000)]
+
+
+# Types
+
+MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 123456)
+VALUES = {
+    "i": pa.array([-(2**63), None], pa.int64()),
+    "f": pa.array([0.1, None], pa.float64()),
+    "d": pa.array([decimal.Decimal("-12345678901234567890.123"), None], pa.decimal128(38, 3)),
+    "e": pa.array([decimal.Decimal("1.10"), None], pa.decimal128(10, 2)),
+    "b": pa.array([True, None], pa.bool_()),
+    "s": pa.array(['it\'s \\N "ü" \t\n\x1a', None], pa.string()),
+    "x": pa.array([bytes(range(256)), None], pa.binary()),
+    "y": pa.array([datetime.date(2024, 2, 29), None], pa.date32()),
+    "z": pa.array([MOMENT, None], pa.timestamp("us")),
+    "u": pa.array([MOMENT, None], pa.timestamp("us", "UTC")),
+    "l": pa.array([[1, None], None], pa.list_(pa.int64())),
+    "n": pa.array([{"q": '\\ "'}, None], pa.struct([("q", pa.string())])),
+}
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert", "update"])
+def test_values_of_every_type_come_back_as_they_were(
+    mode: str, make: MakeSink, query: Query
+) -> None:
+    key = {"pk_mode": "record_value", "pk_fields": "k"}
+    rows = pa.table({"k": pa.array([1, 2]), **VALUES})
+    if mode == "update":
+        put(make(insert_mode="upsert", **key), records(rows.set_column(1, "i", pa.array([5, 5]))))
+    put(make(insert_mode=mode, **key), records(rows))
+    names = ["CAST(u AS char(40))" if n == "u" else n for n in VALUES]
+    first, second = query(f"SELECT {', '.join(names)} FROM t ORDER BY k")
+    assert second == (None,) * len(VALUES)
+    found = dict(zip(VALUES, first, strict=True))
+    assert (found["i"], found["f"], bool(found["b"])) == (-(2**63), 0.1, True)
+    assert decimal.Decimal(found["d"]) == decimal.Decimal("-12345678901234567890.123")
+    assert decimal.Decimal(str(found["e"])) == decimal.Decimal("1.10")
+    assert found["s"] == 'it\'s \\N "ü" \t\n\x1a'
+    assert bytes(found["x"]) == bytes(range(256))
+    assert str(found["y"]) == "2024-02-29"
+    for name in ("z", "u"):
+        assert str(found[name]).startswith("2024-02-29 23:59:59.123456")
+    assert json.loads(found["l"]) == [1, None]
+    assert json.loads(found["n"]) == {"q": '\\ "'}
+
+
+def test_a_tables_columns_say_what_values_are_read_as(make: MakeSink) -> None:
+    sink = make()
+    put(sink, records(pa.table(VALUES)))
+    schema = sink.schema("t")
+    assert schema is not None
+    kinds = {n: schema.field(n).type for n in VALUES}
+    assert kinds["i"] == pa.int64()
+    assert kinds["f"] == pa.float64()
+    assert kinds["b"] == pa.bool_()
+    assert kinds["s"] == pa.string()
+    assert kinds["x"] == pa.binary()
+    assert kinds["y"] == pa.date32()
+    assert kinds["e"] == pa.decimal128(10, 2)
+    assert pa.types.is_timestamp(kinds["u"])
+    assert kinds["l"] == kinds["n"] == pa.json_()
+
+
+# Tables
+
+
+def test_a_missing_table_is_an_error_unless_it_may_be_created(make: MakeSink) -> None:
+    sink = make(auto_create="false")
+    with pytest.raises(ConfigError, match=r"table t for topic t does not exist .*auto\.create"):
+        sink.prepare(["t"])
+
+
+def test_new_fields_become_columns_with_auto_evolve_only(make: MakeSink, query: Query) -> None:
+    put(make(), records([{"id": 1}]))
+    with pytest.raises(ConfigError, match=r"has no column more.*auto\.evolve=true"):
+        put(make(), records([{"id": 2, "more": "x"}]))
+    put(make(auto_evolve="true"), records([{"id": 2, "more": "x"}]))
+    assert query("SELECT id, more FROM t ORDER BY id") == [(1, None), (2, "x")]
+
+
+def test_two_sinks_may_add_the_same_column(make: MakeSink, query: Query) -> None:
+    first, second = make(auto_evolve="true"), make(auto_evolve="true")
+    put(first, records([{"id": 1}]))
+    put(second, records([{"id": 2}]))
+    put(first, records([{"id": 3, "more": 1}]))
+    put(second, records([{"id": 4, "more": 2}]))
+    assert query("SELECT more FROM t WHERE id > 2 ORDER BY id") == [(1,), (2,)]
+
+
+def test_an_upsert_needs_a_unique_key(make: MakeSink, query: Query) -> None:
+    query("CREATE TABLE t (k varchar(9), v int)")
+    with pytest.raises(ConfigError, match=r"needs a primary key or unique index on \(k\)"):
+        make(**UPSERT).prepare(["t"])
+    query("CREATE UNIQUE INDEX one ON t (k)")
+    put(make(**UPSERT), records([{"v": 1}], keys=["a"]))
+    put(make(**UPSERT), records([{"v": 2}], keys=["a"]))
+    assert query("SELECT v FROM t") == [(2,)]
+
+
+def test_an_upsert_does_not_touch_the_row_of_another_unique_key(
+    make: MakeSink, query: Query
+) -> None:
+    query("CREATE TABLE t (k varchar(9) PRIMARY KEY, v int UNIQUE)")
+    put(make(**UPSERT), records([{"v": 1}], keys=["a"]))
+    with pytest.raises(RowsRejected) as rejection:
+        put(make(**UPSERT), records([{"v": 2}, {"v": 1}], keys=["c", "b"]))
+    assert [r.offset for r in rejection.value.rejected] == [1]
+    put(make(**UPSERT), records([{"v": 3}], keys=["a"]))
+    assert query("SELECT k, v FROM t") == [("a", 3)]
+
+
+def test_names_are_taken_as_they_are(make: MakeSink, query: Query) -> None:
+    put(make(table_name_format="My`${topic}"), records([{"select": 1, "a`'b": 2}]))
+    assert query('SELECT "select", "a`\'b" FROM "My`t"') == [(1, 2)]
+
+
+# Bad rows and dead letters
+
+
+def test_rows_that_the_database_refuses_are_named_and_the_others_can_be_committed(
+    make: MakeSink, query: Query
+) -> None:
+    sink = make(pk_mode="record_value", pk_fields="id")
+    started(sink).commit([advance(0, 1)], Commit([records([{"id": 2}])]))
+    batch = [{"id": i} for i in (3, 2, 4, 3)]
+    with pytest.raises(RowsRejected) as rejection:
+        sink.commit([advance(1, 5)], Commit([records(batch, offsets=[1, 2, 3, 4])]))
+    assert [(r.topic, r.partition, r.offset) for r in rejection.value.rejected] == [
+        ("t", 0, 2),
+        ("t", 0, 4),
+    ]
+    assert re.search("(?i)unique|duplicate", rejection.value.rejected[0].message)
+    assert sink.entries()[0].position == 1
+    sink.commit([advance(1, 5)], Commit([records([{"id": 3}, {"id": 4}], offsets=[1, 3])]))
+    assert query("SELECT id FROM t ORDER BY id") == [(2,), (3,), (4,)]
+
+
+def test_values_that_do_not_fit_a_column_are_refused_not_changed(
+    make: MakeSink, query: Query
+) -> None:
+    query("CREATE TABLE t (id integer, v decimal(4, 2))")
+    sink = make()
+    with pytest.raises(RowsRejected) as rejection:
+        put(
+            sink,
+            records({"id": pa.array([1, 2, 3]), "v": pa.array(["1.25", "1.255", "100.00"])}),
+        )
+    assert [r.offset for r in rejection.value.rejected] == [1, 2]
+    with pytest.raises(RowsRejected, match="1 records"):
+        put(sink, records({"id": pa.array([1.5]), "v": pa.array(["1"])}))
+    assert query("SELECT count(*) FROM t") == [(0,)]
+
+
+def test_a_null_in_the_key_is_refused(make: MakeSink) -> None:
+    with pytest.raises(RowsRejected) as rejection:
+        put(make(**UPSERT), records([{"v": 1}, {"v": 2}], keys=["a", None]))
+    assert [r.offset for r in rejection.value.rejected] == [1]
+
+
+def test_dead_letters_are_written_with_the_position_and_the_last_failure_stays(
+    make: MakeSink, query: Query
+) -> None:
+    sink = started(make(**{"errors_deadletterqueue_table": "letters"}))
+
+    def letter(message: str) -> DeadLetter:
+        headers = [("h", b"\xff"), ("n", None)]
+        return DeadLetter("t", 0, 0, b"\0k", None, headers, 1, "VALUE_CONVERTER", "E", message)
+
+    sink.commit([advance(0, 1)], Commit([], [letter("first")]))
+    sink.close()
+    make().set_positions({T0: 0})
+    sink.commit([advance(0, 1)], Commit([], [letter("it's \\ the last")]))
+    ((key, value, headers, message),) = query('SELECT "key", value, headers, message FROM letters')
+    assert (bytes(key), value, message) == (b"\0k", None, "it's \\ the last")
+    assert json.loads(headers) == [["h", "\\xff"], ["n", None]]
+    assert sink.snapshot(["t"]).dead["t"].to_pylist() == [{"partition": 0, "offset": 0}]
+
+
+# Configuration
+
+
+def test_the_guarantee_names_the_system(make: MakeSink) -> None:
+    support = make().support()
+    assert all(s.reason for s in support.values())
+    assert [s.kept for s in support.values()] == [True, False]
+    assert all(s.kept for s in make(**UPSERT).support().values())
+
+
+@pytest.mark.parametrize("url", ["jdbc:oracle:thin:@x", "nonsense", ""])
+def test_a_url_of_another_system_is_refused(url: str, make: MakeSink) -> None:
+    with pytest.raises(ConfigError, match=r"connection\.url"):
+        make(connection_url=url)
+
+
+def test_a_database_that_cannot_be_reached_is_named(make: MakeSink, sql_url: str) -> None:
+    system = sql_url.split(":")[1]
+    nowhere = "//127.0.0.1:9/x" if system == "mariadb" else "/nowhere/at/all"
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:9|/nowhere/at") as raised:
+        make(connection_url=f"jdbc:{system}:{nowhere}").prepare(["t"])
+    assert isinstance(raised.value, (ConfigError, ServiceError)) or system == "mariadb"
