@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from confluent_kafka import Consumer, IsolationLevel
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from benchmarks.measure import WARM
 from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, ratio, span
 from benchmarks.rig import Rig
+from semel.kafka import Cluster
+from semel.ledger import TopicPartition
 
 PARTITIONS = 4
 TRIGGERS = 5
@@ -84,7 +85,7 @@ def _once(rig: Rig, side: str, source: str, workload: Workload, tasks: int) -> S
         command = [sys.executable, "-m", "semel", "run", "--until-caught-up", str(file)]
     log = rig.directory / f"{target}.log"
     times, counts = [], []
-    admin = AdminClient({"bootstrap.servers": facts["servers"], "log_level": 0})
+    cluster = Cluster({"bootstrap.servers": facts["servers"]})
     began = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -93,7 +94,7 @@ def _once(rig: Rig, side: str, source: str, workload: Workload, tasks: int) -> S
         try:
             while process.poll() is None:
                 times.append(time.monotonic())
-                counts.append(_visible(admin, target))
+                counts.append(_visible(cluster, target))
                 time.sleep(EVERY)
         finally:
             process.kill()
@@ -102,7 +103,7 @@ def _once(rig: Rig, side: str, source: str, workload: Workload, tasks: int) -> S
     if process.returncode:
         raise RuntimeError(f"{side} has failed: {log.read_text(errors='replace')[-2000:]}")
     times.append(time.monotonic())
-    counts.append(_visible(admin, target))
+    counts.append(_visible(cluster, target))
     copied = _records(facts["servers"], target)
     if copied != workload.records:
         raise RuntimeError(f"{side}: {copied} records, {workload.records} expected")
@@ -124,12 +125,9 @@ def _config(rig: Rig, facts: dict[str, Any], *, provenance: bool) -> Path:
     return path
 
 
-def _visible(admin: AdminClient, topic: str) -> int:
+def _visible(cluster: Cluster, topic: str) -> int:
     """Offsets below the last stable ones; a transaction's marker counts as one."""
-    partitions = {KafkaPartition(topic, p): OffsetSpec.latest() for p in range(PARTITIONS)}
-    level = IsolationLevel.READ_COMMITTED
-    answers = admin.list_offsets(partitions, isolation_level=level, request_timeout=20)
-    return sum(answer.result().offset for answer in answers.values())
+    return sum(cluster.latest([TopicPartition(topic, p) for p in range(PARTITIONS)]).values())
 
 
 def _warm(times: list[float], counts: list[int]) -> float:
