@@ -101,6 +101,14 @@ def test_a_null_for_a_column_that_must_not_be_null_is_refused(lake: Lake) -> Non
     assert [(o, r.message) for o, r in found.items()] == [(1, "column id must not be null")]
 
 
+def test_reading_from_the_end_needs_a_table_that_keeps_the_position(lake: Lake) -> None:
+    latest = {"consumer.override.auto.offset.reset": "latest"}
+    with pytest.raises(ConfigError, match=r"auto\.offset\.reset=latest needs a table"):
+        lake.sink(keys=latest)
+    lake.sink().commit([advance(0, 1)], Commit([records([{"a": 1}])]))
+    lake.sink(keys=latest)
+
+
 def test_missing_columns_need_leave_to_be_added(lake: Lake) -> None:
     put(lake, records([{"id": 1}]))
     with pytest.raises(ConfigError, match=r"has no column more.*auto.evolve=true"):

@@ -51,6 +51,13 @@ class Tables:
         if table is None:
             if not self._config.auto_create:
                 raise self.missing(topic)
+            if self._connector.offset_reset == "latest":
+                raise ConfigError(
+                    f"connector {self._connector.name}: auto.offset.reset=latest needs a table "
+                    f"that keeps the first positions, but there is none at {self.where(topic)} for "
+                    f"topic {topic}: records that come before its first row would be passed over "
+                    "after a crash. Create it, or set auto.offset.reset=earliest"
+                )
             return
         upserts = self._config.insert_mode == "upsert"
         why = table.refusal(merges=upserts)
