@@ -13,8 +13,9 @@ from semel.config import ConnectorConfig, read
 from semel.errors import ConfigError, TransientError
 from semel.ledger import Outcome, TopicPartition
 from semel.records import Commit, RowsRejected
-from semel.sinks.sql.mysql import MysqlSink
+from semel.sinks.sql.mysql import Mysql, MysqlSink
 from tests.mariadb import MariaDB
+from tests.sinks.sql.test_sink import VALUES
 from tests.sinks.target import advance, records
 
 T0 = TopicPartition("t", 0)
@@ -102,6 +103,18 @@ def test_a_value_that_does_not_fit_is_refused_and_nothing_is_changed_in_silence(
         put(sink, {"id": pa.array([0, 1]), "v": pa.array(values)})
     assert [r.offset for r in rejection.value.rejected] == [1]
     put(sink, {"id": pa.array([0]), "v": pa.array(values[:1])})
+
+
+def test_rows_that_fit_are_loaded_without_another_try(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inserted(*_arguments: object) -> None:
+        raise AssertionError("LOAD DATA was undone")
+
+    monkeypatch.setattr(Mysql, "_insert", inserted)
+    rows = records(pa.table(VALUES))
+    target.sink(provenance="true").write(Commit([rows]))
+    assert target.execute("SELECT count(*) FROM t") == [(2,)]
 
 
 def test_rows_are_inserted_where_the_server_takes_no_files(target: Target) -> None:
