@@ -15,8 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 from semel.errors import ConfigError
 from semel.records import Commit, Records
 from semel.run import plan
+from semel.sinks import parquet
 from semel.sinks.base import Staged
-from semel.sinks.delta import files
 from semel.sinks.delta.convert import column_type
 from tests.sinks.delta.conftest import Lake, refused
 from tests.sinks.target import advance, changes, records
@@ -163,7 +163,7 @@ def test_partitioned_tables_get_a_file_for_each_partition(lake: Lake) -> None:
 
 
 def test_files_end_at_their_target_size(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_ROW_GROUP", 100_000)
+    monkeypatch.setattr(parquet, "_ROW_GROUP", 100_000)
     sink = lake.sink(keys={"target.file.size": 400_000, "parquet.codec": "none"})
     stager = sink.stager("t-0")
     for n in range(40):
@@ -179,7 +179,7 @@ def test_files_end_at_their_target_size(lake: Lake, monkeypatch: pytest.MonkeyPa
 def test_many_open_partitions_do_not_keep_all_rows_in_memory(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_WAITING", 100)
+    monkeypatch.setattr(parquet, "_WAITING", 100)
     sink = lake.sink(keys={"partition.by": "day"})
     stager = sink.stager("t-0")
     for n in range(4):
