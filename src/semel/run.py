@@ -63,7 +63,7 @@ def plan(
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
     connector = read(ConnectorConfig, raw)
     found = sink_class(connector.connector_class)
-    warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored)
+    warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
     sink = found(connector, raw)
     guarantee = delivery.resolve(connector.delivery, connector.delivery_mechanism, sink.support())
     for where, name in (

@@ -12,6 +12,7 @@ from semel.sinks.base import Sink
 _MODULES = {
     "semel.sinks.postgresql:PostgresSink": "semel.sinks.postgresql.config",
     "semel.sinks.delta.sink:DeltaSink": "semel.sinks.delta.config",
+    "semel.sinks.iceberg.sink:IcebergSink": "semel.sinks.iceberg.config",
 }
 """Sink -> the module whose ``CLASSES`` are the ``connector.class`` names it answers to."""
 

@@ -69,6 +69,9 @@ class Sink(ABC):
     ignored: ClassVar[Mapping[str, str]] = {}
     """Keys of equivalent connectors that have no effect here, with the reason."""
 
+    prefixes: ClassVar[tuple[str, ...]] = ()
+    """Keys under these are the sink's own, whatever they are called."""
+
     @abstractmethod
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         """Read the sink's keys from ``raw``. Raises ConfigError; reaches no service."""
@@ -222,6 +225,11 @@ class StagingSink(Sink):
     Where tables have ledgers of their own, the rule holds for each table. Staged files that are
     never committed are garbage; their names begin with ``semel-``.
     """
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds from one trigger to the next, where a key of the sink's own says so."""
+        return None
 
     @abstractmethod
     def stager(self, label: str) -> Stager:

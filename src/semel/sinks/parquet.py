@@ -120,6 +120,8 @@ class RollingWriter(ABC, Generic[Values, Done]):
 
     def _write(self, parts: Iterator[tuple[Values, pa.Table]]) -> None:
         for values, part in parts:
+            if values in self._open and self._open[values].schema != part.schema:
+                self._close(values)  # the table has got more columns
             if values not in self._open:
                 with self._writing():
                     self._open[values] = self._new(values, part.schema)
