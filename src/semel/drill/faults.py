@@ -304,7 +304,7 @@ class Injector:
         return self._service(fault, crash)
 
     def _table_optimize(self, fault: Fault) -> float:
-        return self._service(fault, self._stage.optimize)
+        return self._service(fault, self._stage.rewrite)
 
     def _broker_restart(self, fault: Fault) -> float:
         return self._service(fault, lambda: self._outage(fault, self._stage.services.kafka.stop))

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
+from semel.drill import lakes
 from semel.embedded import Services, leash
 from semel.errors import ConfigError, SemelError
 from semel.kafka import Cluster, client_config
@@ -153,7 +154,7 @@ class Stage:
         replaced = (
             "bootstrap.servers",
             "connection.username",
-            "delta.table.path",
+            "iceberg.control.commit.interval-ms",
             "spark.master",
         )
         secured = ("security.", "sasl.", "ssl.")
@@ -161,16 +162,13 @@ class Stage:
             k: v
             for k, v in raw.items()
             if not k.endswith(replaced)
-            and not k.startswith("storage.options.")
+            and not k.startswith(("storage.options.", lakes.CATALOG))
             and not any(f".override.{s}" in k for s in secured)
         }
-        if "delta.table.path" in raw:
-            return {
-                **kept,
-                **_QUICK,
-                "bootstrap.servers": self.services.kafka.bootstrap_servers,
-                "delta.table.path": str(self.directory / "lake"),
-            }
+        lake = lakes.adapted(raw, self.directory)
+        if lake is not None:
+            servers = {"bootstrap.servers": self.services.kafka.bootstrap_servers}
+            return {**kept, **_QUICK, **servers, **lake}
         postgres = self.services.postgres
         return {
             **kept,
@@ -181,16 +179,9 @@ class Stage:
             "connection.password": postgres.password,
         }
 
-    def optimize(self) -> None:
-        """Compact and vacuum the connector's tables, as their owner may at any time."""
-        from deltalake import DeltaTable
-        from deltalake.exceptions import CommitFailedError
-
-        for path in (self.directory / "lake").glob("*/_delta_log"):
-            table = DeltaTable(str(path.parent))
-            with contextlib.suppress(CommitFailedError):  # the connector has been faster
-                table.optimize.compact()
-                table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    def rewrite(self) -> None:
+        """Rewrite the connector's tables, as their owner may at any time."""
+        lakes.rewrite(self.raw, self.directory)
 
     # The connector's processes
 

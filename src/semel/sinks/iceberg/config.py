@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from semel.config import key, read, under
 from semel.errors import ConfigError
@@ -290,5 +291,8 @@ def catalog(given: Mapping[str, str]) -> dict[str, str]:
             "iceberg.catalog.uri is a JDBC URL: set it to an SQLAlchemy URL, such as "
             "postgresql+psycopg2://user:password@host/database or sqlite:////path"
         )
+    warehouse = found.get("warehouse", "")
+    if warehouse and ":" not in warehouse and kind == "sql":
+        found["warehouse"] = Path(warehouse).absolute().as_uri()  # wherever a reader is started
     found.pop("io-impl", None)  # a Java class; PyIceberg chooses by the location's scheme
     return found | {"type": kind}
