@@ -29,7 +29,9 @@ def rewrite(raw: Mapping[str, str], directory: Path) -> None:
     if "delta.table.path" in raw:
         _optimize_delta(directory / "lake")
     else:
-        _rewrite_iceberg({k.removeprefix(CATALOG): v for k, v in raw.items() if CATALOG in k})
+        _rewrite_iceberg(
+            {k.removeprefix(CATALOG): v for k, v in raw.items() if k.startswith(CATALOG)}
+        )
 
 
 def _optimize_delta(lake: Path) -> None:

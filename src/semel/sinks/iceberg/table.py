@@ -38,6 +38,17 @@ class _Once(Transaction):
     by one ledger would be written beside another.
     """
 
+    _computed: tuple[object, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """As PyIceberg's, which copies all of it each time that it is asked; it is asked often."""
+        if not self._updates:
+            return self._table.metadata
+        if self._computed is None or self._computed[0] is not self._updates:
+            self._computed = (self._updates, super().table_metadata)
+        return self._computed[1]
+
     def commit_transaction(self) -> IcebergTable:
         self._failed = True  # it is used once, whatever comes of it
         same = AssertTableUUID(uuid=self.table_metadata.table_uuid)
