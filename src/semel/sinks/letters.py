@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.records import TIMESTAMP_TYPE, DeadLetter
+from semel.sinks.rows import places
 
 _TIME = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
@@ -28,6 +30,8 @@ SCHEMA = pa.schema(
         ("failed_at", _TIME),
     ]
 )
+
+PLACES = ["connector", "topic", "partition", "offset"]
 
 
 def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
@@ -49,6 +53,12 @@ def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
     stamps = pa.array([x.timestamp for x in letters], TIMESTAMP_TYPE).cast(_TIME)
     arrays = {n: pa.array(v, SCHEMA.field(n).type) for n, v in columns.items()}
     return pa.table(arrays | {"timestamp": stamps}).select(SCHEMA.names)
+
+
+def places_of(connector: str, found: pa.Table) -> dict[str, pa.Table]:
+    """By topic, partition and offset of a connector's letters; the columns are ``PLACES``."""
+    mine = found.filter(pc.equal(found.column("connector"), connector)).drop_columns("connector")
+    return {t: places(mine, t) for t in mine.column("topic").unique().to_pylist()}
 
 
 def _text(value: bytes | None) -> str | None:

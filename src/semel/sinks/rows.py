@@ -134,3 +134,13 @@ def _fitted(
 def _rejected(topic: str, source: pa.Table, index: int, why: str) -> Rejected:
     partition, offset = (source.column(n)[index].as_py() for n in (PARTITION, OFFSET))
     return Rejected(topic, partition, offset, "DataException", why)
+
+
+def places(found: pa.Table, topic: str) -> pa.Table:
+    """Partition and offset of the rows of a topic; the columns are topic, partition and offset."""
+    mine = found.filter(pc.equal(found.column(0), topic))
+    columns = {
+        "partition": mine.column(1).cast(pa.int32()),
+        "offset": mine.column(2).cast(pa.int64()),
+    }
+    return pa.table(columns)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 
-from semel.errors import ConfigError, LedgerConflict, ServiceError, StaleFiles, TransientError
+from semel.errors import ConfigError, LedgerConflict, ServiceError, TargetChanged, TransientError
 from semel.ledger import OffsetRange, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter
 from semel.sinks.base import Staged
@@ -236,7 +236,7 @@ def test_staged_files_that_vanished_are_staged_again(warehouse: Warehouse) -> No
     sink = warehouse.sink()
     staged = sink.stage(values(0, 10))
     sink.discard(staged)
-    with pytest.raises(StaleFiles, match="is gone"):
+    with pytest.raises(TargetChanged, match="is gone"):
         sink.commit([advance(0, 10)], staged)
     assert warehouse.stored() == 0
 

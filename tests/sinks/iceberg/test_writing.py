@@ -15,7 +15,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from semel.errors import ConfigError, StaleFiles
+from semel.errors import ConfigError, TargetChanged
 from semel.records import Commit, Records
 from semel.run import plan
 from semel.sinks import parquet
@@ -190,10 +190,29 @@ def test_a_partition_that_is_altered_meanwhile_is_noticed(warehouse: Warehouse) 
     staged = sink.stage(Commit([records([{"id": 2, "s": "y"}])]))
     with warehouse.table().update_spec() as update:
         update.add_identity("s")
-    with pytest.raises(StaleFiles, match="partition was altered"):
+    with pytest.raises(TargetChanged, match="partition was altered"):
         sink.write(staged)
     sink.write(Commit([records([{"id": 2, "s": "y"}])]))
     assert [r["id"] for r in warehouse.rows()] == [1, 2]
+
+
+@pytest.mark.parametrize("keys", [{}, UPSERT], ids=["append", "upsert"])
+def test_columns_that_are_altered_meanwhile_are_noticed_and_new_ones_are_null(
+    keys: dict[str, str], warehouse: Warehouse
+) -> None:
+    sink = warehouse.sink(keys=keys)
+    sink.write(Commit([changes((1, {"v": "a", "w": 1}))]))
+    staged = sink.stage(Commit([changes((2, {"v": "b", "w": 2}))]))
+    with warehouse.table().update_schema() as update:
+        update.add_column("new", LongType())
+    sink.write(staged)
+    staged = sink.stage(Commit([changes((3, {"v": "c", "w": 3}))]))
+    with warehouse.table().update_schema() as update:
+        update.delete_column("w")
+    with pytest.raises(TargetChanged, match="column w was altered meanwhile"):
+        sink.write(staged)
+    found = {r["v"]: r["new"] for r in warehouse.rows()}
+    assert found == {"a": None, "b": None}
 
 
 def test_files_are_sorted_as_the_table_asks(

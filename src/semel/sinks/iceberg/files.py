@@ -46,6 +46,7 @@ class StagedFile:
     table: str
     path: str
     size: int
+    schema_id: int
     spec_id: int = 0
     sort_order_id: int | None = None
     partition: Values = ()
@@ -85,6 +86,7 @@ class FileWriter(RollingWriter[Values, StagedFile]):
         provider = load_location_provider(table.metadata.location, dict(properties))
         self._location = provider.new_data_location
         self._options = _options(properties)
+        self._schema_ids: dict[Values, int] = {}
         target = property_as_int(
             dict(properties),
             TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
@@ -104,6 +106,7 @@ class FileWriter(RollingWriter[Values, StagedFile]):
         if values:
             path = self._spec.partition_to_path(Record(*values), self._table.metadata.schema())
             name = f"{path}/{name}"
+        self._schema_ids[values] = self._table.metadata.current_schema_id
         location = self._location(name)
         stream = self._table.io.new_output(location).create()
         fields = self._table.metadata.schema()
@@ -121,7 +124,9 @@ class FileWriter(RollingWriter[Values, StagedFile]):
     def _described(self, values: Values, file: ParquetFile) -> StagedFile:
         size = len(self._table.io.new_input(file.path))
         if self._key:
-            return StagedFile(self._table.where, file.path, size, key=self._key)
+            return StagedFile(
+                self._table.where, file.path, size, self._schema_ids[values], key=self._key
+            )
         fields = self._table.metadata.schema()
         statistics = data_file_statistics_from_parquet_metadata(
             file.metadata,
@@ -132,6 +137,7 @@ class FileWriter(RollingWriter[Values, StagedFile]):
             self._table.where,
             file.path,
             size,
+            self._schema_ids[values],
             self._spec.spec_id,
             self._order.order_id if self._order else None,
             values,

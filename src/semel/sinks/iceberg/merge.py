@@ -122,6 +122,10 @@ def _without(held: pa.Table, keys: pa.Table) -> np.ndarray:
 
 
 def _as(columns: pa.Schema, rows: pa.Table) -> pa.Table:
+    """Rows in the table's columns; one that the table got meanwhile is null."""
+    missing = [f.name for f in columns if f.name not in rows.column_names]
+    for name in missing:
+        rows = rows.append_column(name, pa.nulls(rows.num_rows))
     return rows.select(columns.names).cast(columns)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, StaleFiles, TransientError
+from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, Records
@@ -23,6 +23,7 @@ from semel.sinks.layout import layout
 
 try:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.schema import Schema
 
     from semel.sinks.iceberg import snapshot
     from semel.sinks.iceberg.catalog import Conflict, connect, reading
@@ -347,18 +348,31 @@ class _IcebergStager(Stager):
 
 
 def _check(table: Table, files: Sequence[StagedFile]) -> None:
-    """Files must still be there, and partitioned as the table is now.
+    """Files must still be there, and the table have their columns and their partition.
 
     Raises:
-        StaleFiles: they are not.
+        TargetChanged: they are not, or it has not.
     """
+    for schema_id in {f.schema_id for f in files} - {table.metadata.current_schema_id}:
+        gone = _columns(table.raw.schemas().get(schema_id)) - _columns(table.metadata.schema())
+        if gone:
+            raise TargetChanged(
+                f"Iceberg table {table.where}: column {min(gone)[1]} was altered meanwhile"
+            )
     for file in files:
         if not file.key and file.spec_id != table.metadata.default_spec_id:
-            raise StaleFiles(f"Iceberg table {table.where}: its partition was altered meanwhile")
+            raise TargetChanged(f"Iceberg table {table.where}: its partition was altered meanwhile")
         with reading(table.where):
             there = table.io.new_input(file.path).exists()
         if not there:
-            raise StaleFiles(
+            raise TargetChanged(
                 f"Iceberg table {table.where}: the staged file {file.path} is gone. Were orphan "
                 "files removed that are younger than a trigger?"
             )
+
+
+def _columns(schema: Schema | None) -> set[tuple[int, str]]:
+    """The identities of columns, nested ones too."""
+    if schema is None:
+        return {(0, "of a schema that is gone")}
+    return {(i, schema.find_column_name(i) or "") for i in schema.field_ids}

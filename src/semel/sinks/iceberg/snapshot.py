@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from semel.config import ConnectorConfig
-from semel.errors import ServiceError
+from semel.errors import ConfigError, ServiceError
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.ledger import IcebergLedger
 from semel.sinks.iceberg.table import Table
+from semel.sinks.letters import PLACES, places_of
+from semel.sinks.rows import places
 
 
 def take(
@@ -27,25 +28,35 @@ def take(
     provenance = connector.provenance_columns
     wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)] if provenance else []
     records: dict[str, pa.Table] = {}
+    untraced = 0
     if wanted and table.columns.names:
+        _check_provenance(connector, table)
         found = scan(table, wanted)
-        records = {t: _places(found, t) for t in topics}
+        records = {t: places(found, t) for t in topics}
+        untraced = found.column(0).null_count
     dead = {}
     if letters is not None:
         letters.renew()
         if letters.columns.names:
-            found = scan(letters, ["connector", "topic", "partition", "offset"])
-            mine = found.filter(pc.equal(found.column("connector"), connector.name))
-            mine = mine.drop_columns(["connector"])
-            dead = {t: _places(mine, t) for t in mine.column("topic").unique().to_pylist()}
+            dead = places_of(connector.name, scan(letters, PLACES))
     return Snapshot(
         ledger.entries(),
         ledger.holes(),
         records,
         {table.where: _count(table)},
+        {table.where: untraced},
         dict.fromkeys(topics, table.where),
         dead,
     )
+
+
+def _check_provenance(connector: ConnectorConfig, table: Table) -> None:
+    missing = [c for c in connector.provenance_columns.values() if c not in table.columns.names]
+    if missing:
+        raise ConfigError(
+            f"connector {connector.name}: provenance=true, but Iceberg table {table.where} has no "
+            f"column {missing[0]}. Add it, or audit with provenance=false, by counts"
+        )
 
 
 def scan(table: Table, columns: Sequence[str]) -> pa.Table:
@@ -65,13 +76,3 @@ def _count(table: Table) -> int:
         return 0
     with reading(table.where):
         return int(table.raw.scan(snapshot_id=table.snapshot_id).count())
-
-
-def _places(found: pa.Table, topic: str) -> pa.Table:
-    """Partition and offset of the rows of a topic."""
-    mine = found.filter(pc.equal(found.column(0), topic))
-    columns = {
-        "partition": mine.column(1).cast(pa.int32()),
-        "offset": mine.column(2).cast(pa.int64()),
-    }
-    return pa.table(columns)
