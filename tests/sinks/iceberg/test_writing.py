@@ -301,6 +301,13 @@ def test_the_last_change_of_a_key_wins(warehouse: Warehouse) -> None:
     assert warehouse.table().schema().identifier_field_names() == {"id"}
 
 
+def test_a_topic_may_begin_with_tombstones(warehouse: Warehouse) -> None:
+    sink = warehouse.sink(keys=UPSERT)
+    sink.commit([advance(0, 1)], Commit([changes((1, None))]))
+    sink.commit([advance(1, 2)], Commit([changes((1, {"v": "a"}))]))
+    assert (warehouse.rows(), warehouse.stored()) == ([{"id": 1, "v": "a"}], 2)
+
+
 def test_upserts_touch_only_the_files_that_hold_a_key(warehouse: Warehouse) -> None:
     keys = {
         "iceberg.tables.upsert-mode-enabled": "true",

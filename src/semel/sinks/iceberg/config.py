@@ -72,7 +72,10 @@ class IcebergConfig:
         "iceberg.tables.default-commit-branch", "main", "The branch that commits go to."
     )
     id_columns: tuple[str, ...] = key(
-        "iceberg.tables.default-id-columns", (), "Columns that identify a row."
+        "iceberg.tables.default-id-columns",
+        (),
+        "Columns that identify a row.",
+        aliases=("pk.fields",),
     )
     partition_by: str = key(
         "iceberg.tables.default-partition-by",

@@ -229,6 +229,8 @@ class IcebergSink(StagingSink):
         table, config = self._table, self._keyed()
         if records.rows.num_rows:
             accommodated(self._connector, config, self._settings, table, records)
+        if not table.columns.names:
+            return table, made.Rows(pa.table({}))  # tombstones before the first row: of nothing
         arrange = made.changes if self.replaces else made.inserts
         provenance = self._connector.provenance_columns
         return table, arrange(config, provenance, records, table.columns)

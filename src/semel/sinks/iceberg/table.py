@@ -142,7 +142,9 @@ class Table:
         with reading(self.where):
             try:
                 self._table.refresh()
-            except ValueError:
+            except ValueError as error:
+                if "UUID" not in str(error):
+                    raise
                 raise ServiceError(
                     f"Iceberg table {self.where} was dropped and created again. Run: "
                     "semel offsets reset, and start the connector anew"
