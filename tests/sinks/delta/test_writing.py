@@ -272,3 +272,12 @@ def test_names_that_differ_only_in_case_are_refused(lake: Lake) -> None:
     with pytest.raises(ConfigError, match=r"fields id and ID .*field.exclude.list"):
         put(lake, records([{"id": 1, "ID": 2}]), {"auto.evolve": "true"})
     put(lake, records([{"id": 2, "ID": 2}]), {"field.exclude.list": "ID"})
+
+
+def test_a_task_goes_on_with_the_columns_that_appear_while_it_writes(lake: Lake) -> None:
+    sink = lake.sink(keys={"auto.evolve": "true"})
+    stager = sink.stager("t-0")
+    for batch in ([{"id": 1}], [{"id": 2, "more": 5}], [{"id": 3}]):
+        stager.add(Commit([records(batch)]))
+    sink.write(Staged((), files=stager.finish()))
+    assert [(r["id"], r["more"]) for r in lake.rows()] == [(1, None), (2, 5), (3, None)]
