@@ -156,6 +156,22 @@ def test_positions_and_counts_outlive_rewrites_and_the_expiry_of_snapshots(
     assert ids(warehouse) == list(range(60))
 
 
+@pytest.mark.parametrize("merges", ["true", "false"])
+def test_manifests_are_merged_unless_the_table_says_otherwise(
+    merges: str, warehouse: Warehouse
+) -> None:
+    prefix = "iceberg.tables.auto-create-props.commit."
+    keys = {f"{prefix}manifest.min-count-to-merge": "4", f"{prefix}manifest-merge.enabled": merges}
+    sink = warehouse.sink(keys=keys)
+    for n in range(8):
+        sink.commit([advance(n, n + 1)], values(n, n + 1))
+    snapshot = warehouse.table().current_snapshot()
+    assert snapshot is not None
+    count = len(snapshot.manifests(warehouse.table().io))
+    assert count < 4 if merges == "true" else count == 8
+    assert ids(warehouse) == list(range(8))
+
+
 def test_each_connector_and_topic_has_an_entry_of_its_own(warehouse: Warehouse) -> None:
     keys = {"topics": "t,u.v"}
     first, second = warehouse.sink("a", keys), warehouse.sink("a:b", keys)
