@@ -176,7 +176,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
     topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
 ) -> None:
     source = topic(partitions=2)
-    produce(source, records(1000))
+    produce(source, records(500))
     config = warehouse(source, {"maxOffsetsPerTrigger": "100"})
     both = [start(config, until_caught_up=True) for _ in range(2)]
     fenced = 0
@@ -188,7 +188,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
             assert "the ledger stands at" in str(error)
     assert fenced < 2
     caught_up(config)
-    assert_nothing_lost_nothing_twice(config, range(1000))
+    assert_nothing_lost_nothing_twice(config, range(500))
 
 
 @pytest.mark.parametrize("keys", [{}, UPSERT], ids=["append", "upsert"])
