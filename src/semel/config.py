@@ -370,7 +370,10 @@ def names(section: type) -> Iterator[str]:
 
 
 def check_keys(
-    raw: Mapping[str, str], sections: Iterable[type], ignored: Mapping[str, str]
+    raw: Mapping[str, str],
+    sections: Iterable[type],
+    ignored: Mapping[str, str],
+    prefixes: tuple[str, ...] = (),
 ) -> list[str]:
     """Warnings for keys that no section knows (with the nearest known one) or that are ignored.
 
@@ -384,7 +387,7 @@ def check_keys(
         root = name.split(".", maxsplit=1)[0]
         if root in REFUSED and raw.get(root, "").strip():
             raise ConfigError(f"connector {raw.get('name')}: {root}={raw[root]}: {REFUSED[root]}")
-        if name in known or root in REFUSED or name.startswith(PREFIXES):
+        if name in known or root in REFUSED or name.startswith(PREFIXES + prefixes):
             continue
         if name in ignored:
             warnings.append(f"{name} has no effect: {ignored[name]}")

@@ -11,6 +11,7 @@ process), ``kill-executor`` (SIGKILL the executor that runs this Python worker),
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -58,12 +59,13 @@ def arm(directory: Path, place: str, action: str, skip: int = 0) -> None:
 def thaw(directory: Path, pid: int) -> None:
     """Let a process go on that was frozen at a failpoint."""
     (directory / f"frozen.{pid}").unlink(missing_ok=True)
-    process = psutil.Process(pid)
     awake = 0
-    while awake < 3:  # its thread may have been about to stop it once more
-        process.resume()
-        time.sleep(0.01)
-        awake = 0 if process.status() == psutil.STATUS_STOPPED else awake + 1
+    with contextlib.suppress(psutil.NoSuchProcess):  # awake, and at its end
+        process = psutil.Process(pid)
+        while awake < 3:  # its thread may have been about to stop it once more
+            process.resume()
+            time.sleep(0.01)
+            awake = 0 if process.status() == psutil.STATUS_STOPPED else awake + 1
 
 
 def environment() -> dict[str, str]:

@@ -65,7 +65,7 @@ def plan(
     found = sink_class(connector.connector_class, raw)
     raw = {**found.defaults, **raw}
     connector = read(ConnectorConfig, raw)
-    warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored)
+    warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
     sink = found(connector, raw)
     guarantee = delivery.resolve(connector.delivery, connector.delivery_mechanism, sink.support())
     for where, name in (

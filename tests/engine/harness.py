@@ -37,7 +37,15 @@ from tests.conftest import wait_gone
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
-    ["semel.engine.direct", "semel.engine.bounded", "adbc_driver_postgresql.dbapi", __name__]
+    [
+        "semel.engine.direct",
+        "semel.engine.bounded",
+        "adbc_driver_postgresql.dbapi",
+        "semel.sinks.delta.sink",
+        "semel.sinks.iceberg.sink",
+        "pyiceberg.catalog.sql",
+        __name__,
+    ]
 )
 PATIENCE = 60.0
 

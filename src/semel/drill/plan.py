@@ -47,7 +47,7 @@ MEANING = {
     Kind.EXECUTOR_KILL: "SIGKILL of an executor; Spark restarts its task elsewhere",
     Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
     "put another task in its place",
-    Kind.TABLE_OPTIMIZE: "the Delta table is compacted and vacuumed",
+    Kind.TABLE_OPTIMIZE: "the tables are rewritten, and what is old is removed",
 }
 
 ANY_MOMENT = "any moment"

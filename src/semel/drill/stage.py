@@ -151,6 +151,7 @@ class Stage:
         replaced = (
             "bootstrap.servers",
             "connection.username",
+            "iceberg.control.commit.interval-ms",
             "spark.master",
         )
         secured = ("security.", "sasl.", "ssl.")
@@ -158,7 +159,7 @@ class Stage:
             k: v
             for k, v in raw.items()
             if not k.endswith(replaced)
-            and not k.startswith("storage.options.")
+            and not k.startswith(("storage.options.", "iceberg.catalog."))
             and not any(f".override.{s}" in k for s in secured)
         }
         servers = {"bootstrap.servers": self.services.kafka.bootstrap_servers}

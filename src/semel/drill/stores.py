@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from semel.drill import lakes
 from semel.drill.plan import Kind
 from semel.embedded import Services
 from semel.errors import ConfigError
@@ -16,6 +16,7 @@ SESSION = 3.0
 TRANSACTION = SESSION + 2
 """Seconds after which the broker aborts a transaction; another task has the partitions by then."""
 
+_CATALOG = "iceberg.catalog."
 _OF_POSTGRES = frozenset({Kind.POSTGRES_RESTART, Kind.POSTGRES_KILL})
 _OF_KAFKA = frozenset({Kind.TIME_OUT})
 _OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE})
@@ -67,7 +68,23 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
         return Store(
             {"delta.table.path": str(lake), "processingTime": "0 seconds"},
             _OF_POSTGRES | _OF_KAFKA | _OF_TASKS,
-            rewrite=lambda: _optimize_delta(lake),
+            rewrite=lambda: lakes.optimize_delta(lake),
+        )
+    if any(k.startswith(_CATALOG) for k in raw):
+        catalog = {
+            "type": "sql",
+            "uri": f"sqlite:///{directory}/catalog.db",
+            "warehouse": f"file://{directory}/warehouse",
+        }
+        keys = {f"{_CATALOG}{k}": v for k, v in catalog.items()}
+        return Store(
+            {
+                **keys,
+                "iceberg.tables.auto-create-enabled": "true",
+                "processingTime": "0 seconds",
+            },
+            _OF_POSTGRES | _OF_KAFKA | _OF_TASKS,
+            rewrite=lambda: lakes.rewrite_iceberg(catalog),
         )
     if raw.get("connector.class") == "kafka":
         return Store(
@@ -99,14 +116,3 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
         _OF_KAFKA | _OF_LAKES,
         postgres=True,
     )
-
-
-def _optimize_delta(lake: Path) -> None:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import CommitFailedError
-
-    for path in lake.glob("*/_delta_log"):
-        table = DeltaTable(str(path.parent))
-        with contextlib.suppress(CommitFailedError):  # the connector has been faster
-            table.optimize.compact()
-            table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)

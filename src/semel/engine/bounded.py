@@ -316,8 +316,10 @@ def interval(run: Run) -> float:
     Raises:
         ConfigError: ``processingTime`` is not an interval.
     """
-    given = run.connector.processing_time if "processingTime" in run.raw else _INTERVAL
-    return seconds(given)
+    if "processingTime" in run.raw:
+        return seconds(run.connector.processing_time)
+    assert isinstance(run.sink, StagingSink)
+    return run.sink.interval or seconds(_INTERVAL)
 
 
 def _whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advance]:

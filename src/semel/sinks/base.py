@@ -87,6 +87,9 @@ class Sink(ABC):
     engines: ClassVar[frozenset[str]] = frozenset({"direct", "bounded", "micro-batch"})
     """The engines that can run it."""
 
+    prefixes: ClassVar[tuple[str, ...]] = ()
+    """Keys under these are the sink's own, whatever they are called."""
+
     @abstractmethod
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         """Read the sink's keys from ``raw``. Raises ConfigError; reaches no service."""
@@ -276,6 +279,11 @@ class StagingSink(Sink):
     Where tables have ledgers of their own, the rule holds for each table. Staged files that are
     never committed are garbage; their names begin with ``semel-``.
     """
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds from one trigger to the next, where a key of the sink's own says so."""
+        return None
 
     @abstractmethod
     def stager(self, label: str) -> Stager:

@@ -15,8 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 from semel.errors import ConfigError
 from semel.records import Commit, Records
 from semel.run import plan
+from semel.sinks import parquet
 from semel.sinks.base import Staged
-from semel.sinks.delta import files
 from semel.sinks.delta.convert import column_type
 from tests.sinks.delta.conftest import Lake, refused
 from tests.sinks.target import advance, changes, records
@@ -171,7 +171,7 @@ def test_partitioned_tables_get_a_file_for_each_partition(lake: Lake) -> None:
 
 
 def test_files_end_at_their_target_size(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_ROW_GROUP", 100_000)
+    monkeypatch.setattr(parquet, "_ROW_GROUP", 100_000)
     sink = lake.sink(keys={"target.file.size": 400_000, "parquet.codec": "none"})
     stager = sink.stager("t-0")
     for n in range(40):
@@ -187,7 +187,7 @@ def test_files_end_at_their_target_size(lake: Lake, monkeypatch: pytest.MonkeyPa
 def test_many_open_partitions_do_not_keep_all_rows_in_memory(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_WAITING", 100)
+    monkeypatch.setattr(parquet, "_WAITING", 100)
     sink = lake.sink(keys={"partition.by": "day"})
     stager = sink.stager("t-0")
     for n in range(4):
@@ -280,3 +280,12 @@ def test_names_that_differ_only_in_case_are_refused(lake: Lake) -> None:
     with pytest.raises(ConfigError, match=r"fields id and ID .*field.exclude.list"):
         put(lake, records([{"id": 1, "ID": 2}]), {"auto.evolve": "true"})
     put(lake, records([{"id": 2, "ID": 2}]), {"field.exclude.list": "ID"})
+
+
+def test_a_task_goes_on_with_the_columns_that_appear_while_it_writes(lake: Lake) -> None:
+    sink = lake.sink(keys={"auto.evolve": "true"})
+    stager = sink.stager("t-0")
+    for batch in ([{"id": 1}], [{"id": 2, "more": 5}], [{"id": 3}]):
+        stager.add(Commit([records(batch)]))
+    sink.write(Staged((), files=stager.finish()))
+    assert [(r["id"], r["more"]) for r in lake.rows()] == [(1, None), (2, 5), (3, None)]

@@ -7,35 +7,13 @@ fail again, and those that stand here already are left out.
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-
-import pyarrow as pa
+from collections.abc import Mapping, Sequence
 
 from semel.ledger import TopicPartition
-from semel.records import TIMESTAMP_TYPE, DeadLetter
+from semel.records import DeadLetter
+from semel.sinks import letters as rows_of
 from semel.sinks.delta.files import FileWriter
 from semel.sinks.delta.table import Conflict, Table
-
-_TIME = pa.timestamp("us", "UTC")
-SCHEMA = pa.schema(
-    [
-        ("connector", pa.string()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", _TIME),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.string()),
-        ("stage", pa.string()),
-        ("exception", pa.string()),
-        ("message", pa.string()),
-        ("failed_at", _TIME),
-    ]
-)
 
 
 class DeadLetterTable:
@@ -55,7 +33,7 @@ class DeadLetterTable:
 
     def _table(self) -> Table:
         if self.open() is None:
-            self._found = Table.create(self._where, self._options, list(SCHEMA))
+            self._found = Table.create(self._where, self._options, list(rows_of.SCHEMA))
         assert self._found is not None
         return self._found
 
@@ -82,7 +60,7 @@ class DeadLetterTable:
                 behind[name] = max(behind.get(name, 0), x.offset + 1)
             writer = FileWriter(table, "", "semel-dead-letters-", 1 << 62, self._codec)
             try:
-                writer.write(self._rows(new))
+                writer.write(rows_of.rows(self._connector, new))
                 table.append([f.action() for f in writer.finish()], behind)
                 return
             except Conflict:
@@ -101,26 +79,3 @@ class DeadLetterTable:
                 return
             except Conflict:
                 continue
-
-    def _rows(self, letters: Iterable[DeadLetter]) -> pa.Table:
-        now = datetime.fromtimestamp(time.time(), UTC)
-        columns = {
-            "connector": [self._connector for _ in letters],
-            "topic": [x.topic for x in letters],
-            "partition": [x.partition for x in letters],
-            "offset": [x.offset for x in letters],
-            "key": [x.key for x in letters],
-            "value": [x.value for x in letters],
-            "headers": [json.dumps([[k, _text(v)] for k, v in x.headers]) for x in letters],
-            "stage": [x.stage for x in letters],
-            "exception": [x.exception for x in letters],
-            "message": [x.message for x in letters],
-            "failed_at": [now for _ in letters],
-        }
-        stamps = pa.array([x.timestamp for x in letters], TIMESTAMP_TYPE).cast(_TIME)
-        arrays = {n: pa.array(v, SCHEMA.field(n).type) for n, v in columns.items()}
-        return pa.table(arrays | {"timestamp": stamps}).select(SCHEMA.names)
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "backslashreplace")

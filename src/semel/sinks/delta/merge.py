@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.delta.files import DataFile
-from semel.sinks.delta.rows import CHANGE_DELETES, CHANGE_OFFSET, CHANGE_PARTITION
 from semel.sinks.delta.table import Table, bound, translated
+from semel.sinks.rows import CHANGE_DELETES, CHANGE_OFFSET, CHANGE_PARTITION, last_changes
 
 
 def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, int]) -> None:
@@ -39,11 +38,3 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
         merger = merger.when_matched_delete(deletes)
         merger = merger.when_matched_update_all(f"NOT {deletes}", except_cols=skipped)
         merger.when_not_matched_insert_all(f"NOT {deletes}", except_cols=skipped).execute()
-
-
-def last_changes(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last change of each key, by partition and offset."""
-    order = [changes.column(CHANGE_PARTITION), changes.column(CHANGE_OFFSET)]
-    facts = Changes([changes.column(n) for n in key], order, changes.num_rows)
-    kept = last_of_each(facts, {}, revives=True).rows
-    return changes if kept is None else changes.take(pa.array(kept))

@@ -15,8 +15,8 @@ from semel.errors import ConfigError, TargetChanged
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, Records
+from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
-from semel.sinks.delta import rows as made
 from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.layout import KAFKA_KEY, layout
 

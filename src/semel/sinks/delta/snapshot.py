@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
@@ -18,6 +17,8 @@ from semel.sinks.base import Snapshot
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.ledger import DeltaLedger
 from semel.sinks.delta.table import Table, translated
+from semel.sinks.letters import PLACES, places_of
+from semel.sinks.rows import places
 
 
 def take(
@@ -47,15 +48,12 @@ def take(
             _check_provenance(connector, table)
             wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
             found = scan(table, wanted)
-            records[topic] = _places(found, topic)
+            records[topic] = places(found, topic)
             untraced[names[topic]] = found.column(0).null_count
     dead = {}
     if letters is not None:
         letters.renew()
-        found = scan(letters, ["connector", "topic", "partition", "offset"])
-        mine = found.filter(pc.equal(found.column("connector"), connector.name))
-        mine = mine.drop_columns(["connector"])
-        dead = {t: _places(mine, t) for t in mine.column("topic").unique().to_pylist()}
+        dead = places_of(connector.name, scan(letters, PLACES))
     return Snapshot(entries, holes, records, rows, untraced, dict(names), dead)
 
 
@@ -78,16 +76,6 @@ def scan(table: Table, columns: list[str]) -> pa.Table:
         for f in found.schema
     ]
     return found.cast(pa.schema(plain))
-
-
-def _places(found: pa.Table, topic: str) -> pa.Table:
-    """Partition and offset of the rows of a topic."""
-    mine = found.filter(pc.equal(found.column(0), topic))
-    columns = {
-        "partition": mine.column(1).cast(pa.int32()),
-        "offset": mine.column(2).cast(pa.int64()),
-    }
-    return pa.table(columns)
 
 
 def topics_of_tables(

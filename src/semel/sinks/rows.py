@@ -1,22 +1,30 @@
-"""Converted records as rows of a Delta table, in the table's types."""
+"""Converted records as rows of a table of a lake, in the table's types; changes by key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
 from semel.records import OFFSET, PARTITION, Records, Rejected, RowsRejected
-from semel.sinks.delta.config import DeltaConfig
-from semel.sinks.delta.convert import UNFIT, convert, unfit_rows
-from semel.sinks.layout import layout
+from semel.sinks.changes import Changes, last_of_each
+from semel.sinks.convert import UNFIT, convert, unfit_rows
+from semel.sinks.layout import Keyed, layout
 
 CHANGE_PARTITION, CHANGE_OFFSET = "__semel_partition", "__semel_offset"
 CHANGE_DELETES = "__semel_deletes"
 OWN = (CHANGE_PARTITION, CHANGE_OFFSET, CHANGE_DELETES)
+
+
+class Deleting(Keyed, Protocol):
+    """A sink's keys that decide what tombstones do."""
+
+    @property
+    def delete_enabled(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,7 @@ class Rows:
 
 
 def inserts(
-    config: DeltaConfig, provenance: Mapping[str, str], records: Records, columns: pa.Schema
+    config: Deleting, provenance: Mapping[str, str], records: Records, columns: pa.Schema
 ) -> Rows:
     """Rows to append.
 
@@ -41,7 +49,7 @@ def inserts(
 
 
 def changes(
-    config: DeltaConfig, provenance: Mapping[str, str], records: Records, columns: pa.Schema
+    config: Deleting, provenance: Mapping[str, str], records: Records, columns: pa.Schema
 ) -> Rows:
     """Rows and tombstones to merge, with the order in which they happened.
 
@@ -69,6 +77,14 @@ def changes(
             f"{missing[0]}; it has {', '.join(columns.names)}"
         )
     return Rows(pa.concat_tables(parts) if parts else pa.table({}), key)
+
+
+def last_changes(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The last change of each key, by partition and offset."""
+    order = [changes.column(CHANGE_PARTITION), changes.column(CHANGE_OFFSET)]
+    facts = Changes([changes.column(n) for n in key], order, changes.num_rows)
+    kept = last_of_each(facts, {}, revives=True).rows
+    return changes if kept is None else changes.take(pa.array(kept))
 
 
 def _dated(rows: pa.Table, source: pa.Table, *, deletes: bool) -> pa.Table:
@@ -118,3 +134,13 @@ def _fitted(
 def _rejected(topic: str, source: pa.Table, index: int, why: str) -> Rejected:
     partition, offset = (source.column(n)[index].as_py() for n in (PARTITION, OFFSET))
     return Rejected(topic, partition, offset, "DataException", why)
+
+
+def places(found: pa.Table, topic: str) -> pa.Table:
+    """Partition and offset of the rows of a topic; the columns are topic, partition and offset."""
+    mine = found.filter(pc.equal(found.column(0), topic))
+    columns = {
+        "partition": mine.column(1).cast(pa.int32()),
+        "offset": mine.column(2).cast(pa.int64()),
+    }
+    return pa.table(columns)

@@ -1,0 +1,114 @@
+"""Arrow values to the types of a table's columns, without losing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.types as is_
+
+UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+"""What :func:`convert` raises when some value does not fit."""
+
+Leaf = Callable[[pa.DataType], pa.DataType]
+
+
+def column_type(kind: pa.DataType, leaf: Leaf) -> pa.DataType:
+    """The type of a new column that holds values of ``kind``; ``leaf`` chooses it for scalars."""
+    if is_.is_dictionary(kind):
+        return column_type(kind.value_type, leaf)
+    if isinstance(kind, pa.BaseExtensionType):
+        json = isinstance(kind, pa.JsonType)
+        return pa.string() if json else column_type(kind.storage_type, leaf)
+    if is_.is_struct(kind):
+        return pa.struct([pa.field(f.name, column_type(f.type, leaf)) for f in kind.fields])
+    if is_.is_map(kind):
+        return pa.map_(column_type(kind.key_type, leaf), column_type(kind.item_type, leaf))
+    if _is_list(kind):
+        return pa.list_(column_type(kind.value_type, leaf))
+    return leaf(kind)
+
+
+def common_type(kind: pa.DataType) -> pa.DataType:
+    """What lake formats have in common for scalars: microseconds, days, signed integers, decimals
+    of 38 digits, and text for what none of them has."""
+    if is_.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if is_.is_date(kind):
+        return pa.date32()
+    if is_.is_unsigned_integer(kind):
+        wider = {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}
+        return wider.get(kind.bit_width, pa.decimal128(20, 0))
+    if is_.is_float16(kind):
+        return pa.float32()
+    if is_.is_decimal(kind):
+        return pa.decimal128(min(38, kind.precision), min(38, kind.scale))
+    if _is_binary(kind):
+        return pa.binary()
+    if is_.is_boolean(kind) or is_.is_signed_integer(kind) or is_.is_floating(kind):
+        return kind
+    return pa.string()
+
+
+def convert(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Convert to a column's type.
+
+    Raises:
+        one of UNFIT: some value does not fit.
+    """
+    source = values.type
+    if source == target:
+        return values
+    if is_.is_null(source):
+        return pa.chunked_array([pa.nulls(len(values), target)])
+    if is_.is_dictionary(source):
+        return convert(values.cast(source.value_type), target)
+    if isinstance(source, pa.BaseExtensionType):
+        if isinstance(source, pa.JsonType) and not is_.is_string(target):
+            raise pa.ArrowTypeError(f"JSON is not {target}")
+        plain = pa.chunked_array([c.storage for c in values.chunks], source.storage_type)
+        return convert(plain, target)
+    if is_.is_nested(source) and not is_.is_nested(target):
+        raise pa.ArrowTypeError(f"{source} is not {target}")
+    if _mixes_time_and_number(source, target):
+        raise pa.ArrowTypeError(
+            f"{source} is not {target}: a number does not say which unit of time it counts"
+        )
+    if is_.is_decimal(target) and is_.is_integer(source):
+        # Arrow asks for room for the largest number of the type
+        values = values.cast(pa.decimal256(76, target.scale))
+    finer = is_.is_timestamp(source) and is_.is_timestamp(target) and source.unit == "ns"
+    return values.cast(target, safe=not finer)
+
+
+def unfit_rows(values: pa.ChunkedArray, target: pa.DataType) -> list[tuple[int, str]]:
+    """Which rows cannot be converted, by halving; each with the reason."""
+    try:
+        convert(values, target)
+    except UNFIT as error:
+        if len(values) == 1:
+            return [(0, str(error).splitlines()[0])]
+        middle = len(values) // 2
+        left = unfit_rows(values.slice(0, middle), target)
+        right = unfit_rows(values.slice(middle), target)
+        return left + [(middle + index, reason) for index, reason in right]
+    return []
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind))
+
+
+def _mixes_time_and_number(source: pa.DataType, target: pa.DataType) -> bool:
+    return bool(
+        (_is_number(source) and is_.is_temporal(target))
+        or (is_.is_temporal(source) and _is_number(target))
+    )

@@ -1,0 +1,1 @@
+"""The Iceberg sink, through PyIceberg."""

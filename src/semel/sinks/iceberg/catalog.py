@@ -1,0 +1,91 @@
+"""An Iceberg catalog, and its errors in semel's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from pyiceberg import exceptions as iceberg
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException
+
+from semel.errors import ConfigError, ServiceError, TransientError
+
+_REFUSALS = (
+    iceberg.UnauthorizedError,
+    iceberg.ForbiddenError,
+    iceberg.BadRequestError,
+    iceberg.OAuthError,
+    iceberg.NoSuchTableError,
+    iceberg.NoSuchNamespaceError,
+    iceberg.ValidationError,
+    iceberg.SignError,
+)
+_STORES = {"pyiceberg", "sqlalchemy", "requests", "botocore", "boto3", "thrift", "hive_metastore"}
+"""Packages whose errors are the catalog's or the store's: they may pass."""
+
+
+class Conflict(Exception):
+    """Another writer has committed since the table was read; nothing was written."""
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Errors of catalog and store, which may pass, and those that will not."""
+    try:
+        yield
+    except CommitFailedException as error:
+        raise Conflict(reason(error)) from None
+    except _REFUSALS as error:
+        raise ServiceError(f"Iceberg table {where}: {reason(error)}") from None
+    except iceberg.NotInstalledError as error:
+        raise ConfigError(reason(error)) from None
+    except Exception as error:
+        package = type(error).__module__.split(".", maxsplit=1)[0]
+        if not isinstance(error, OSError) and package not in _STORES:
+            raise
+        raise TransientError(f"Iceberg table {where}: {reason(error)}") from None
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """The same where nothing is committed: a conflict passes too."""
+    try:
+        with translated(where):
+            yield
+    except Conflict as error:
+        raise TransientError(f"Iceberg table {where}: {error}") from None
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:500]
+
+
+def connect(name: str, properties: Mapping[str, str]) -> Catalog:
+    """The catalog.
+
+    Raises:
+        ConfigError: properties are missing, or a package is.
+    """
+    with translated(f"catalog {name}"):
+        try:
+            return load_catalog(name, **properties)
+        except ModuleNotFoundError as missing:
+            raise ConfigError(
+                f"iceberg.catalog.type={properties['type']} needs the package {missing.name}: "
+                f"pip install 'pyiceberg[{properties['type']}]'"
+            ) from None
+        except (ValueError, KeyError) as error:
+            raise ConfigError(f"iceberg.catalog.*: {reason(error)}") from None
+
+
+def create_namespace(catalog: Catalog, table: str) -> None:
+    """Create the namespace of a table, and those that it lies in, unless they are there."""
+    *parts, _ = table.split(".")
+    for depth in range(1, len(parts) + 1):
+        namespace = tuple(parts[:depth])
+        with suppress(iceberg.NamespaceAlreadyExistsError):
+            if not catalog.namespace_exists(namespace):
+                catalog.create_namespace(namespace)

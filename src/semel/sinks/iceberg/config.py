@@ -1,0 +1,301 @@
+"""The Iceberg sink's keys, by the names that Iceberg's own Kafka Connect sink gives them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from semel.config import key, read, under
+from semel.errors import ConfigError
+
+CLASSES = (
+    "iceberg",
+    "semel.iceberg.IcebergSink",
+    "org.apache.iceberg.connect.IcebergSinkConnector",
+    "io.tabular.iceberg.connect.IcebergSinkConnector",
+)
+
+_NO_CONTROL = "the driver commits: there is no coordinator and no control topic"
+_KAFKA_FREE = "semel keeps positions in the table and needs no Kafka clients of the sink's own"
+
+IGNORED = {
+    "iceberg.control.topic": _NO_CONTROL,
+    "iceberg.control.group-id-prefix": _NO_CONTROL,
+    "iceberg.control.commit.timeout-ms": _NO_CONTROL,
+    "iceberg.control.commit.threads": _NO_CONTROL,
+    "iceberg.control.commit.max-consecutive-failures": "see max.retries",
+    "iceberg.coordinator.transactional.prefix": _NO_CONTROL,
+    "iceberg.connect.group-id": "the consumer group is connect-<name>",
+    "iceberg.tables.schema-force-optional": "new columns are optional, but for id columns",
+    "iceberg.tables.replace-null-with-default": "the converter decides what a null means",
+    "iceberg.hadoop-conf-dir": "no Hadoop client is used",
+}
+
+PREFIXES = (
+    "iceberg.catalog.",
+    "iceberg.table.",
+    "iceberg.tables.auto-create-props.",
+    "iceberg.tables.write-props.",
+    "iceberg.hadoop.",
+    "iceberg.kafka.",
+)
+
+_OF_A_TABLE = ("id-columns", "partition-by", "commit-branch", "route-regex")
+_TRANSFORM = re.compile(r"(?P<name>\w+)\((?P<column>[^(),]+?)(?:,\s*(?P<width>\d+)\s*)?\)")
+_TRANSFORMS = {
+    "year": "year",
+    "years": "year",
+    "month": "month",
+    "months": "month",
+    "day": "day",
+    "days": "day",
+    "hour": "hour",
+    "hours": "hour",
+    "bucket": "bucket",
+    "truncate": "truncate",
+}
+_WITH_WIDTH = ("bucket", "truncate")
+
+
+@dataclass(frozen=True)
+class IcebergConfig:
+    """What the sink writes where, and under which key."""
+
+    catalog_name: str = key("iceberg.catalog", "iceberg", "Name of the catalog.")
+    tables: tuple[str, ...] = key("iceberg.tables", (), "The table, namespace.name.")
+    dynamic: bool = key("iceberg.tables.dynamic-enabled", False, "Must be false.")
+    route_field: str = key("iceberg.tables.route-field", "", "Must be empty.")
+    cdc_field: str = key("iceberg.tables.cdc-field", "", "Must be empty.")
+    commit_branch: str = key(
+        "iceberg.tables.default-commit-branch", "main", "The branch that commits go to."
+    )
+    id_columns: tuple[str, ...] = key(
+        "iceberg.tables.default-id-columns",
+        (),
+        "Columns that identify a row.",
+        aliases=("pk.fields",),
+    )
+    partition_by: str = key(
+        "iceberg.tables.default-partition-by",
+        "",
+        "Partition of a created table: columns, or transforms such as day(at), bucket(id, 16).",
+    )
+    auto_create: bool = key("iceberg.tables.auto-create-enabled", False, "Create a missing table.")
+    auto_evolve: bool = key("iceberg.tables.evolve-schema-enabled", False, "Add missing columns.")
+    case_insensitive: bool = key("iceberg.tables.schema-case-insensitive", False, "Must be false.")
+    upsert: bool = key(
+        "iceberg.tables.upsert-mode-enabled", False, "Rows replace those of the same id columns."
+    )
+    key_source: str = key(
+        "pk.mode",
+        "record_value",
+        "Where upserts take the id columns from.",
+        choices=("record_key", "record_value"),
+    )
+    delete_enabled: bool = key(
+        "delete.enabled", False, "Tombstones delete; needs upsert mode and pk.mode=record_key."
+    )
+    interval_ms: int = key(
+        "iceberg.control.commit.interval-ms",
+        0,
+        "From one trigger to the next, as processingTime.",
+        at_least=0,
+    )
+    folds_names = False
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.dynamic:
+            problems.append(
+                "iceberg.tables.dynamic-enabled=true: records cannot be routed to tables that they "
+                "name. Run one connector for each table, and set iceberg.tables"
+            )
+        elif not self.tables:
+            problems.append("iceberg.tables is required: the table, as namespace.name")
+        elif len(self.tables) > 1:
+            problems.append(
+                f"iceberg.tables={','.join(self.tables)}: a connector writes one table. Run one "
+                "for each"
+            )
+        elif "." not in self.tables[0].strip("."):
+            problems.append(
+                f"iceberg.tables={self.tables[0]!r} has no namespace: set it to namespace.name"
+            )
+        if self.route_field:
+            problems.append(
+                f"iceberg.tables.route-field={self.route_field!r}: records cannot be routed by a "
+                "field. Run a connector with a transform for each table, and remove it"
+            )
+        if self.cdc_field:
+            problems.append(
+                f"iceberg.tables.cdc-field={self.cdc_field!r} is not available: set "
+                "iceberg.tables.upsert-mode-enabled=true, and delete.enabled=true for tombstones"
+            )
+        if self.case_insensitive:
+            problems.append(
+                "iceberg.tables.schema-case-insensitive=true is not available: fields are matched "
+                "as they are written. Set it to false"
+            )
+        if self.delete_enabled and not (self.upsert and self.key_source == "record_key"):
+            problems.append(
+                "delete.enabled=true needs iceberg.tables.upsert-mode-enabled=true and "
+                "pk.mode=record_key, for a tombstone has a key and no value"
+            )
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    # As JDBC sinks name it
+
+    @property
+    def pk_mode(self) -> str:
+        return self.key_source if self.upsert else "none"
+
+    @property
+    def pk_fields(self) -> tuple[str, ...]:
+        return self.id_columns
+
+    def takes(self, topic: str, field: str) -> bool:
+        """Whether a value field is written: all are."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One field of a partition, as configured."""
+
+    column: str
+    transform: str = "identity"
+    width: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.transform}[{self.width}]" if self.width else self.transform
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The whole of the sink's configuration, those keys included that have names of their own."""
+
+    config: IcebergConfig
+    table: str
+    branch: str
+    id_columns: tuple[str, ...]
+    partition_by: tuple[PartitionField, ...]
+    catalog: Mapping[str, str]
+    created: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)
+
+
+def settings(raw: Mapping[str, str]) -> Settings:
+    """Read the sink's keys.
+
+    Raises:
+        ConfigError: what cannot be kept.
+    """
+    config = read(IcebergConfig, raw)
+    table = config.tables[0]
+    mine: dict[str, str] = {}
+    for name, value in under(raw, "iceberg.table.").items():
+        of, _, setting = name.rpartition(".")
+        if of != table or setting not in _OF_A_TABLE:
+            raise ConfigError(
+                f"iceberg.table.{name}={value!r}: iceberg.tables is {table}, and a table's "
+                f"settings are {', '.join(_OF_A_TABLE)}"
+            )
+        mine[setting] = value
+    if mine.get("route-regex"):
+        raise ConfigError(
+            f"iceberg.table.{table}.route-regex={mine['route-regex']!r}: records cannot be routed "
+            "by a field. Remove it, and leave records out in a transform"
+        )
+    if config.interval_ms and raw.get("processingTime"):
+        raise ConfigError(
+            f"iceberg.control.commit.interval-ms={config.interval_ms} and processingTime="
+            f"{raw['processingTime']!r} are the same setting: remove one"
+        )
+    columns = tuple(c.strip() for c in mine.get("id-columns", "").split(",") if c.strip())
+    return Settings(
+        config,
+        table,
+        mine.get("commit-branch", "").strip() or config.commit_branch,
+        columns or config.id_columns,
+        _partition(mine.get("partition-by") or config.partition_by),
+        catalog(under(raw, "iceberg.catalog.")),
+        under(raw, "iceberg.tables.auto-create-props."),
+        under(raw, "iceberg.tables.write-props."),
+    )
+
+
+def _partition(text: str) -> tuple[PartitionField, ...]:
+    found = []
+    for part in re.split(r",(?![^()]*\))", text):
+        wanted = part.strip()
+        if not wanted:
+            continue
+        match = _TRANSFORM.fullmatch(wanted)
+        if match is None and re.search(r"[()]", wanted) is None:
+            found.append(PartitionField(wanted))
+            continue
+        transform = _TRANSFORMS.get(match["name"].lower(), "") if match else ""
+        width = (match["width"] or "") if match else ""
+        if match is None or not transform or (transform in _WITH_WIDTH) != bool(width):
+            raise ConfigError(
+                f"partition-by {wanted!r} is not a column, year(c), month(c), day(c), hour(c), "
+                "bucket(c, n) or truncate(c, n)"
+            )
+        found.append(PartitionField(match["column"].strip(), transform, width))
+    return tuple(found)
+
+
+_IMPLEMENTATIONS = {
+    "org.apache.iceberg.rest.RESTCatalog": "rest",
+    "org.apache.iceberg.hive.HiveCatalog": "hive",
+    "org.apache.iceberg.aws.glue.GlueCatalog": "glue",
+    "org.apache.iceberg.aws.dynamodb.DynamoDbCatalog": "dynamodb",
+}
+_TYPES = ("rest", "sql", "hive", "glue", "dynamodb")
+
+
+def catalog(given: Mapping[str, str]) -> dict[str, str]:
+    """The catalog's properties, as PyIceberg names them.
+
+    Raises:
+        ConfigError: PyIceberg has no such catalog.
+    """
+    found = dict(given)
+    known = ", ".join(_TYPES)
+    if not found:
+        raise ConfigError(
+            f"iceberg.catalog.type is required (one of {known}), and the catalog's properties, "
+            "such as iceberg.catalog.uri"
+        )
+    implementation = found.pop("catalog-impl", "")
+    if implementation:
+        if implementation not in _IMPLEMENTATIONS:
+            raise ConfigError(
+                f"iceberg.catalog.catalog-impl={implementation!r} is not available. Set "
+                f"iceberg.catalog.type, one of {known}, instead; many catalogs speak rest too"
+            )
+        found["type"] = _IMPLEMENTATIONS[implementation]
+    kind = found.get("type", "").strip().lower()
+    if kind not in _TYPES:
+        raise ConfigError(
+            f"iceberg.catalog.type={found.get('type', '')!r} is not one of {known}"
+            + (
+                ". A hadoop catalog cannot refuse a commit that another writer has overtaken: move "
+                "its tables to one that can"
+                if kind == "hadoop"
+                else ""
+            )
+        )
+    if kind == "sql" and found.get("uri", "").startswith("jdbc:"):
+        raise ConfigError(
+            "iceberg.catalog.uri is a JDBC URL: set it to an SQLAlchemy URL, such as "
+            "postgresql+psycopg2://user:password@host/database or sqlite:////path"
+        )
+    warehouse = found.get("warehouse", "")
+    if warehouse and ":" not in warehouse and kind == "sql":
+        found["warehouse"] = Path(warehouse).absolute().as_uri()  # wherever a reader is started
+    found.pop("io-impl", None)  # a Java class; PyIceberg chooses by the location's scheme
+    return found | {"type": kind}

@@ -1,0 +1,239 @@
+"""Data files: written by tasks, seen by nobody until a commit names them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec, partition_record_value
+from pyiceberg.schema import Schema
+from pyiceberg.table import TableProperties
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
+from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
+from pyiceberg.typedef import Record
+from pyiceberg.utils.properties import property_as_int
+
+from semel.errors import ConfigError
+from semel.sinks.iceberg.catalog import reading, reason
+from semel.sinks.iceberg.table import Table
+from semel.sinks.parquet import ParquetFile, RollingWriter, split
+
+log = logging.getLogger(__name__)
+
+Values = tuple[Any, ...]
+"""A file's partition: one value for each field of the table's partition spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A complete file that waits for its commit, or holds changes that are to be merged."""
+
+    table: str
+    path: str
+    size: int
+    schema_id: int
+    spec_id: int = 0
+    sort_order_id: int | None = None
+    partition: Values = ()
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+
+    def data_file(self) -> DataFile:
+        file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*self.partition),
+            file_size_in_bytes=self.size,
+            sort_order_id=self.sort_order_id,
+            equality_ids=None,
+            key_metadata=None,
+            **self.statistics,
+        )
+        file.spec_id = self.spec_id
+        return file
+
+
+class FileWriter(RollingWriter[Values, StagedFile]):
+    """Writes one table's rows: a file for each partition, and another one when it is full.
+
+    Changes by key are written as they are, below the table's data, and are never part of it.
+    """
+
+    def __init__(self, table: Table, prefix: str, key: tuple[str, ...] = ()) -> None:
+        properties = table.properties
+        self._table = table
+        self._prefix = prefix
+        self._key = key
+        self._spec = table.metadata.spec()
+        order = table.metadata.sort_order()
+        self._order = None if order.is_unsorted or key else order
+        provider = load_location_provider(table.metadata.location, dict(properties))
+        self._location = provider.new_data_location
+        self._options = _options(properties)
+        self._schema_ids: dict[Values, int] = {}
+        target = property_as_int(
+            dict(properties),
+            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
+            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
+        )
+        super().__init__(target or TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT)
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows in the table's types; with a key, changes."""
+        if self._key:
+            self._write(iter([((), rows)]))
+        else:
+            self._write(_partitioned(rows, self._spec, self._table.metadata.schema()))
+
+    def _new(self, values: Values, schema: pa.Schema) -> ParquetFile:
+        name = f"{self._prefix}{uuid.uuid4().hex[:12]}.parquet"
+        if values:
+            path = self._spec.partition_to_path(Record(*values), self._table.metadata.schema())
+            name = f"{path}/{name}"
+        self._schema_ids[values] = self._table.metadata.current_schema_id
+        location = self._location(name)
+        stream = self._table.io.new_output(location).create()
+        fields = self._table.metadata.schema()
+        order = None
+        if self._order is not None:
+            order = functools.partial(arranged, order=self._order, schema=fields)
+        return ParquetFile(
+            location,
+            stream,
+            schema,
+            order=order,
+            **self._options,
+        )
+
+    def _described(self, values: Values, file: ParquetFile) -> StagedFile:
+        size = len(self._table.io.new_input(file.path))
+        if self._key:
+            return StagedFile(
+                self._table.where, file.path, size, self._schema_ids[values], key=self._key
+            )
+        fields = self._table.metadata.schema()
+        statistics = data_file_statistics_from_parquet_metadata(
+            file.metadata,
+            compute_statistics_plan(fields, dict(self._table.properties)),
+            parquet_path_to_id_mapping(fields),
+        )
+        return StagedFile(
+            self._table.where,
+            file.path,
+            size,
+            self._schema_ids[values],
+            self._spec.spec_id,
+            self._order.order_id if self._order else None,
+            values,
+            statistics.to_serialized_dict(),
+        )
+
+    def _delete(self, paths: list[str]) -> None:
+        delete(self._table.io, paths)
+
+    def _path(self, done: StagedFile) -> str:
+        return done.path
+
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return reading(self._table.where)
+
+
+def delete(io: FileIO, paths: Sequence[str]) -> None:
+    """Delete files that no commit names; what cannot be deleted is left to remove_orphan_files."""
+    for path in paths:
+        try:
+            io.delete(path)
+        except FileNotFoundError:
+            continue
+        except Exception as error:
+            log.info("staged file %s stays: %s", path, reason(error))
+
+
+def _partitioned(
+    rows: pa.Table, spec: PartitionSpec, schema: Schema
+) -> Iterator[tuple[Values, pa.Table]]:
+    """Rows by the table's partition."""
+    if spec.is_unpartitioned():
+        yield (), rows
+        return
+    by = {f.name: transformed(rows, f.source_id, f.transform, schema) for f in spec.fields}
+    for values, part in split(rows, pa.table(by)):
+        stored = [_stored(f, v, schema) for f, v in zip(spec.fields, values, strict=True)]
+        yield tuple(stored), part
+
+
+def _stored(field: PartitionField, value: Any, schema: Schema) -> Any:
+    """A partition value as Iceberg stores it: identity leaves dates and times to be numbered."""
+    if value is None or not isinstance(field.transform, IdentityTransform):
+        return value
+    return partition_record_value(field, value, schema)
+
+
+def transformed(
+    rows: pa.Table, source_id: int, transform: Transform[Any, Any], schema: Schema
+) -> pa.ChunkedArray:
+    """A column, of a struct perhaps, as a transform changes it."""
+    name = schema.find_column_name(source_id) or ""
+    first, *rest = _path(rows, name)
+    values = rows.column(first)
+    for part in rest:
+        values = pc.struct_field(values, part)
+    kind = schema.find_field(source_id).field_type
+    if isinstance(transform, IdentityTransform):
+        return values
+    if isinstance(transform, VoidTransform):
+        return pa.chunked_array([pa.nulls(rows.num_rows)])
+    try:
+        return transform.pyarrow_transform(kind)(values)
+    except ModuleNotFoundError as missing:
+        raise ConfigError(
+            f"partition or order by {transform} needs the package {missing.name}: "
+            "pip install 'semel[iceberg]'"
+        ) from None
+
+
+def _path(rows: pa.Table, name: str) -> list[str]:
+    """The parts of a full name; a column's own name may hold dots."""
+    return [name] if name in rows.column_names else name.split(".")
+
+
+def arranged(rows: pa.Table, *, order: SortOrder, schema: Schema) -> pa.Table:
+    """Rows in the table's sort order."""
+    keys: dict[str, Any] = {}
+    ways = []
+    for n, f in enumerate(order.fields):
+        values = transformed(rows, f.source_id, f.transform, schema)
+        first = f.null_order == NullOrder.NULLS_FIRST
+        keys[f"null {n}"] = values.is_null()
+        keys[f"{n}"] = values
+        ways.append((f"null {n}", "descending" if first else "ascending"))
+        ways.append((f"{n}", "ascending" if f.direction == SortDirection.ASC else "descending"))
+    return rows.take(pc.sort_indices(pa.table(keys), sort_keys=ways))
+
+
+def _options(properties: Mapping[str, str]) -> dict[str, Any]:
+    codec = properties.get(
+        TableProperties.PARQUET_COMPRESSION, TableProperties.PARQUET_COMPRESSION_DEFAULT
+    ).lower()
+    level = properties.get(TableProperties.PARQUET_COMPRESSION_LEVEL)
+    return {
+        "compression": "none" if codec == "uncompressed" else codec,
+        "compression_level": int(level) if level else None,
+        "store_decimal_as_integer": True,
+    }

@@ -1,0 +1,127 @@
+"""The table's columns, checked, created and extended for the records that arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.types as is_
+
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError, TransientError
+from semel.records import Records
+from semel.sinks import convert
+from semel.sinks.iceberg.catalog import Conflict
+from semel.sinks.iceberg.config import IcebergConfig, Settings
+from semel.sinks.iceberg.table import Table
+from semel.sinks.layout import layout
+
+_ATTEMPTS = 20
+
+
+def column_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a new column that holds values of ``kind``."""
+    return convert.column_type(kind, _scalar)
+
+
+def _scalar(kind: pa.DataType) -> pa.DataType:
+    if is_.is_time(kind):
+        return pa.time64("us")
+    common = convert.common_type(kind)
+    if is_.is_integer(common) and common.bit_width < 32:
+        return pa.int32()
+    return common
+
+
+def check(connector: ConnectorConfig, settings: Settings, table: Table) -> None:
+    """Raises ConfigError: the table cannot be written as configured."""
+    config = settings.config
+    why = table.refusal(upserts=config.upsert)
+    if why is not None:
+        raise ConfigError(f"connector {connector.name}: table {table.where} {why}")
+    missing = [n for n in settings.id_columns if n not in table.columns.names]
+    if config.upsert and missing and table.columns.names and not config.auto_evolve:
+        raise ConfigError(
+            f"connector {connector.name}: id-columns={','.join(settings.id_columns)}: table "
+            f"{table.where} has no column {missing[0]}; it has {', '.join(table.columns.names)}"
+        )
+
+
+def accommodated(
+    connector: ConnectorConfig,
+    config: IcebergConfig,
+    settings: Settings,
+    table: Table,
+    records: Records,
+) -> None:
+    """Give the table the columns of records like these, if it may get them.
+
+    Raises:
+        ConfigError: it may not.
+    """
+    arranged = layout(config, connector.provenance_columns, records, deletes=False)
+    fields = [
+        pa.field(n, column_type(v.type), nullable=n not in arranged.key)
+        for n, v in arranged.columns.items()
+        if not is_.is_null(v.type)  # only nulls so far: of what type is not known yet
+    ]
+    for attempt in range(_ATTEMPTS):
+        if attempt or _new(table, fields):
+            table.renew()
+        new = _new(table, fields)
+        if not new:
+            return
+        first = not table.columns.names
+        _check_columns(connector, settings, table, records.topic, new, first=first)
+        try:
+            if first:
+                by = [(f.column, str(f)) for f in settings.partition_by]
+                table.define(new, arranged.key, by)
+            else:
+                table.define([f.with_nullable(True) for f in new])
+            return
+        except Conflict:
+            continue
+    raise TransientError(f"Iceberg table {table.where}: other writers change it all the time")
+
+
+def _check_columns(
+    connector: ConnectorConfig,
+    settings: Settings,
+    table: Table,
+    topic: str,
+    new: Sequence[pa.Field],
+    *,
+    first: bool,
+) -> None:
+    config = settings.config
+    if first and not config.auto_create:
+        raise ConfigError(
+            f"connector {connector.name}: table {table.where} has no columns. Add them, or set "
+            "iceberg.tables.auto-create-enabled=true"
+        )
+    if not first and not config.auto_evolve:
+        raise ConfigError(
+            f"connector {connector.name}: table {table.where} has no column {new[0].name}, which "
+            f"records of topic {topic} hold. Add it, set iceberg.tables.evolve-schema-enabled=true,"
+            " or leave the field out in a transform"
+        )
+    names = [*table.columns.names, *(f.name for f in new)]
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise ConfigError(
+                f"connector {connector.name}: fields {other} and {name} of topic {topic} are one "
+                "column to many of Iceberg's readers. Leave one out in a transform"
+            )
+    wanted = [f.column for f in settings.partition_by if f.column not in names]
+    if first and wanted:
+        raise ConfigError(
+            f"connector {connector.name}: partition-by names {wanted[0]}, but records of topic "
+            f"{topic} have no such field; they have {', '.join(names)}"
+        )
+
+
+def _new(table: Table, fields: Sequence[pa.Field]) -> list[pa.Field]:
+    return [f for f in fields if f.name not in table.columns.names]

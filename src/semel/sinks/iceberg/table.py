@@ -1,0 +1,256 @@
+"""One Iceberg table as it was when it was last read, and commits that are bound to that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as is_
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table import TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import (
+    AssertDefaultSpecId,
+    AssertTableUUID,
+    RemovePropertiesUpdate,
+    SetPropertiesUpdate,
+)
+
+from semel.errors import ConfigError, ServiceError
+from semel.sinks.iceberg.catalog import create_namespace, reading, translated
+
+log = logging.getLogger(__name__)
+
+
+class _Once(Transaction):
+    """A transaction that is tried once, as it is.
+
+    PyIceberg's own commit rebases an append on whatever came first and tries again: what was judged
+    by one ledger would be written beside another.
+    """
+
+    _computed: tuple[object, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """As PyIceberg's, which copies all of it each time that it is asked; it is asked often."""
+        if not self._updates:
+            return self._table.metadata
+        if self._computed is None or self._computed[0] is not self._updates:
+            self._computed = (self._updates, super().table_metadata)
+        return self._computed[1]
+
+    def commit_transaction(self) -> IcebergTable:
+        self._failed = True  # it is used once, whatever comes of it
+        same = AssertTableUUID(uuid=self.table_metadata.table_uuid)
+        try:
+            self._table._do_commit(self._updates, (*self._requirements, same))
+        except CommitFailedException:
+            for producer in self._snapshot_producers:
+                producer._clean_all_uncommitted()
+            raise
+        return self._table
+
+
+class Table:
+    """A table as it was when it was opened or last renewed.
+
+    Every commit is bound to the branch's snapshot at that time, and every commit that moves the
+    ledger makes a new one: if another writer has committed meanwhile, it fails with
+    :class:`Conflict`.
+    """
+
+    def __init__(
+        self, table: IcebergTable, name: str, branch: str, written: Mapping[str, str]
+    ) -> None:
+        self._table = table
+        self.where = name
+        self.branch = branch
+        self._written = dict(written)
+        self._seen = ""
+        self._read()
+
+    def _read(self) -> None:
+        if self._seen != self._table.metadata_location:
+            self._seen = self._table.metadata_location
+            self.columns = _plain(schema_to_pyarrow(self._table.schema()))
+
+    @staticmethod
+    def open(
+        catalog: Catalog,
+        name: str,
+        branch: str = MAIN_BRANCH,
+        written: Mapping[str, str] | None = None,
+    ) -> Table | None:
+        """The table, or None if there is none."""
+        with reading(name):
+            try:
+                return Table(catalog.load_table(name), name, branch, written or {})
+            except NoSuchTableError:
+                return None
+
+    @staticmethod
+    def create(catalog: Catalog, name: str, properties: Mapping[str, str]) -> None:
+        """Create an empty table without columns, unless another writer has done so meanwhile."""
+        with reading(name):
+            create_namespace(catalog, name)
+            try:
+                catalog.create_table(name, Schema(), properties=dict(properties))
+                log.info("table %s was created", name)
+            except TableAlreadyExistsError:
+                return
+
+    @property
+    def raw(self) -> IcebergTable:
+        return self._table
+
+    @property
+    def metadata(self) -> TableMetadata:
+        return self._table.metadata
+
+    @property
+    def io(self) -> FileIO:
+        return self._table.io
+
+    @property
+    def version(self) -> str:
+        """Names the state that was read."""
+        return self._table.metadata_location
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties, and before them those that this connector writes by."""
+        return {**self._table.properties, **self._written}
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that the branch stands at."""
+        snapshot = self.metadata.snapshot_by_name(self.branch)
+        return None if snapshot is None else snapshot.snapshot_id
+
+    def renew(self) -> None:
+        """Go to the newest state."""
+        with reading(self.where):
+            try:
+                self._table.refresh()
+            except ValueError as error:
+                if "UUID" not in str(error):
+                    raise
+                raise ServiceError(
+                    f"Iceberg table {self.where} was dropped and created again. Run: "
+                    "semel offsets reset, and start the connector anew"
+                ) from None
+        self._read()
+
+    def refusal(self, *, upserts: bool) -> str | None:
+        """Why the table cannot be written by semel, if so."""
+        if self.metadata.format_version > 2:
+            return f"is of format version {self.metadata.format_version}: PyIceberg writes 1 and 2"
+        form = self.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet").lower()
+        if form != "parquet":
+            return f"wants {form} files (write.format.default): semel writes parquet"
+        if self.branch != MAIN_BRANCH and self.branch not in self.metadata.refs:
+            return f"has no branch {self.branch}: create it, or change the commit-branch"
+        if upserts and self.columns.names and self.metadata.format_version < 2:
+            return "is of format version 1, whose readers do not expect upserts: upgrade it to 2"
+        return None
+
+    def commit(
+        self,
+        files: Sequence[DataFile],
+        moved: Mapping[str, str],
+        *,
+        forgotten: Iterable[str] = (),
+        replaced: Sequence[DataFile] = (),
+    ) -> None:
+        """Add files, take away those that they replace, and set properties: one snapshot.
+
+        Raises:
+            Conflict: the table is not at this state any more.
+            TransientError: whether it was committed is not known.
+        """
+        transaction = _Once(self._table)
+        with translated(self.where):
+            if moved:
+                transaction._apply((SetPropertiesUpdate(updates=dict(moved)),))
+            gone = [name for name in forgotten if name in self.metadata.properties]
+            if gone:
+                transaction._apply((RemovePropertiesUpdate(removals=gone),))
+            if files:
+                spec = AssertDefaultSpecId.model_validate(
+                    {"default-spec-id": self.metadata.default_spec_id}
+                )
+                transaction._apply((), (spec,))
+            update = transaction.update_snapshot(branch=self.branch)
+            merges = self.properties.get(TableProperties.MANIFEST_MERGE_ENABLED, "true") == "true"
+            producer: Any
+            if replaced:
+                producer = update.overwrite()
+            elif merges:
+                producer = update.merge_append()
+                producer._merge_enabled = True
+            else:
+                producer = update.fast_append()
+            with producer:
+                for file in files:
+                    producer.append_data_file(file)
+                for file in replaced:
+                    producer.delete_data_file(file)
+            transaction.commit_transaction()
+        self._read()
+
+    def define(
+        self,
+        fields: Sequence[pa.Field],
+        identifier: Sequence[str] = (),
+        partition_by: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Add columns; with them, if the table has none yet, its identifier and its partition.
+
+        Raises:
+            Conflict: another writer has changed the table.
+            ConfigError: the partition does not suit the columns.
+        """
+        transaction = _Once(self._table)
+        with translated(self.where):
+            with transaction.update_schema(allow_incompatible_changes=True) as schema:
+                schema.union_by_name(pa.schema(fields))
+                if identifier:
+                    schema.set_identifier_fields(*identifier)
+            try:
+                with transaction.update_spec() as spec:
+                    for column, transform in partition_by:
+                        spec.add_field(column, transform)
+            except ValueError as error:
+                raise ConfigError(f"Iceberg table {self.where}: partition-by: {error}") from None
+            transaction.commit_transaction()
+        self._read()
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """With 32-bit offsets for text, bytes and lists, as converters make them."""
+    return pa.schema([_small(f) for f in schema])
+
+
+def _small(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if is_.is_large_string(kind):
+        kind = pa.string()
+    elif is_.is_large_binary(kind):
+        kind = pa.binary()
+    elif is_.is_large_list(kind):
+        kind = pa.list_(_small(kind.value_field))
+    elif is_.is_struct(kind):
+        kind = pa.struct([_small(f) for f in kind.fields])
+    elif is_.is_map(kind):
+        kind = pa.map_(_small(kind.key_field), _small(kind.item_field))
+    return field.with_type(kind)

@@ -1,0 +1,329 @@
+"""The bounded direct engine on an Iceberg table: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import collections
+import datetime as dt
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
+
+from semel import failpoints
+from semel.audit import AuditReport, audit
+from semel.embedded import Kafka
+from semel.engine import triggers
+from semel.errors import Fenced, OffsetOutOfRange
+from semel.ledger import OffsetRange, TopicPartition
+from semel.run import plan
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Config, Start
+from tests.engine.harness import (
+    PATIENCE,
+    LocalSpark,
+    caught_up,
+    drive,
+    driving,
+    name,
+    positions,
+    records,
+    wait_until,
+)
+
+pytestmark = pytest.mark.integration
+
+COUNT = 300
+UPSERT = {
+    "iceberg.tables.upsert-mode-enabled": "true",
+    "iceberg.tables.default-id-columns": "id",
+}
+DELIVERIES = {
+    "at-most-once": {"delivery": "at-most-once"},
+    "at-least-once": {"delivery": "at-least-once"},
+    "append": {"delivery": "exactly-once"},
+    "idempotent": {"delivery": "exactly-once", "delivery.mechanism": "idempotent", **UPSERT},
+    "upsert": {"delivery": "exactly-once", "delivery.mechanism": "transactional", **UPSERT},
+}
+IN_COMMIT = [p for p in failpoints.PLACES if p.startswith("sink.")]
+Configure = Callable[..., Config]
+
+
+@pytest.fixture(autouse=True)
+def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triggers of few records are spread over the tasks too."""
+    monkeypatch.setattr(triggers, "_SHARE", 10)
+
+
+@pytest.fixture
+def warehouse(kafka: Kafka, tmp_path: Path) -> Configure:
+    """A connector from the session's Kafka to a table of a catalog in the test's directory."""
+
+    def make(topics: str, keys: dict[str, Any] | None = None) -> Config:
+        return {
+            "name": name(),
+            "connector.class": "iceberg",
+            "topics": topics,
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "iceberg.catalog.type": "sql",
+            "iceberg.catalog.uri": f"sqlite:///{tmp_path}/catalog.db",
+            "iceberg.catalog.warehouse": f"file://{tmp_path}/warehouse",
+            "iceberg.tables": "db.t",
+            "iceberg.tables.auto-create-enabled": "true",
+            "provenance": "true",
+            "value.converter.schemas.enable": "false",
+            "retry.backoff.ms": "100",
+            "processingTime": "0 seconds",
+            "maxOffsetsPerTrigger": "120",
+            "tasks.max": "2",
+            **(keys or {}),
+        }
+
+    return make
+
+
+def catalog(config: Config) -> Catalog:
+    prefix = "iceberg.catalog."
+    keys = {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
+    return load_catalog("iceberg", **keys)
+
+
+def table(config: Config) -> Table:
+    return catalog(config).load_table("db.t")
+
+
+def rows(config: Config, of: str = "db.t") -> pa.Table:
+    return catalog(config).load_table(of).scan().to_arrow()
+
+
+def ids(config: Config) -> list[int]:
+    found: list[int] = rows(config).column("id").to_pylist()
+    return sorted(found)
+
+
+def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> AuditReport:
+    """Told twice: by the audit, and straight from the table."""
+    assert ids(config) == sorted(expected)
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+    assert report.exact
+    return report
+
+
+@pytest.mark.parametrize(
+    ("delivery", "place"),
+    [
+        ("append", "sink.before_commit"),
+        ("append", "sink.after_commit"),
+        ("upsert", "task.before_publish"),
+        ("at-most-once", "deliver.between"),
+        ("at-least-once", "deliver.between"),
+        ("idempotent", "deliver.between"),
+    ],
+)
+def test_killed_at(
+    delivery: str,
+    place: str,
+    topic: MakeTopic,
+    produce: Produce,
+    warehouse: Configure,
+    points: Path,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = warehouse(source, DELIVERIES[delivery])
+    failpoints.arm(points, place, "kill-worker", skip=2)
+    assert drive(config, points) == -9
+    caught_up(config)
+    assert (points / "fired.log").read_text().startswith(f"{place} kill-worker")
+    if DELIVERIES[delivery]["delivery"] == "exactly-once":
+        assert_nothing_lost_nothing_twice(config, range(COUNT))
+        return
+    seen = collections.Counter(ids(config))
+    report = audit(config)
+    assert report.kept
+    lost, repeated = COUNT - len(seen), seen.total() - len(seen)
+    assert (report.lost, report.duplicated) == (lost, repeated)
+    assert (repeated if delivery == "at-most-once" else lost) == 0
+    if place == "deliver.between":
+        assert lost + repeated
+
+
+def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
+    topic: MakeTopic,
+    produce: Produce,
+    warehouse: Configure,
+    points: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = warehouse(source)
+    monkeypatch.setattr(failpoints, "_directory", str(points))
+    for place in (*IN_COMMIT, "task.after_poll"):
+        failpoints.arm(points, place, "raise")
+    progress = caught_up(config, spark=LocalSpark(points))
+    assert len((points / "fired.log").read_text().splitlines()) == len(IN_COMMIT) + 1
+    assert progress.rows == COUNT
+    assert_nothing_lost_nothing_twice(config, range(COUNT))
+
+
+def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
+    topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(500))
+    config = warehouse(source, {"maxOffsetsPerTrigger": "100"})
+    both = [start(config, until_caught_up=True) for _ in range(2)]
+    fenced = 0
+    for running in both:
+        try:
+            running.wait()
+        except Fenced as error:
+            fenced += 1
+            assert "the ledger stands at" in str(error)
+    assert fenced < 2
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(500))
+
+
+@pytest.mark.parametrize("keys", [{}, UPSERT], ids=["append", "upsert"])
+def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
+    keys: dict[str, str],
+    topic: MakeTopic,
+    produce: Produce,
+    warehouse: Configure,
+    points: Path,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = warehouse(source, keys)
+    failpoints.arm(points, "sink.before_commit", "freeze", skip=1)
+    zombie = driving(config, points)
+    assert zombie.pid is not None
+    wait_until((points / f"frozen.{zombie.pid}").exists)
+    caught_up(config)
+    location = table(config).metadata_location
+    failpoints.thaw(points, zombie.pid)
+    zombie.join(PATIENCE)
+    assert zombie.exitcode == Fenced.exit_code
+    assert table(config).metadata_location == location
+    assert_nothing_lost_nothing_twice(config, range(COUNT))
+
+
+def test_the_table_may_be_rewritten_and_its_snapshots_expired_meanwhile(
+    topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(100))
+    config = warehouse(source, {"maxOffsetsPerTrigger": "50"})
+    running = start(config)
+    running.until(lambda p: p.rows >= 100)
+    for batch in range(1, 6):
+        produce(source, records(50, start=50 + 50 * batch))
+        found = table(config)
+        found.overwrite(found.scan().to_arrow())  # tried again by PyIceberg, or refused
+        found.maintenance.expire_snapshots().older_than(dt.datetime.now()).commit()
+    running.until(lambda p: p.rows >= 350)
+    running.stop()
+    assert len(table(config).metadata.snapshots) < 20
+    assert_nothing_lost_nothing_twice(config, range(350))
+
+
+def test_with_latest_nothing_is_passed_over_by_a_crash_before_the_first_row(
+    topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = warehouse(source, {"auto.offset.reset": "latest"})
+    caught_up(config)
+    assert positions(config) == {TopicPartition(source, 0): 10}
+    produce(source, records(10, start=10))
+    failpoints.arm(points, "sink.before_commit", "kill-driver")
+    assert drive(config, points) == -9
+    produce(source, records(10, start=20))
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(10, 30))
+
+
+def test_dead_letters_are_kept_once_even_if_the_results_commit_fails_after_them(
+    topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
+) -> None:
+    source = topic(partitions=2)
+    values = [v for i in range(0, COUNT, 10) for v in (*records(10, start=i), b"{bad %d" % i)]
+    produce(source, values)
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
+    config = warehouse(source, keys)
+    failpoints.arm(points, "sink.before_commit", "kill-driver", skip=1)
+    assert drive(config, points) == -9
+    caught_up(config)
+    report = assert_nothing_lost_nothing_twice(config, range(COUNT))
+    assert sum(p.failed for p in report.partitions) == COUNT // 10
+    letters = rows(config, "db.dead")
+    assert sorted(letters.column("value").to_pylist()) == sorted(
+        b"{bad %d" % i for i in range(0, COUNT, 10)
+    )
+
+
+def test_records_that_retention_removed_are_a_hole_or_an_error(
+    topic: MakeTopic, produce: Produce, warehouse: Configure, kafka: Kafka
+) -> None:
+    source = topic()
+    produce(source, records(50))
+    config = warehouse(source)
+    caught_up(config)
+    produce(source, records(50, start=50))
+    kafka.delete_records(source, {0: 70})
+    with pytest.raises(OffsetOutOfRange, match="20 records lost"):
+        caught_up(config)
+    caught_up({**config, "offset.out.of.range": "earliest"})
+    assert ids(config) == [*range(50), *range(70, 100)]
+    assert list(plan(config).sink.snapshot([source]).holes) == [OffsetRange(source, 0, 50, 70)]
+
+
+def test_the_last_change_of_a_key_wins_however_its_partition_is_split(
+    topic: MakeTopic, produce: Produce, warehouse: Configure
+) -> None:
+    source = topic(partitions=2)
+    changes = [(f"k{i % 7}", {"id": i % 7, "n": i}) for i in range(200)]
+    changes += [("k3", None), ("k4", None), ("k4", {"id": 4, "n": 1000})]
+    produce(
+        source,
+        [None if v is None else json.dumps(v).encode() for _, v in changes],
+        [k.encode() for k, _ in changes],
+    )
+    keys = {
+        "iceberg.tables.upsert-mode-enabled": "true",
+        "iceberg.tables.default-id-columns": "key",
+        "pk.mode": "record_key",
+        "delete.enabled": "true",
+        "maxOffsetsPerTrigger": "90",
+    }
+    config = warehouse(source, keys)
+    caught_up(config)
+    final: dict[str, int] = {}
+    for key, value in changes:
+        final.pop(key, None)
+        if value is not None:
+            final[key] = value["n"]
+    found = rows(config)
+    assert dict(zip(*(found.column(n).to_pylist() for n in ("key", "n")), strict=True)) == final
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+
+
+def test_several_topics_share_a_table(
+    topic: MakeTopic, produce: Produce, warehouse: Configure
+) -> None:
+    first, second = topic(), topic(partitions=2)
+    produce(first, records(100))
+    produce(second, records(100, start=100))
+    config = warehouse(f"{first},{second}")
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(200))
+    by_counts = audit({**config, "provenance": "false"})
+    assert (by_counts.lost, by_counts.duplicated, by_counts.exact) == (0, 0, False)

@@ -1,0 +1,433 @@
+"""What the Iceberg sink writes: types, columns, partitions, order, keys, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
+
+from semel.errors import ConfigError, TargetChanged
+from semel.records import Commit, Records
+from semel.run import plan
+from semel.sinks import parquet
+from tests.sinks.iceberg.conftest import Warehouse, refused
+from tests.sinks.target import advance, changes, records
+
+PROPS = "iceberg.tables.auto-create-props."
+EVOLVE = {"iceberg.tables.evolve-schema-enabled": "true"}
+UPSERT = {
+    "iceberg.tables.upsert-mode-enabled": "true",
+    "iceberg.tables.default-id-columns": "id",
+    "pk.mode": "record_key",
+    "delete.enabled": "true",
+}
+
+
+def put(warehouse: Warehouse, batch: Records, keys: dict[str, Any] | None = None) -> None:
+    warehouse.sink(keys=keys).write(Commit([batch]))
+
+
+def test_every_type_of_a_converter_has_a_column(warehouse: Warehouse) -> None:
+    now = dt.datetime(2024, 2, 29, 12, 30, 0, 123456, dt.UTC)
+    columns = {
+        "i8": pa.array([1, None], pa.int8()),
+        "u32": pa.array([4_000_000_000, None], pa.uint32()),
+        "f": pa.array([1.5, None], pa.float32()),
+        "d": pa.array([decimal.Decimal("12.34"), None], pa.decimal128(10, 2)),
+        "b": pa.array([True, None]),
+        "s": pa.array(["é", None]),
+        "x": pa.array([b"\x00\xff", None]),
+        "day": pa.array([now.date(), None]),
+        "time": pa.array([now.time(), None], pa.time64("us")),
+        "at": pa.array([now, None], pa.timestamp("ms", "UTC")),
+        "l": pa.array([[1, None], None], pa.list_(pa.int64())),
+        "o": pa.array(
+            [{"a": "x", "n": 1}, None], pa.struct([("a", pa.string()), ("n", pa.int64())])
+        ),
+        "m": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32())),
+        "j": pa.array(['{"deep": [1]}', None], pa.string()).cast(pa.json_()),
+        "e": pa.array(["a", None]).dictionary_encode(),
+        "odd name.1": pa.array([1, None]),
+    }
+    put(warehouse, records(pa.table(columns)))
+    first, empty = sorted(warehouse.rows(), key=lambda r: r["i8"] is None)
+    assert first == {
+        "i8": 1,
+        "u32": 4_000_000_000,
+        "f": 1.5,
+        "d": decimal.Decimal("12.34"),
+        "b": True,
+        "s": "é",
+        "x": b"\x00\xff",
+        "day": now.date(),
+        "time": now.time(),
+        "at": now.replace(microsecond=123000),
+        "l": [1, None],
+        "o": {"a": "x", "n": 1},
+        "m": [("k", 1)],
+        "j": '{"deep": [1]}',
+        "e": "a",
+        "odd name.1": 1,
+    }
+    assert set(empty.values()) == {None}
+
+
+def test_columns_are_found_by_their_field_ids(warehouse: Warehouse) -> None:
+    """As every reader does: the file keeps its rows when a column is renamed, nested ones too."""
+    put(warehouse, records([{"id": 1, "o": {"a": "x", "l": [{"n": 1}]}}]))
+    with warehouse.table().update_schema() as update:
+        update.rename_column("id", "key")
+        update.rename_column("o.a", "b")
+        update.rename_column("o.l.element.n", "m")
+    assert warehouse.rows() == [{"key": 1, "o": {"b": "x", "l": [{"m": 1}]}}]
+    (path,) = warehouse.files()
+    assert pq.ParquetFile(path).schema_arrow.field("id").metadata[b"PARQUET:field_id"] == b"1"
+
+
+def test_values_that_do_not_fit_are_named(warehouse: Warehouse) -> None:
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=True), NestedField(2, "n", IntegerType())
+    )
+    warehouse.catalog.create_namespace("db")
+    warehouse.catalog.create_table("db.t", schema)
+    sink = warehouse.sink()
+    bad = refused(
+        sink,
+        records(
+            {"id": ["1", "x", None, "4"], "n": [1, 2, 3, 3_000_000_000]}, offsets=[10, 11, 12, 13]
+        ),
+    )
+    assert sorted(bad) == [11, 12, 13]
+    assert "column id (int64) cannot take 'x'" in bad[11].message
+    assert bad[12].message == "column id must not be null"
+    assert "column n (int32) cannot take 3000000000" in bad[13].message
+
+
+def test_columns_are_added_only_if_they_may_be(warehouse: Warehouse) -> None:
+    put(warehouse, records([{"id": 1}]))
+    with pytest.raises(ConfigError, match=r"has no column more, .*evolve-schema-enabled=true"):
+        put(warehouse, records([{"id": 2, "more": "x"}]))
+    put(warehouse, records([{"id": 2, "more": "x"}]), EVOLVE)
+    assert warehouse.rows() == [{"id": 1, "more": None}, {"id": 2, "more": "x"}]
+    with pytest.raises(ConfigError, match="fields id and ID of topic t are one column"):
+        put(warehouse, records([{"ID": 2}]), EVOLVE)
+
+
+def test_a_task_goes_on_with_the_columns_that_appear_while_it_writes(warehouse: Warehouse) -> None:
+    sink = warehouse.sink(keys=EVOLVE)
+    stager = sink.stager("t-0")
+    for batch in ([{"id": 1}], [{"id": 2, "more": 5}], [{"id": 3}]):
+        stager.add(Commit([records(batch)]))
+    files = stager.finish()
+    assert len(files) == 2
+    sink.write(type(sink.stage(Commit([])))((), files=files))
+    assert [r["more"] for r in warehouse.rows()] == [None, 5, None]
+
+
+def test_a_table_without_columns_is_not_defined_unless_it_may_be(warehouse: Warehouse) -> None:
+    warehouse.sink()
+    with pytest.raises(ConfigError, match="has no columns"):
+        put(warehouse, records([{"id": 1}]), {"iceberg.tables.auto-create-enabled": "false"})
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("day(at)", {(19782,): 2, (19783,): 1, (None,): 1}),
+        ("months(at), bucket(id, 4)", None),
+        ("truncate(s, 2)", {("aa",): 2, ("bb",): 1, (None,): 1}),
+        ("d", {(19782,): 4}),
+        ("year(at),hour(at)", "conflicts"),
+        ("hour(at),s", None),
+    ],
+)
+def test_rows_go_to_their_partitions(
+    by: str, expected: dict[tuple[Any, ...], int] | str | None, warehouse: Warehouse
+) -> None:
+    day = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+    rows = [
+        {"id": 1, "at": day, "s": "aab", "d": day.date()},
+        {"id": 2, "at": day + dt.timedelta(hours=3), "s": "aac", "d": day.date()},
+        {"id": 3, "at": day + dt.timedelta(days=1), "s": "bb", "d": day.date()},
+        {"id": 4, "at": None, "s": None, "d": day.date()},
+    ]
+    keys = {"iceberg.table.db.t.partition-by": by}
+    if isinstance(expected, str):
+        with pytest.raises(ConfigError, match=expected):
+            put(warehouse, records(rows), keys)
+        return
+    put(warehouse, records(rows), keys)
+    table = warehouse.table()
+    assert sorted(r["id"] for r in warehouse.rows()) == [1, 2, 3, 4]
+    files = [t.file for t in table.scan().plan_files()]
+    if expected is not None:
+        found = {
+            tuple(f.partition[i] for i in range(len(f.partition))): f.record_count for f in files
+        }
+        assert found == expected
+    # The same values by PyIceberg's own writer, so that both prune alike.
+    table.append(warehouse.arrow())
+    theirs = sorted(repr(t.file.partition) for t in table.scan().plan_files())
+    assert sorted([repr(f.partition) for f in files] * 2) == theirs
+    if "at" in by:
+        pruned = table.scan(row_filter="at >= '2024-03-01T00:00:00+00:00'")
+        assert pruned.to_arrow().column("id").to_pylist() == [3, 3]
+        assert len(list(pruned.plan_files())) < len(theirs)
+
+
+def test_a_partition_that_is_altered_meanwhile_is_noticed(warehouse: Warehouse) -> None:
+    put(warehouse, records([{"id": 1, "s": "x"}]))
+    sink = warehouse.sink()
+    staged = sink.stage(Commit([records([{"id": 2, "s": "y"}])]))
+    with warehouse.table().update_spec() as update:
+        update.add_identity("s")
+    with pytest.raises(TargetChanged, match="partition was altered"):
+        sink.write(staged)
+    sink.write(Commit([records([{"id": 2, "s": "y"}])]))
+    assert [r["id"] for r in warehouse.rows()] == [1, 2]
+
+
+@pytest.mark.parametrize("keys", [{}, UPSERT], ids=["append", "upsert"])
+def test_columns_that_are_altered_meanwhile_are_noticed_and_new_ones_are_null(
+    keys: dict[str, str], warehouse: Warehouse
+) -> None:
+    sink = warehouse.sink(keys=keys)
+    sink.write(Commit([changes((1, {"v": "a", "w": 1}))]))
+    staged = sink.stage(Commit([changes((2, {"v": "b", "w": 2}))]))
+    with warehouse.table().update_schema() as update:
+        update.add_column("new", LongType())
+    sink.write(staged)
+    staged = sink.stage(Commit([changes((3, {"v": "c", "w": 3}))]))
+    with warehouse.table().update_schema() as update:
+        update.delete_column("w")
+    with pytest.raises(TargetChanged, match="column w was altered meanwhile"):
+        sink.write(staged)
+    found = {r["v"]: r["new"] for r in warehouse.rows()}
+    assert found == {"a": None, "b": None}
+
+
+def test_files_are_sorted_as_the_table_asks(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_ROW_GROUP", 1000)
+    schema = Schema(
+        NestedField(1, "id", LongType()),
+        NestedField(2, "s", StringType()),
+        NestedField(3, "p", LongType()),
+    )
+    order = SortOrder(
+        SortField(2, IdentityTransform(), SortDirection.DESC, NullOrder.NULLS_FIRST),
+        SortField(1, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_LAST),
+        order_id=1,
+    )
+    warehouse.catalog.create_namespace("db")
+    warehouse.catalog.create_table("db.t", schema, sort_order=order)
+    sink = warehouse.sink()
+    stager = sink.stager("t-0")
+    for start in (0, 100):
+        rows = [
+            {"id": None if i % 9 == 0 else -i, "s": None if i % 7 == 0 else f"s{i % 5}", "p": i}
+            for i in range(start, start + 100)
+        ]
+        stager.add(Commit([records(rows)]))
+    sink.write(type(sink.stage(Commit([])))((), files=stager.finish()))
+    (task,) = warehouse.table().scan().plan_files()
+    assert task.file.sort_order_id == 1
+    found = pq.read_table(task.file.file_path.removeprefix("file://"))
+    assert pq.ParquetFile(task.file.file_path.removeprefix("file://")).num_row_groups > 2
+    shown = list(zip(found.column("s").to_pylist(), found.column("id").to_pylist(), strict=True))
+
+    def place(row: tuple[str | None, int | None]) -> tuple[int, int, bool, int]:
+        s, i = row
+        return (0 if s is None else 1, -ord(s[1]) if s else 0, i is None, i or 0)
+
+    assert shown == sorted(shown, key=place)
+    assert sorted(found.column("p").to_pylist()) == list(range(200))
+
+
+def test_files_end_at_their_target_size(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_ROW_GROUP", 100_000)
+    keys = {
+        "iceberg.tables.write-props.write.target-file-size-bytes": 400_000,
+        "iceberg.tables.write-props.write.parquet.compression-codec": "uncompressed",
+    }
+    sink = warehouse.sink(keys=keys)
+    stager = sink.stager("t-0")
+    for n in range(20):
+        values = [uuid.uuid4().hex for _ in range(2000)]
+        stager.add(Commit([records({"id": range(n * 2000, n * 2000 + 2000), "s": values})]))
+    files = stager.finish()
+    assert sum(f.statistics["record_count"] for f in files) == 40_000
+    *full, _last = files
+    assert len(full) >= 3
+    assert all(400_000 <= f.size < 600_000 for f in full)
+
+
+def test_statistics_let_readers_skip(warehouse: Warehouse) -> None:
+    long = "z" * 100
+    for low in (0, 1000):
+        put(warehouse, records([{"id": low + i, "f": i / 2, "s": long} for i in range(10)]))
+    found = warehouse.table().scan(row_filter="id >= 1005")
+    assert len(list(found.plan_files())) == 1
+    assert found.to_arrow().column("id").to_pylist() == list(range(1005, 1010))
+    assert warehouse.table().scan(row_filter=f"s = '{long}'").count() == 20
+    assert warehouse.table().scan(row_filter="s > 'zzzz'").count() == 20
+    put(warehouse, records({"id": [5000], "f": [float("nan")]}))
+    assert warehouse.table().scan(row_filter="f is nan").count() == 1
+
+
+def test_the_last_change_of_a_key_wins(warehouse: Warehouse) -> None:
+    sink = warehouse.sink(keys=UPSERT)
+    steps = [(1, {"v": "a"}), (2, {"v": "b"}), (1, {"v": "c"}), (3, {"v": "d"}), (2, None)]
+    sink.commit([advance(0, 5)], Commit([changes(*steps)]))
+    assert warehouse.rows() == [{"id": 1, "v": "c"}, {"id": 3, "v": "d"}]
+    later = [(3, None), (4, {"v": "e"}), (1, {"v": "f"}), (9, None)]
+    sink.commit([advance(5, 9)], Commit([changes(*later)]))
+    assert warehouse.rows() == [{"id": 1, "v": "f"}, {"id": 4, "v": "e"}]
+    assert warehouse.stored() == 9
+    staged = warehouse.files("**/semel-c-*")
+    assert staged == [], "changes are deleted once they are merged"
+    assert warehouse.table().schema().identifier_field_names() == {"id"}
+
+
+def test_a_topic_may_begin_with_tombstones(warehouse: Warehouse) -> None:
+    sink = warehouse.sink(keys=UPSERT)
+    sink.commit([advance(0, 1)], Commit([changes((1, None))]))
+    sink.commit([advance(1, 2)], Commit([changes((1, {"v": "a"}))]))
+    assert (warehouse.rows(), warehouse.stored()) == ([{"id": 1, "v": "a"}], 2)
+
+
+def test_upserts_touch_only_the_files_that_hold_a_key(warehouse: Warehouse) -> None:
+    keys = {
+        "iceberg.tables.upsert-mode-enabled": "true",
+        "iceberg.table.db.t.id-columns": "day,id",
+        "iceberg.table.db.t.partition-by": "day",
+    }
+    rows = [{"day": d, "id": i, "v": 0} for d in ("a", "b", "c") for i in range(100)]
+    sink = warehouse.sink(keys=keys)
+    sink.write(Commit([records(rows)]))
+    before = {t.file.file_path for t in warehouse.table().scan().plan_files()}
+    moved = [{"day": "b", "id": i, "v": 1} for i in range(90, 110)]
+    sink.write(Commit([records(moved)]))
+    after = {t.file.file_path for t in warehouse.table().scan().plan_files()}
+    assert len(before & after) == 2
+    found = {(r["day"], r["id"]): r["v"] for r in warehouse.rows()}
+    expected = {(r["day"], r["id"]): r["v"] for r in (*rows, *moved)}
+    assert found == expected
+    assert warehouse.table().scan().count() == len(expected)
+
+
+def test_upserts_by_the_tables_own_identifier(warehouse: Warehouse) -> None:
+    schema = Schema(
+        NestedField(1, "id", StringType(), required=True),
+        NestedField(2, "v", LongType()),
+        identifier_field_ids=[1],
+    )
+    warehouse.catalog.create_namespace("db")
+    warehouse.catalog.create_table("db.t", schema)
+    keys = {"iceberg.tables.upsert-mode-enabled": "true"}
+    for v in (1, 2):
+        put(warehouse, records([{"id": "x", "v": v}, {"id": f"y{v}", "v": v}]), keys)
+    assert [tuple(r.values()) for r in warehouse.rows()] == [("x", 2), ("y1", 1), ("y2", 2)]
+    sink = warehouse.sink(keys=keys)
+    assert (
+        refused(sink, records([{"id": None, "v": 1}]))[0].message == "column id of the key is null"
+    )
+
+
+def test_upserts_need_a_key(warehouse: Warehouse) -> None:
+    with pytest.raises(ConfigError, match=r"default-id-columns, for table db\.t has no identifier"):
+        put(warehouse, records([{"id": 1}]), {"iceberg.tables.upsert-mode-enabled": "true"})
+
+
+def test_a_branch_is_written_instead_of_main(warehouse: Warehouse) -> None:
+    put(warehouse, records([{"id": 1}]))
+    table = warehouse.table()
+    head = table.current_snapshot()
+    assert head is not None
+    table.manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
+    sink = warehouse.sink(keys={"iceberg.table.db.t.commit-branch": "audit"})
+    sink.commit([advance(0, 1)], Commit([records([{"id": 2}])]))
+    assert [r["id"] for r in warehouse.rows()] == [1]
+    table = warehouse.table()
+    branch = table.scan(snapshot_id=table.refs()["audit"].snapshot_id)
+    assert sorted(branch.to_arrow().column("id").to_pylist()) == [1, 2]
+    assert sink.snapshot(["t"]).rows == {"db.t": 2}
+
+
+def test_provenance_is_stored(warehouse: Warehouse) -> None:
+    sink = warehouse.sink(keys={"provenance": "true"})
+    sink.commit([advance(0, 3)], Commit([records([{"id": i} for i in range(3)])]))
+    snapshot = sink.snapshot(["t"])
+    assert sorted(snapshot.records["t"].column("offset").to_pylist()) == [0, 1, 2]
+    schema = sink.schema("t")
+    assert schema is not None
+    assert schema.names == ["id"]
+
+
+def test_tables_are_created_with_their_properties(warehouse: Warehouse) -> None:
+    put(warehouse, records([{"id": 1}]), {f"{PROPS}write.parquet.compression-codec": "gzip"})
+    assert warehouse.table().properties["write.parquet.compression-codec"] == "gzip"
+    (path,) = warehouse.files()
+    assert pq.ParquetFile(path).metadata.row_group(0).column(0).compression == "GZIP"
+
+
+def test_an_existing_configuration_of_the_connect_sink_runs_as_it_is(warehouse: Warehouse) -> None:
+    raw = warehouse.config(
+        keys={
+            "connector.class": "org.apache.iceberg.connect.IcebergSinkConnector",
+            "iceberg.control.topic": "control-iceberg",
+            "iceberg.control.commit.interval-ms": "60000",
+            "iceberg.catalog.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+            "iceberg.kafka.bootstrap.servers": "nowhere:9092",
+        }
+    )
+    planned = plan(raw)
+    assert planned.engine == "bounded"
+    assert str(planned.guarantee) == "exactly-once (transactional)"
+    (warning,) = planned.warnings
+    assert warning.startswith("iceberg.control.topic has no effect")
+    assert planned.sink.interval == 60  # type: ignore[attr-defined]
+
+
+def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"iceberg.tables": None}, "iceberg.tables is required"),
+        ({"iceberg.tables": "t"}, "has no namespace"),
+        ({"iceberg.tables": "db.t,db.u"}, "writes one table"),
+        ({"iceberg.tables.dynamic-enabled": "true"}, "dynamic-enabled=true: records cannot"),
+        ({"iceberg.tables.route-field": "kind"}, "route-field='kind'"),
+        ({"iceberg.table.db.t.route-regex": "a"}, "route-regex='a'"),
+        ({"iceberg.tables.cdc-field": "op"}, "cdc-field='op' is not available"),
+        ({"iceberg.tables.schema-case-insensitive": "true"}, "Set it to false"),
+        ({"iceberg.table.db.u.id-columns": "id"}, r"iceberg.table.db.u.id-columns='id'"),
+        ({"iceberg.table.db.t.id-column": "id"}, r"settings are id-columns"),
+        ({"iceberg.table.db.t.partition-by": "week(at)"}, r"'week\(at\)' is not a column"),
+        ({"iceberg.table.db.t.partition-by": "bucket(id)"}, r"'bucket\(id\)' is not"),
+        ({"iceberg.table.db.t.partition-by": "day(at, 3)"}, r"'day\(at, 3\)' is not"),
+        ({"delete.enabled": "true"}, "pk.mode=record_key, for a tombstone"),
+        ({"iceberg.catalog.type": "hadoop"}, "cannot refuse a commit"),
+        ({"iceberg.catalog.type": None}, "is not one of rest, sql"),
+        ({"iceberg.catalog.catalog-impl": "org.x.Nessie"}, "'org.x.Nessie' is not available"),
+        ({"iceberg.catalog.uri": "jdbc:sqlite:x"}, "SQLAlchemy URL"),
+        ({"errors.deadletterqueue.table": "db.t"}, "need a table of their own"),
+        ({"errors.deadletterqueue.table": "dead"}, "has no namespace"),
+        (
+            {"iceberg.control.commit.interval-ms": "5", "processingTime": "1 s"},
+            "are the same setting",
+        ),
+    ]
+    for keys, message in wrong:
+        with pytest.raises(ConfigError, match=message):
+            plan(warehouse.config(keys=keys))
