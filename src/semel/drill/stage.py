@@ -21,7 +21,7 @@ from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.drill.stores import SESSION, store_of
 from semel.embedded import Services, leash
-from semel.errors import ConfigError, SemelError
+from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka import Cluster, client_config
 from semel.ledger import TopicPartition
 from semel.run import plan
@@ -56,6 +56,7 @@ _QUICK = {
 """Shorter timeouts than in production, so that a drill does not wait for most of its time."""
 
 _POLL = 0.03
+_AUDITS, _PAUSE = 20, 0.5
 
 
 class DrillFailed(SemelError):
@@ -290,6 +291,13 @@ class Stage:
         return found.state is ConsumerGroupState.STABLE and len(found.members) == self.tasks
 
     def audit(self) -> AuditReport:
+        """Audit; again if the store is not back yet, or has ended a session that was slow."""
+        for _ in range(_AUDITS - 1):
+            try:
+                return audit(None, planned=self.planned)
+            except TransientError:
+                self.planned.sink.close()
+                time.sleep(_PAUSE)
         return audit(None, planned=self.planned)
 
     def until(
