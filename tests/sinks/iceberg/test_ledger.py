@@ -7,7 +7,9 @@ import re
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from sqlalchemy.exc import OperationalError
 
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TargetChanged, TransientError
 from semel.ledger import OffsetRange, Outcome, TopicPartition
@@ -328,3 +330,20 @@ def test_a_catalog_that_cannot_be_written_is_a_transient_error(
     hidden.rename(catalog)
     assert sink.commit([advance(0, 10)], staged) is Outcome.APPLIED
     assert ids(warehouse) == list(range(10))
+
+
+def test_a_catalog_whose_tables_another_process_makes_first_is_no_error(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = SqlCatalog.create_tables
+    raced = []
+
+    def slow(self: SqlCatalog) -> None:
+        create(self)
+        if not raced:
+            raced.append(self)
+            raise OperationalError("CREATE TABLE", None, Exception("table exists"))
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", slow)
+    assert warehouse.sink().entries() != []
+    assert raced

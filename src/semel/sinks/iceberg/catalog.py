@@ -30,31 +30,31 @@ class Conflict(Exception):
 
 
 @contextmanager
-def translated(where: str) -> Iterator[None]:
+def translated(where: str, what: str = "table") -> Iterator[None]:
     """Errors of catalog and store, which may pass, and those that will not."""
     try:
         yield
     except CommitFailedException as error:
         raise Conflict(reason(error)) from None
     except _REFUSALS as error:
-        raise ServiceError(f"Iceberg table {where}: {reason(error)}") from None
+        raise ServiceError(f"Iceberg {what} {where}: {reason(error)}") from None
     except iceberg.NotInstalledError as error:
         raise ConfigError(reason(error)) from None
     except Exception as error:
         package = type(error).__module__.split(".", maxsplit=1)[0]
         if not isinstance(error, OSError) and package not in _STORES:
             raise
-        raise TransientError(f"Iceberg table {where}: {reason(error)}") from None
+        raise TransientError(f"Iceberg {what} {where}: {reason(error)}") from None
 
 
 @contextmanager
-def reading(where: str) -> Iterator[None]:
+def reading(where: str, what: str = "table") -> Iterator[None]:
     """The same where nothing is committed: a conflict passes too."""
     try:
-        with translated(where):
+        with translated(where, what):
             yield
     except Conflict as error:
-        raise TransientError(f"Iceberg table {where}: {error}") from None
+        raise TransientError(f"Iceberg {what} {where}: {error}") from None
 
 
 def reason(error: Exception) -> str:
@@ -69,7 +69,16 @@ def connect(name: str, properties: Mapping[str, str]) -> Catalog:
     Raises:
         ConfigError: properties are missing, or a package is.
     """
-    with translated(f"catalog {name}"):
+    try:
+        return _load(name, properties)
+    except TransientError:
+        # A catalog in a database makes its tables when it is first used: another process may have
+        # been at it too. What else it was shows again.
+        return _load(name, properties)
+
+
+def _load(name: str, properties: Mapping[str, str]) -> Catalog:
+    with reading(name, "catalog"):
         try:
             return load_catalog(name, **properties)
         except ModuleNotFoundError as missing:
