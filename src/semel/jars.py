@@ -25,6 +25,7 @@ from semel.errors import ServiceError
 KAFKA_VERSION = "4.3.1"
 DEBEZIUM_VERSION = "3.5.0.Final"
 DELTA_VERSION = "4.4.0"
+ICEBERG_VERSION = "1.12.0"
 LOG4J_VERSION = "2.25.4"  # the one kafka_2.13 brings
 
 # Spark's jars follow the PySpark that is installed; pyproject.toml pins it.
@@ -117,6 +118,13 @@ DELTA_SPARK = JarSet(
         "org.antlr:*",
         "com.fasterxml.jackson.*:*",
     ),
+)
+
+# Spark's own Iceberg, which the tests read with. It holds what it needs.
+ICEBERG_SPARK = JarSet(
+    "iceberg-spark",
+    (f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}",),
+    leave_out=("org.apache.spark:*", "org.scala-lang:*", "org.scala-lang.modules:*"),
 )
 
 
