@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from pyiceberg import exceptions as iceberg
 from pyiceberg.catalog import Catalog, load_catalog
@@ -95,6 +95,11 @@ def create_namespace(catalog: Catalog, table: str) -> None:
     *parts, _ = table.split(".")
     for depth in range(1, len(parts) + 1):
         namespace = tuple(parts[:depth])
-        with suppress(iceberg.NamespaceAlreadyExistsError):
+        if catalog.namespace_exists(namespace):
+            continue
+        try:
+            catalog.create_namespace(namespace)
+        except Exception:
+            # Of two processes that create it at once, not every catalog tells the second one why.
             if not catalog.namespace_exists(namespace):
-                catalog.create_namespace(namespace)
+                raise
