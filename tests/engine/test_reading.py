@@ -9,12 +9,12 @@ import time
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from semel.engine.reader import read_ranges
 
 from semel.audit import audit
 from semel.embedded import Kafka
 from semel.errors import OffsetOutOfRange, SemelError
 from semel.ledger import TopicPartition
+from semel.reader import read_ranges
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start

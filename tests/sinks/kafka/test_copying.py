@@ -169,7 +169,7 @@ def test_without_provenance_the_audit_goes_by_counts(
     ("keys", "message"),
     [
         ({"topic.rename.format": "${topic}"}, "go round for ever"),
-        ({"auto.create": None}, "does not exist in .* auto.create=true"),
+        ({"auto.create": None}, "does not exist. Create it, or set auto.create=true"),
         ({"delivery": "exactly-once", "delivery.mechanism": "idempotent"}, "cannot overwrite"),
         ({"delivery": "exactly-once", "producer.override.acks": "1"}, "Set it to all"),
         ({"producer.override.transactional.id": "x"}, "is set by semel"),
