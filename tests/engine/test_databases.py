@@ -33,7 +33,7 @@ from tests.engine.test_delivery import DELIVERIES, UPSERT
 
 pytestmark = pytest.mark.integration
 
-COUNT = 600
+COUNT = 1200
 MYSQL_TIMEOUT = {"connection.idle.in.transaction.timeout.ms": 1000}
 
 

@@ -52,6 +52,21 @@ def test_of_two_runs_of_one_connector_one_stops_as_fenced_and_nothing_is_written
     assert_nothing_lost_nothing_twice(config, range(1000))
 
 
+def test_a_connector_that_is_back_with_other_topics_reads_no_others(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    """Within the session Kafka gives its tasks the partitions that they had."""
+    before, after = topic(partitions=2), topic(partitions=2)
+    produce(before, records(100))
+    produce(after, records(100))
+    config = configure(before, {"tasks.max": 2, "table.name.format": "${topic}"})
+    caught_up(config)
+    produce(before, records(100))
+    caught_up({**config, "topics": after})
+    url = config["connection.url"]
+    assert [sql(url, f'SELECT count(*) FROM "{t}"') for t in (before, after)] == [[100], [100]]
+
+
 def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothing_twice(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start, points: Path
 ) -> None:

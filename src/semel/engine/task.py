@@ -114,6 +114,7 @@ class Task:
         self._topics: list[str] = []
         self._looked = 0.0
         self._owned: set[TopicPartition] = set()
+        self._outdated = False
         self._member: Membership | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
@@ -174,6 +175,8 @@ class Task:
         """One poll, converted while the one before it commits."""
         try:
             polls = self._poll()
+            if self._outdated:
+                self._join_again()
             if not polls and not self._ends:
                 self._check_pending()
                 if self._pending is None:
@@ -228,6 +231,13 @@ class Task:
                 on_lost=self._lost,
             )
 
+    def _join_again(self) -> None:
+        """Ask the group for what is wanted now."""
+        self._outdated = False
+        topics, self._topics = self._topics, []
+        self._consumer.unsubscribe()
+        self._subscribe(topics)
+
     def _look_for_topics(self) -> None:
         if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
             try:
@@ -281,7 +291,11 @@ class Task:
     # The group protocol
 
     def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
-        self._owned = {TopicPartition(p.topic, p.partition) for p in partitions}
+        """Kafka gives a static member that is back soon what it had before, though it may ask for
+        other topics by now (KIP-345): those of other topics are left alone."""
+        given = {TopicPartition(p.topic, p.partition) for p in partitions}
+        self._owned = {tp for tp in given if tp.topic in self._topics}
+        self._outdated = given != self._owned
         self._member = Membership(
             str(consumer.memberid()), frozenset(self._owned), consumer.consumer_group_metadata()
         )
