@@ -121,13 +121,14 @@ def own_postgres(services_directory: Path) -> Iterator[Callable[[], Postgres]]:
 
 @pytest.fixture
 def topic(kafka: Kafka) -> MakeTopic:
-    """Creates topics in the session's Kafka."""
+    """Creates topics in the session's Kafka. Their records last, however old they say they are:
+    the broker looks for expired ones every few seconds."""
 
     def make(
         partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "topic"
     ) -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
-        kafka.create_topic(name, partitions, config=config)
+        kafka.create_topic(name, partitions, config={"retention.ms": "-1", **(config or {})})
         return name
 
     return make

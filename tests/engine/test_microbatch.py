@@ -450,7 +450,7 @@ def test_each_topic_has_its_own_transform_and_table(
 def test_provenance_passes_through_both_commits(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(2, {"retention.ms": "-1"})  # records this old would not outlive the first run
+    t = topic(2)
     produce(t, rows(6), timestamps=[1_700_000_000_000 + i for i in range(6)])
     for name, transform in (("a", passing), ("b", shuffled), ("c", None)):
         engine = "micro-batch" if transform else "direct"
