@@ -52,7 +52,7 @@ def main(
     rate: Annotated[
         list[int] | None, typer.Option(help="Latency: records a second; may be repeated.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Latency: seconds measured at each rate.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="Latency: seconds measured at each rate.")] = 10.0,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Where the services' data may lie meanwhile.")
     ] = None,
@@ -69,7 +69,7 @@ def main(
     console = Console() if sys.stdout.isatty() else Console(width=150)
     suites: dict[str, Callable[[Rig], Figures]] = {
         "throughput": lambda r: throughput(r, records, repeats, tasks),
-        "latency": lambda r: latency(r, rate or [20, 1_000, 5_000], seconds),
+        "latency": lambda r: latency(r, rate or [20, 1_000, 5_000], seconds, repeats),
         "partitions": lambda r: partitions(r, records, repeats),
         "exactness": lambda r: exactness(r, records, repeats, tasks),
         "kafka": lambda r: kafka_sink(r, records, repeats, tasks),

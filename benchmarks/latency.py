@@ -1,8 +1,11 @@
 """From handing a record to the producer until its row is committed and visible in PostgreSQL.
 
-A procedure inside the server looks for new rows about once a millisecond, each time with a new
+A procedure inside the server looks for new rows every few milliseconds, each time with a new
 snapshot, and notes the clock; the record carries the clock of its producer, on the same machine.
-What is seen is therefore late by half a poll on average and never early, equally for both sides.
+What is seen is therefore late by half a look on average and never early, equally for both sides.
+
+Both sides run all the time, each on a topic of its own, and are measured in turn: what else the
+machine does meanwhile falls on both.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +40,15 @@ WARM_UP = (20_000, 5.0)
 
 ARRIVAL = 120.0
 
-_WATCH = """CREATE PROCEDURE {name}(last bigint[], missing bigint, seconds double precision)
+BUSY = 500
+"""Records a second from which on to look less often: looking takes CPU time from both sides."""
+
+PAUSE, LONG_PAUSE = 0.0005, 0.0025
+"""Seconds from the end of one look to the next."""
+
+_WATCH = """CREATE PROCEDURE {name}(
+    last bigint[], missing bigint, pause double precision, seconds double precision
+)
 LANGUAGE plpgsql AS $$
 DECLARE
     found bigint[];
@@ -66,7 +78,7 @@ BEGIN
         INSERT INTO seen_polls VALUES (1e6 * extract(epoch FROM clock_timestamp()));
         COMMIT;
         EXIT WHEN missing <= 0 OR clock_timestamp() > deadline;
-        PERFORM pg_sleep(0.0005);
+        PERFORM pg_sleep(pause);
     END LOOP;
 END $$"""
 
@@ -131,7 +143,8 @@ class Watched:
             cwd=Path(benchmarks.__path__[0]).parent,
         )
         try:
-            rows, polls = self._see(first, records, seconds + ARRIVAL)
+            pause = PAUSE if rate < BUSY else LONG_PAUSE
+            rows, polls = self._see(first, records, pause, seconds + ARRIVAL)
             output, _ = producer.communicate(timeout=60)
         finally:
             producer.kill()
@@ -148,7 +161,7 @@ class Watched:
         return Seen(latencies, np.diff(np.sort(polls)) / 1000, json.loads(output))
 
     def _see(
-        self, first: int, records: int, seconds: float
+        self, first: int, records: int, pause: float, seconds: float
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         last = ",".join(str((p << SHIFT) + first - 1) for p in range(PARTITIONS))
         with self._rig.connect() as connection, connection.cursor() as cursor:
@@ -158,7 +171,7 @@ class Watched:
                 "SET enable_seqscan = off",
                 "SET enable_bitmapscan = off",
                 "SET jit = off",
-                f"CALL {self._watch}('{{{last}}}'::bigint[], {records}, {seconds})",
+                f"CALL {self._watch}('{{{last}}}'::bigint[], {records}, {pause}, {seconds})",
             ):
                 cursor.execute(statement)
             cursor.execute("SELECT ts, seen FROM seen_rows")
@@ -169,29 +182,40 @@ class Watched:
         return rows, polls.column("at").to_numpy()
 
 
-def latency(rig: Rig, rates: Sequence[int], seconds: float) -> Figures:
-    """Both sides, one after the other, at each rate; the very same records, with envelope."""
-    rows: list[dict[str, Any]] = []
-    with ConnectWorker(rig.directory / "connect-latency", rig.kafka.bootstrap_servers) as worker:
-        for side in (Peer(worker), Semel(rig)):
-            with Watched(rig, side) as watched:
-                rig.say(f"latency: {side.name}: warming up")
-                watched.pass_through(*WARM_UP)
-                for rate in rates:
-                    seen = watched.pass_through(rate, LEAD + seconds)
-                    rows.append(_row(side.name, rate, seen))
+def latency(rig: Rig, rates: Sequence[int], seconds: float, repeats: int) -> Figures:
+    """Both sides in turn at each rate; the very same records, with envelope."""
+    taken: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    with ExitStack() as running:
+        worker = running.enter_context(
+            ConnectWorker(rig.directory / "connect-latency", rig.kafka.bootstrap_servers)
+        )
+        sides = [
+            (s.name, running.enter_context(Watched(rig, s))) for s in (Peer(worker), Semel(rig))
+        ]
+        for name, watched in sides:
+            rig.say(f"latency: {name}: warming up")
+            watched.pass_through(*WARM_UP)
+        for repeat in range(repeats):
+            for rate in rates:
+                for name, watched in sides if repeat % 2 == 0 else reversed(sides):
+                    _settle(rig)
+                    found = _percentiles(watched.pass_through(rate, LEAD + seconds))
+                    taken.setdefault((rate, name), []).append(found)
                     rig.say(
-                        f"latency: {side.name}: {rate}/s: p50 {rows[-1]['p50']:.1f} ms, "
-                        f"p99 {rows[-1]['p99']:.1f} ms"
+                        f"latency: {name}: {rate}/s: {repeat + 1}/{repeats}, "
+                        f"p50 {found['p50']:.1f} ms, p99 {found['p99']:.1f} ms"
                     )
-            _settle(rig)
+    rows = [
+        {"rate": rate, "side": name, **_median(samples), "samples": samples}
+        for (rate, name), samples in taken.items()
+    ]
     rows.sort(key=lambda row: row["rate"])
-    look = float(np.median([row["look_p50"] for row in rows]))
-    worst = max(row["look_p99"] for row in rows)
+    looks = [[r["look_p50"] for r in rows if (r["rate"] < BUSY) == low] for low in (True, False)]
+    often, seldom = (f"{np.median(x):.1f} ms" if x else "never" for x in looks)
     return Figures(
         name="latency",
         title="Produced to committed and visible in PostgreSQL, milliseconds "
-        f"({seconds:.0f} s at each rate)",
+        f"({seconds:.0f} s at each rate): medians of {repeats}",
         columns=[
             Column("rate", "records/s", count),
             Column("side", "side"),
@@ -202,20 +226,18 @@ def latency(rig: Rig, rates: Sequence[int], seconds: float) -> Figures:
         ],
         rows=rows,
         notes=[
-            f"The table is looked at every {look:.1f} ms (p99 {worst:.1f} ms), from inside the "
-            "server, so a latency is too high by half of that on average, never too low. "
-            "Producer: acks=all, linger.ms=0, lz4. The clock starts when the record is handed to "
-            "the producer."
+            f"The table is looked at every {often}, from {BUSY} records/s on every {seldom}, from "
+            "inside the server, so a latency is too high by half of that on average, never too "
+            "low. Producer: acks=all, linger.ms=0, lz4. The clock starts when the record is "
+            "handed to the producer. Both sides run all the time and are measured in turn."
         ],
-        facts={"seconds": seconds, "tasks": TASKS, "partitions": PARTITIONS},
+        facts={"seconds": seconds, "repeats": repeats, "tasks": TASKS, "partitions": PARTITIONS},
     )
 
 
-def _row(side: str, rate: int, seen: Seen) -> dict[str, Any]:
+def _percentiles(seen: Seen) -> dict[str, Any]:
     p50, p90, p99 = (float(v) for v in np.percentile(seen.latencies, [50, 90, 99]))
     return {
-        "side": side,
-        "rate": rate,
         "records": len(seen.latencies),
         "p50": p50,
         "p90": p90,
@@ -225,6 +247,11 @@ def _row(side: str, rate: int, seen: Seen) -> dict[str, Any]:
         "look_p99": float(np.percentile(seen.looks, 99)),
         **seen.pace,
     }
+
+
+def _median(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Each figure's median over the repeats."""
+    return {name: float(np.median([s[name] for s in samples])) for name in samples[0]}
 
 
 def _settle(rig: Rig) -> None:

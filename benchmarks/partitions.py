@@ -18,7 +18,7 @@ def partitions(rig: Rig, records: int, repeats: int) -> Figures:
     side = Semel(rig)
     topics = {}
     for number in (FEW, MANY):
-        workload = Workload.of(records, number, updates=False, envelope=False)
+        workload = Workload.of(records, number, updates=False, envelope=False, apart=True)
         rig.say(f"partitions: producing {workload.records:,} records into {number} partitions")
         topics[number] = produce(rig, workload), workload
     samples: dict[int, list[Sample]] = {FEW: [], MANY: []}

@@ -2,7 +2,8 @@
 
 Record ``i`` has the key ``i % keys`` and stands in partition ``i % partitions``. With fewer keys
 than records the rest updates rows that exist. ``ts`` rises with ``i``, so the row of a key tells
-which of its records it came from.
+which of its records it came from. Where keys are ``apart``, each partition has a range of its own,
+through which they rise: then the order in which partitions are read leaves the index as it is.
 """
 
 from __future__ import annotations
@@ -57,17 +58,26 @@ class Workload:
     keys: int
     partitions: int
     envelope: bool
+    apart: bool = False
 
     @classmethod
-    def of(cls, records: int, partitions: int, *, updates: bool, envelope: bool) -> Workload:
+    def of(
+        cls, records: int, partitions: int, *, updates: bool, envelope: bool, apart: bool = False
+    ) -> Workload:
         """With ``updates`` every key is written twice. Rounds the number of records."""
         records = max(2, round(records / (2 * partitions))) * partitions * 2
-        return cls(records, records // 2 if updates else records, partitions, envelope)
+        return cls(records, records // 2 if updates else records, partitions, envelope, apart)
+
+    def key(self, i: int) -> int:
+        """The key of record ``i``."""
+        if self.apart:
+            return i % self.partitions * (self.records // self.partitions) + i // self.partitions
+        return i % self.keys
 
     def record(self, partition: int, index: int) -> tuple[int, int]:
         """Key and ts of a partition's record."""
         i = index * self.partitions + partition
-        return i % self.keys, FIRST_TS + i
+        return self.key(i), FIRST_TS + i
 
     def bytes_each(self) -> int:
         """The size of a record in the middle of the topic."""
@@ -92,9 +102,9 @@ def produce(rig: Rig, workload: Workload) -> str:
         }
     )
     form = template(envelope=workload.envelope)
-    keys, partitions = workload.keys, workload.partitions
+    key_of, partitions = workload.key, workload.partitions
     for i in range(workload.records):
-        key = i % keys
+        key = key_of(i)
         value = form % (key, i % 1000, key, i % 100, FIRST_TS + i)
         while True:
             try:

@@ -19,7 +19,7 @@ from semel.delivery import Delivery, Guarantee, Mechanism
 from semel.drill.plan import ANY_MOMENT, Kind, plan
 from semel.drill.stage import BUILT_IN
 from semel.drill.traffic import Shape
-from semel.engine import task
+from semel.engine import attempt
 from semel.engine.control import Report
 from semel.errors import ConfigError, Fenced
 from semel.failpoints import NO_LEDGER_CHECK, PLACES
@@ -181,14 +181,14 @@ class TestFencedTask:
             def run(self) -> None:
                 raise Fenced("another instance")
 
-        monkeypatch.setattr(task, "ControlLine", Line)
-        monkeypatch.setattr(task, "Task", Doomed)
+        monkeypatch.setattr(attempt, "ControlLine", Line)
+        monkeypatch.setattr(attempt, "Task", Doomed)
         spec: Any = SimpleNamespace(environment={}, control=None)
         if lost and not stopped:  # Spark starts it again
             with pytest.raises(Fenced):
-                task.run_task(spec, 0, 0)
+                attempt.run_task(spec, 0, 0)
         else:
-            task.run_task(spec, 0, 0)
+            attempt.run_task(spec, 0, 0)
         assert told == expected
 
 

@@ -24,7 +24,7 @@ for module in (
     "pyarrow.compute",
     "pyarrow.json",
     "confluent_kafka",
-    "semel.engine.task",
+    "semel.engine.attempt",
     "semel.engine.microtask",
 ):
     importlib.import_module(module)

@@ -19,11 +19,12 @@ from pyspark.sql import SparkSession
 
 from semel import failpoints
 from semel.engine import ranges, sample
+from semel.engine.attempt import run_task
 from semel.engine.base import Progress, Run, not_shipped
 from semel.engine.control import ControlServer, Report, rebuild
 from semel.engine.deadletters import create_topic
 from semel.engine.pipeline import Transform
-from semel.engine.task import TaskSpec, run_task
+from semel.engine.task import TaskSpec
 from semel.errors import Fenced, LedgerConflict, SemelError
 from semel.ledger import TopicPartition
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -29,9 +28,10 @@ from semel.engine import ranges
 from semel.engine.batch import Batch, Batcher, bad_record
 from semel.engine.committer import Committer
 from semel.engine.consumer import METADATA_AGE, consumer_config, raised, translated
-from semel.engine.control import Address, ControlLine, Report
+from semel.engine.control import Address, ControlLine
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
+from semel.engine.progress import Progress
 from semel.errors import (
     Fenced,
     LedgerConflict,
@@ -56,7 +56,6 @@ _WORD = 0.5
 """Seconds that the driver's "stop" takes to be heard by a task that wakes up."""
 _CONFLICTS = 5
 _COMMITS_A_COLLECTION = 256
-_REPORT_EVERY = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +88,8 @@ class Task:
         connector = spec.connector
         self._connector = connector
         self._index = index
-        self._attempt = attempt
         self._line = line
+        self._progress = Progress(line, index, attempt)
         self._sink = sink_class(connector.connector_class, spec.raw)(connector, spec.raw)
         pipeline = Pipeline(
             connector,
@@ -108,13 +107,15 @@ class Task:
         self.heartbeats = 2 * float(config.get("heartbeat.interval.ms", 3000)) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._committer = Committer(
-            connector, spec.raw, spec.guarantee, self._sink, line, index, self._tell
+            connector, spec.raw, spec.guarantee, self._sink, line, index, self._progress.tell
         )
         self._pending: tuple[Future[None], Work] | None = None
         self._topics: list[str] = []
         self._looked = 0.0
         self._owned: set[TopicPartition] = set()
         self._outdated = False
+        self._quiet = False
+        self._uncollected = 0
         self._member: Membership | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
@@ -123,10 +124,6 @@ class Task:
         self._trouble: SemelError | None = None
         self._conflicts = 0
         self._failures = 0
-        self._counts = {"records": 0, "rows": 0, "failed": 0, "commits": 0}
-        self._committed: dict[TopicPartition, int] = {}
-        self._reported = 0.0
-        self._unreported = False
 
     def run(self) -> None:
         """Loop until the driver says stop; finishes the poll in hand.
@@ -134,7 +131,7 @@ class Task:
         Raises:
             SemelError: what ends the connector.
         """
-        self._report("started")
+        self._progress.report("started")
         try:
             self._committer.retrying(self._sink.claim)
             self._committer.retrying(lambda: self._sink.joining(self._index))
@@ -144,7 +141,7 @@ class Task:
             while not self._line.stop.is_set():
                 self._step()
             self._settle()
-            self._report("progress")
+            self._progress.report("progress")
         except TransientError:
             if not self._line.stop.is_set():
                 raise
@@ -181,9 +178,9 @@ class Task:
                 self._check_pending()
                 if self._pending is None:
                     self._look_for_topics()
-                if self._unreported:
-                    gc.collect()
-                    self._report("progress")
+                if self._quiet:
+                    self._collect()
+                self._progress.report_in_time()
                 return
             hit("task.after_poll")
             batch = self._batcher.batch(polls, self._positions, self._ends)
@@ -211,7 +208,7 @@ class Task:
             raise error
         if self._failures > self._connector.max_retries:
             raise ServiceError(f"connector {self._connector.name}: gave up (max.retries): {error}")
-        self._tell(f"{error}; trying again")
+        self._progress.tell(f"{error}; trying again")
         self._line.stop.wait(self._connector.retry_backoff_ms / 1000)
 
     # Reading
@@ -248,6 +245,7 @@ class Task:
 
     def _poll(self) -> list[TopicPoll]:
         messages = self._consumer.consume(1, _IDLE if self._pending is None else 0.02)
+        self._quiet = not messages and self._pending is None
         # A single message comes after the callbacks of its call, several may stand on both sides.
         generation = self._generation
         if messages and self._connector.max_poll_records > 1:
@@ -284,7 +282,7 @@ class Task:
         if error.code() in SEEK_AGAIN:
             raise OutOfOrder
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:
-            self._tell("too slow between two polls; joins the group again")
+            self._progress.tell("too slow between two polls; joins the group again")
         else:
             log.info("task %d: %s %s", self._index, message.topic() or "", error.str())
 
@@ -341,8 +339,7 @@ class Task:
         self._consumer.assign(
             [KafkaPartition(tp.topic, tp.partition, at) for tp, at in self._positions.items()]
         )
-        self._committed = dict(self._positions)
-        self._report("assigned")
+        self._progress.assigned(self._positions)
 
     def _stored(self) -> dict[TopicPartition, int]:
         assert self._member is not None
@@ -412,7 +409,7 @@ class Task:
         except TransientError as error:
             if self._line.stop.is_set():
                 raise
-            self._tell(f"{error}; reading on from the ledger")
+            self._progress.tell(f"{error}; reading on from the ledger")
 
     def _note(self, conflict: LedgerConflict) -> None:
         if isinstance(conflict, Fenced):
@@ -421,7 +418,7 @@ class Task:
             log.info("%s", conflict)
             return
         self._conflicts += 1
-        self._tell(str(conflict))
+        self._progress.tell(str(conflict))
         if self._conflicts >= _CONFLICTS:
             raise Fenced(
                 f"{conflict}. This happened {self._conflicts} times in a row, so another run of "
@@ -435,90 +432,19 @@ class Task:
         rebalance waits for the commit in hand.
         """
         hit("task.before_publish")
-        self._committed.update(batch.until)
         offsets = [KafkaPartition(tp.topic, tp.partition, at) for tp, at in batch.until.items()]
         try:
             if offsets and not self._sink.publishes:
                 self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.info("positions were not published: %s", error)
-        counts = self._counts
-        counts["records"] += sum(a.read for a in batch.advances)
-        counts["rows"] += sum(a.written for a in batch.advances)
-        counts["failed"] += sum(a.failed for a in batch.advances)
-        counts["commits"] += 1
-        if counts["commits"] % _COMMITS_A_COLLECTION == 0:
+        self._progress.committed(batch)
+        self._uncollected += 1
+        if self._uncollected >= _COMMITS_A_COLLECTION:
+            self._collect()
+
+    def _collect(self) -> None:
+        """It takes longer than a small commit: when nothing waits, or after many commits."""
+        if self._uncollected:
             gc.collect()
-        self._unreported = True
-        if time.monotonic() - self._reported > _REPORT_EVERY:
-            self._report("progress")
-
-    # Reporting
-
-    def _tell(self, message: str) -> None:
-        """A line in the driver's log; also from the committer's thread."""
-        self._line.send(Report("log", self._index, self._attempt, pid=os.getpid(), message=message))
-
-    def _report(self, kind: str) -> None:
-        self._reported = time.monotonic()
-        self._unreported = False
-        self._line.send(
-            Report(
-                kind,
-                self._index,
-                self._attempt,
-                pid=os.getpid(),
-                positions=dict(self._committed),
-                records=self._counts["records"],
-                rows=self._counts["rows"],
-                failed=self._counts["failed"],
-                commits=self._counts["commits"],
-            )
-        )
-
-
-def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
-    """Run one task to its end.
-
-    Errors that end the connector are told to the driver, not raised: Spark would only try again. So
-    is an error that nobody expected: it would most likely come again too. A task that was fenced
-    after it had lost its session is started again, unless another task of this run is fenced
-    meanwhile without that excuse: then another run is at work, and must not be fenced in turn.
-    """
-    os.environ.update(spec.environment)
-    # Automatic collections walk over all messages of a poll again and again, for nearly half the
-    # time it takes to consume them, and find nothing: the task collects between commits instead.
-    gc.freeze()
-    gc.disable()
-    try:
-        line = ControlLine(spec.control)
-    except (OSError, EOFError):
-        return  # the driver has gone
-
-    def tell(kind: str, message: str = "", error: str = "") -> None:
-        line.send(Report(kind, index, attempt, os.getpid(), message=message, error=error))
-
-    task = None
-    try:
-        task = Task(spec, index, attempt, line)
-        task.run()
-        tell("stopped")
-    except Fenced as error:
-        if task is not None and task.lost_its_session:
-            tell("log", f"lost its session and starts again ({error})")
-            if not line.stop.wait(task.heartbeats):
-                raise  # Spark starts it again, unless it has done so already
-            tell("stopped")
-            return
-        tell("fenced", str(error), "Fenced")
-    except SemelError as error:
-        tell("failed", str(error), type(error).__name__)
-    except Exception as error:
-        log.exception("task %d", index)
-        where = f"connector {spec.connector.name}: task {index}"
-        tell(
-            "failed", f"{where} failed unexpectedly: {type(error).__name__}: {error}", "SemelError"
-        )
-    finally:
-        gc.enable()
-        line.close()
+            self._uncollected = 0

@@ -1,0 +1,60 @@
+"""One attempt of Spark's at a task of the direct engine, and how its end is told to the driver."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+
+from semel.engine.control import ControlLine, Report
+from semel.engine.task import Task, TaskSpec
+from semel.errors import Fenced, SemelError
+
+log = logging.getLogger(__name__)
+
+
+def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
+    """Run one task to its end.
+
+    Errors that end the connector are told to the driver, not raised: Spark would only try again. So
+    is an error that nobody expected: it would most likely come again too. A task that was fenced
+    after it had lost its session is started again, unless another task of this run is fenced
+    meanwhile without that excuse: then another run is at work, and must not be fenced in turn.
+    """
+    os.environ.update(spec.environment)
+    # Automatic collections walk over all messages of a poll again and again, for nearly half the
+    # time it takes to consume them, and find nothing: the task collects between commits instead.
+    gc.freeze()
+    gc.disable()
+    try:
+        line = ControlLine(spec.control)
+    except (OSError, EOFError):
+        return  # the driver has gone
+
+    def tell(kind: str, message: str = "", error: str = "") -> None:
+        line.send(Report(kind, index, attempt, os.getpid(), message=message, error=error))
+
+    task = None
+    try:
+        task = Task(spec, index, attempt, line)
+        task.run()
+        tell("stopped")
+    except Fenced as error:
+        if task is not None and task.lost_its_session:
+            tell("log", f"lost its session and starts again ({error})")
+            if not line.stop.wait(task.heartbeats):
+                raise  # Spark starts it again, unless it has done so already
+            tell("stopped")
+            return
+        tell("fenced", str(error), "Fenced")
+    except SemelError as error:
+        tell("failed", str(error), type(error).__name__)
+    except Exception as error:
+        log.exception("task %d", index)
+        where = f"connector {spec.connector.name}: task {index}"
+        tell(
+            "failed", f"{where} failed unexpectedly: {type(error).__name__}: {error}", "SemelError"
+        )
+    finally:
+        gc.enable()
+        line.close()
