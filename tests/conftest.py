@@ -19,7 +19,11 @@ from tests import mariadb as mariadb_server
 from tests.databases import SYSTEMS
 from tests.mariadb import MariaDB
 
+pytest_plugins = ["tests.matrix"]
+
 Value = bytes | str | None
+ONE_SESSION = ("tests/engine/microbatch",)
+"""Directories whose tests share what is slow to start."""
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -49,6 +53,22 @@ class Produce(Protocol):
         timestamps: Sequence[int] | None = None,
         bootstrap_servers: str | None = None,
     ) -> None: ...
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """``--dist loadfile``, but some directories go to one worker as a whole."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return next((d for d in ONE_SESSION if nodeid.startswith(f"{d}/")), None) or str(
+                super()._split_scope(nodeid)
+            )
+
+    return Scheduling(config, log)
 
 
 def wait_gone(pid: int, timeout: float = 10) -> bool:
@@ -154,8 +174,21 @@ def mariadb(services_directory: Path) -> Iterator[MariaDB]:
 @pytest.fixture(params=SYSTEMS)
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a new, empty database of each system besides PostgreSQL."""
+    yield from _new_database(request, tmp_path)
+
+
+@pytest.fixture(params=("postgresql", *SYSTEMS))
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The same, of PostgreSQL too."""
+    if request.param == "postgresql":
+        yield request.getfixturevalue("database")
+    else:
+        yield from _new_database(request, tmp_path)
+
+
+def _new_database(request: pytest.FixtureRequest, directory: Path) -> Iterator[str]:
     if request.param != "mariadb":
-        yield f"jdbc:{request.param}:{tmp_path / 'database'}"
+        yield f"jdbc:{request.param}:{directory / 'database'}"
         return
     server: MariaDB = request.getfixturevalue("mariadb")
     name = f"test_{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,200 @@
+"""The life of a micro-batch connector's run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark import SparkFiles
+from pyspark.sql import DataFrame, SparkSession
+
+import semel
+from semel.embedded import Kafka
+from semel.engine import microbatch, microtask
+from semel.engine.microcommit import Side
+from semel.errors import OffsetOutOfRange, ServiceError
+from semel.kafka import Cluster
+from tests.conftest import MakeTopic, Produce
+from tests.engine.microbatch.conftest import (
+    Arm,
+    Go,
+    MakeConfig,
+    Query,
+    Running,
+    position,
+    wait_for_no_clients,
+)
+from tests.engine.microbatch.transforms import even, passing, rows
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_running_connector_takes_new_partitions_and_stops_when_told(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, kafka: Kafka,
+    launch: Callable[..., Running],
+) -> None:  # fmt: skip
+    t = topic(1)
+    produce(t, rows(10))
+    running = launch(configure(t), even)
+    running.reach(lambda p: p.records == 10)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_partitions([NewPartitions(t, 2)])[t].result()
+    deadline = time.monotonic() + 20
+    while Cluster({"bootstrap.servers": kafka.bootstrap_servers}).topics()[t] < 2:
+        assert time.monotonic() < deadline
+    produce(t, rows(10, 10), partition=1)
+    running.reach(lambda p: p.records == 20)
+    running.stop.set()
+    assert running.end() is None
+    assert query("SELECT partition, position, start_position FROM semel_offsets ORDER BY 1") == [
+        (0, 10, 0), (1, 10, 0)
+    ]  # fmt: skip
+    assert query("SELECT count(*) FROM t") == [(10,)]
+
+
+@pytest.mark.parametrize("transform", [None, even])
+def test_a_batch_that_does_not_end_is_cancelled_when_the_run_is_stopped(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, arm: Arm,
+    launch: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, failpoint_directory: Path,
+    transform: Any,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(microbatch, "_SETTLE", 2.0)
+    t = topic(1)
+    query("CREATE TABLE t (id int8, name text, amount float8, twice int8)")
+    produce(t, rows(10))
+    fired = failpoint_directory / "fired.log"
+    arm("sink.before_commit", "freeze")
+    running = launch(configure(t), transform)
+    deadline = time.monotonic() + 60
+    while not fired.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    running.stop.set()
+    assert running.end() is None
+    wait_for_no_clients(query)
+    assert (position(query), query("SELECT count(*) FROM t")) == (0, [(0,)])
+    go(configure(t), transform)
+    assert position(query) == 10
+
+
+def test_a_side_file_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "side"
+    microtask._pass_on(path, Side(read=3))
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        microtask._pass_on(path, Side())
+    side = microtask._passed_on(path)
+    assert side is not None
+    assert side.read == 3
+    assert microtask._passed_on(path) is None
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"):
+        microtask._passed_on(path)
+
+
+def test_a_side_file_of_somebody_else_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "side"
+    path.write_bytes(b"what is this")
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(ServiceError, match="belongs to another user"):
+        microtask._passed_on(path)
+
+
+def test_nothing_is_left_in_the_temporary_directory(
+    spark: SparkSession, topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go
+) -> None:
+    t = topic(1)
+    produce(t, rows(10))
+    own = Path(SparkFiles.getRootDirectory())  # where tests of killed workers have left some
+    places = (own, Path(tempfile.gettempdir()))
+    before = [p for place in places for p in place.glob("semel-*") if p.is_file()]
+    go(configure(t), even)
+    after = [p for place in places for p in place.glob("semel-*") if p.is_file()]
+    assert set(after) <= set(before)
+
+
+def test_records_that_retention_removes_under_a_running_connector_stop_it_with_the_facts(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, kafka: Kafka,
+    launch: Callable[..., Running],
+) -> None:  # fmt: skip
+    t = topic(1)
+    held, release = threading.Event(), threading.Event()
+    batches: list[int] = []
+
+    def slow(df: DataFrame) -> DataFrame:
+        batches.append(1)
+        if len(batches) == 2:
+            held.set()
+            assert release.wait(60)
+        return df
+
+    produce(t, rows(10))
+    running = launch(configure(t), slow)
+    running.reach(lambda p: p.records == 10)
+    produce(t, rows(10, 10))
+    assert held.wait(60)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for answer in admin.delete_records([KafkaPartition(t, 0, 15)]).values():
+        answer.result()
+    release.set()
+    error = running.end()
+    assert isinstance(error, OffsetOutOfRange), error
+    assert "stored position 10, earliest available 15, 5 records lost" in str(error)
+
+
+def test_a_session_that_was_there_is_used_and_left_alone(
+    spark: SparkSession, topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query
+) -> None:
+    t = topic(1)
+    produce(t, rows(4))
+    semel.run(configure(t), passing, until_caught_up=True)
+    assert query("SELECT count(*) FROM t") == [(4,)]
+    assert spark.range(3).count() == 3
+
+
+def test_topics_by_pattern(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
+) -> None:
+    t = topic(1, prefix="pattern")
+    produce(t, rows(4))
+    config = configure(t, topics_regex=f"pattern-{t.rpartition('-')[2]}")
+    del config["topics"]
+    go(config, passing)
+    assert query("SELECT count(*) FROM t") == [(4,)]
+
+
+def test_a_batch_holds_at_most_so_many_records(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
+) -> None:
+    t = topic(1)
+    produce(t, rows(25))
+    assert go(configure(t, maxOffsetsPerTrigger="10")).commits == 3
+    assert query("SELECT count(*) FROM t") == [(25,)]
+
+
+def test_aborted_transactions_are_passed_over(
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, kafka: Kafka
+) -> None:
+    t = topic(1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": t})
+    producer.init_transactions(30)
+    for values, end in ((rows(5), "commit"), (rows(3, 5), "abort"), (rows(2, 8), "commit")):
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(t, value)
+        producer.flush(30)
+        getattr(producer, f"{end}_transaction")(30)
+    assert go(configure(t), even).records == 7
+    assert query("SELECT id FROM t ORDER BY id") == [(0,), (2,), (4,), (8,)]
+    assert position(query) == 13  # ten records and three markers
