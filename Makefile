@@ -8,7 +8,7 @@ CRASHES ?= 4
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench drill requirements clean
+.PHONY: help demo test matrix lint format bench drill requirements clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,6 +25,9 @@ demo: $(VENV)/.ready ## Move 336,776 flights from Kafka to PostgreSQL through cr
 
 test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (WORKERS)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
+matrix: $(VENV)/.ready ## Run the crash tests of each sink and delivery, and write docs/guarantees.md
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --matrix
 
 lint: $(VENV)/.ready ## Check style and types
 	@$(BIN)/ruff check .

@@ -28,11 +28,12 @@ from pyspark import TaskContext, cloudpickle
 
 from semel import failpoints, run
 from semel.audit import AuditReport, audit
+from semel.delivery import Delivery
 from semel.engine.direct import Progress
 from semel.errors import SemelError
 from semel.ledger import TopicPartition
 from semel.run import plan
-from tests import databases
+from tests import databases, matrix
 from tests.conftest import wait_gone
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -355,3 +356,33 @@ def assert_nothing_lost_nothing_twice(
     report = audit(config, transform)
     assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
     return report
+
+
+def assert_promise_kept(
+    config: Mapping[str, Any],
+    points: Path,
+    found: Iterable[int],
+    count: int,
+    *,
+    shows: bool = False,
+) -> None:
+    """The claim of every crash test, told twice: by the audit, and straight from the store.
+
+    Args:
+        config: of the connector that was killed, and has caught up since.
+        points: the directory of its failpoints.
+        found: the ``id`` values that stand in the store, of ``range(count)``.
+        count: how many records Kafka has.
+        shows: whether dying there is sure to show where the guarantee is a weaker one.
+    """
+    matrix.killed(config, points)
+    seen = collections.Counter(found)
+    assert seen.keys() <= set(range(count))
+    lost, repeated = count - len(seen), seen.total() - len(seen)
+    report = audit(config)
+    assert (report.kept, report.exact) == (True, True), report
+    assert (report.lost, report.duplicated) == (lost, repeated)
+    delivery = plan(config).guarantee.delivery
+    assert not lost or delivery is Delivery.AT_MOST_ONCE
+    assert not repeated or delivery is Delivery.AT_LEAST_ONCE
+    assert lost + repeated or not shows or delivery is Delivery.EXACTLY_ONCE

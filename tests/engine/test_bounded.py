@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
 import shutil
@@ -22,11 +21,13 @@ from semel.engine import triggers
 from semel.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
 from semel.ledger import OffsetRange, TopicPartition
 from semel.run import plan
+from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Lake, Start
 from tests.engine.harness import (
     PATIENCE,
     LocalSpark,
+    assert_promise_kept,
     caught_up,
     drive,
     driving,
@@ -35,21 +36,23 @@ from tests.engine.harness import (
     records,
     wait_until,
 )
+from tests.matrix import UPSERT
 
 pytestmark = pytest.mark.integration
 
 COUNT = 300
-UPSERT = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
 DELIVERIES = {
-    "at-most-once": {"delivery": "at-most-once"},
-    "at-least-once": {"delivery": "at-least-once"},
-    "transactional": {"delivery": "exactly-once", "delivery.mechanism": "transactional"},
-    "idempotent": {"delivery": "exactly-once", "delivery.mechanism": "idempotent", **UPSERT},
-    "upsert": {"delivery": "exactly-once", "delivery.mechanism": "transactional", **UPSERT},
+    **matrix.DELIVERIES,
+    "idempotent": matrix.DELIVERIES["idempotent"] | UPSERT,
+    "transactional+upsert": matrix.DELIVERIES["transactional"] | UPSERT,
 }
+CASES = [
+    (delivery, place)
+    for delivery in DELIVERIES
+    for place in failpoints.PLACES
+    if not (delivery.startswith("transactional") and place == "deliver.between")
+]
 IN_TASKS = ("task.after_poll", "task.after_convert")
-LOSES = {"deliver.between"}
-REPEATS = {"deliver.between"}
 
 
 @pytest.fixture(autouse=True)
@@ -82,14 +85,11 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
     return report
 
 
-@pytest.mark.parametrize("place", failpoints.PLACES)
-@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.cell(sink="delta", mode="bounded", delivery="delivery")
+@pytest.mark.parametrize(("delivery", "place"), CASES)
 def test_killed_at(
     delivery: str, place: str, topic: MakeTopic, produce: Produce, lake: Lake, points: Path
 ) -> None:
-    transactional = delivery in ("transactional", "upsert")
-    if transactional and place == "deliver.between":
-        pytest.skip("one commit has no between")
     source = topic(partitions=2)
     produce(source, records(COUNT))
     config = lake(source, DELIVERIES[delivery])
@@ -100,20 +100,8 @@ def test_killed_at(
         assert drive(config, points) == -9
         caught_up(config)
     assert (points / "fired.log").read_text().startswith(f"{place} kill-worker")
-    if DELIVERIES[delivery]["delivery"] == "exactly-once":
-        assert_nothing_lost_nothing_twice(config, range(COUNT))
-        return
-    seen = collections.Counter(ids(config))
-    report = audit(config)
-    assert report.kept
-    lost, repeated = COUNT - len(seen), seen.total() - len(seen)
-    assert (report.lost, report.duplicated) == (lost, repeated)
-    if delivery == "at-most-once":
-        assert repeated == 0
-        assert lost or place not in LOSES
-    else:
-        assert lost == 0
-        assert repeated or place not in REPEATS
+    shows = place == "deliver.between"
+    assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
 
 
 def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import json
 import os
 import signal
@@ -22,6 +21,7 @@ from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
     LocalSpark,
     assert_nothing_lost_nothing_twice,
+    assert_promise_kept,
     caught_up,
     ids,
     name,
@@ -29,7 +29,8 @@ from tests.engine.harness import (
     sql,
     wait_until,
 )
-from tests.engine.test_delivery import DELIVERIES, UPSERT
+from tests.engine.test_delivery import DELIVERIES
+from tests.matrix import UPSERT
 
 pytestmark = pytest.mark.integration
 
@@ -59,6 +60,7 @@ def configure(kafka: Kafka, sql_url: str) -> Configure:
     return make
 
 
+@pytest.mark.cell(sink="sql_url", mode="direct", delivery="delivery")
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_killed_at_every_place(
     delivery: str, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
@@ -75,20 +77,8 @@ def test_killed_at_every_place(
     fired = (points / "fired.log").read_text().splitlines()
     assert {line.split()[0] for line in fired} == set(places)
     assert spark.attempts[0] == len(places)
-    if DELIVERIES[delivery]["delivery"] == "exactly-once":
-        assert_nothing_lost_nothing_twice(config, range(COUNT))
-        return
-    seen = collections.Counter(ids(config["connection.url"], source))
-    report = audit(config)
-    assert report.kept
-    lost, repeated = COUNT - len(seen), seen.total() - len(seen)
-    assert (report.lost, report.duplicated) == (lost, repeated)
-    if delivery == "at-most-once":
-        assert repeated == 0
-        assert lost > 0
-    else:
-        assert lost == 0
-        assert repeated > 0
+    found = ids(config["connection.url"], source)
+    assert_promise_kept(config, points, found, COUNT, shows=True)
 
 
 def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(

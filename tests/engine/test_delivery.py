@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import collections
 from pathlib import Path
 
 import pytest
 
 from semel import failpoints
-from semel.audit import audit
+from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import (
     LocalSpark,
-    assert_nothing_lost_nothing_twice,
+    assert_promise_kept,
     caught_up,
     ids,
     records,
 )
+from tests.matrix import UPSERT
 
 pytestmark = pytest.mark.integration
 
 COUNT = 300
-UPSERT = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
-DELIVERIES = {
-    "at-most-once": {"delivery": "at-most-once"},
-    "at-least-once": {"delivery": "at-least-once"},
-    "transactional": {"delivery": "exactly-once", "delivery.mechanism": "transactional"},
-    "idempotent": {"delivery": "exactly-once", "delivery.mechanism": "idempotent", **UPSERT},
-}
+DELIVERIES = {**matrix.DELIVERIES, "idempotent": matrix.DELIVERIES["idempotent"] | UPSERT}
 # Where positions and results are committed apart, dying between the two is sure to show. (Elsewhere
 # it may: the batch before is being committed by another thread.)
 LOSES = {"deliver.between", "sink.after_positions", "sink.before_commit"}
 REPEATS = {"deliver.between", "sink.after_commit"}
+CASES = [
+    (delivery, place)
+    for delivery in DELIVERIES
+    for place in failpoints.PLACES
+    if (delivery, place) != ("transactional", "deliver.between")  # a transaction has no between
+]
 
 
-@pytest.mark.parametrize("place", failpoints.PLACES)
-@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.cell(sink="postgresql", mode="direct", delivery="delivery")
+@pytest.mark.parametrize(("delivery", "place"), CASES)
 def test_killed_at(
     delivery: str,
     place: str,
@@ -45,8 +45,6 @@ def test_killed_at(
     configure: Configure,
     points: Path,
 ) -> None:
-    if delivery == "transactional" and place == "deliver.between":
-        pytest.skip("a transaction has no between")
     source = topic(partitions=2)
     produce(source, records(COUNT))
     config = configure(source, {"consumer.override.max.poll.records": 40, **DELIVERIES[delivery]})
@@ -55,17 +53,6 @@ def test_killed_at(
     caught_up(config, spark=spark)
     assert (points / "fired.log").read_text().startswith(f"{place} kill-worker")
     assert spark.attempts[0] == 1
-    if DELIVERIES[delivery]["delivery"] == "exactly-once":
-        assert_nothing_lost_nothing_twice(config, range(COUNT))
-        return
-    seen = collections.Counter(ids(config["connection.url"], source))
-    report = audit(config)
-    assert report.kept
-    lost, repeated = COUNT - len(seen), seen.total() - len(seen)
-    assert (report.lost, report.duplicated) == (lost, repeated)
-    if delivery == "at-most-once":
-        assert repeated == 0
-        assert lost or place not in LOSES
-    else:
-        assert lost == 0
-        assert repeated or place not in REPEATS
+    shows = place in {"at-most-once": LOSES, "at-least-once": REPEATS}.get(delivery, set())
+    found = ids(config["connection.url"], source)
+    assert_promise_kept(config, points, found, COUNT, shows=shows)

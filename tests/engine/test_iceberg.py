@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import datetime as dt
 import json
@@ -23,11 +22,13 @@ from semel.engine import triggers
 from semel.errors import Fenced, OffsetOutOfRange
 from semel.ledger import OffsetRange, TopicPartition
 from semel.run import plan
+from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import (
     PATIENCE,
     LocalSpark,
+    assert_promise_kept,
     caught_up,
     drive,
     driving,
@@ -40,16 +41,11 @@ from tests.engine.harness import (
 pytestmark = pytest.mark.integration
 
 COUNT = 300
-UPSERT = {
-    "iceberg.tables.upsert-mode-enabled": "true",
-    "iceberg.tables.default-id-columns": "id",
-}
+UPSERT = matrix.SINKS["iceberg"].keyed
 DELIVERIES = {
-    "at-most-once": {"delivery": "at-most-once"},
-    "at-least-once": {"delivery": "at-least-once"},
-    "append": {"delivery": "exactly-once"},
-    "idempotent": {"delivery": "exactly-once", "delivery.mechanism": "idempotent", **UPSERT},
-    "upsert": {"delivery": "exactly-once", "delivery.mechanism": "transactional", **UPSERT},
+    **matrix.DELIVERIES,
+    "idempotent": {**matrix.DELIVERIES["idempotent"], **UPSERT},
+    "transactional+upsert": {**matrix.DELIVERIES["transactional"], **UPSERT},
 }
 IN_COMMIT = [p for p in failpoints.PLACES if p.startswith("sink.")]
 Configure = Callable[..., Config]
@@ -116,12 +112,13 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
     return report
 
 
+@pytest.mark.cell(sink="iceberg", mode="bounded", delivery="delivery")
 @pytest.mark.parametrize(
     ("delivery", "place"),
     [
-        ("append", "sink.before_commit"),
-        ("append", "sink.after_commit"),
-        ("upsert", "task.before_publish"),
+        ("transactional", "sink.before_commit"),
+        ("transactional", "sink.after_commit"),
+        ("transactional+upsert", "task.before_publish"),
         ("at-most-once", "deliver.between"),
         ("at-least-once", "deliver.between"),
         ("idempotent", "deliver.between"),
@@ -142,17 +139,8 @@ def test_killed_at(
     assert drive(config, points) == -9
     caught_up(config)
     assert (points / "fired.log").read_text().startswith(f"{place} kill-worker")
-    if DELIVERIES[delivery]["delivery"] == "exactly-once":
-        assert_nothing_lost_nothing_twice(config, range(COUNT))
-        return
-    seen = collections.Counter(ids(config))
-    report = audit(config)
-    assert report.kept
-    lost, repeated = COUNT - len(seen), seen.total() - len(seen)
-    assert (report.lost, report.duplicated) == (lost, repeated)
-    assert (repeated if delivery == "at-most-once" else lost) == 0
-    if place == "deliver.between":
-        assert lost + repeated
+    shows = place == "deliver.between"
+    assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
 
 
 def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(

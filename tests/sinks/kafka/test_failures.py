@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import signal
 import time
@@ -18,8 +17,16 @@ from semel import failpoints
 from semel.audit import audit
 from semel.embedded import Kafka
 from semel.errors import Fenced
+from tests import matrix
 from tests.conftest import MakeTopic, Produce
-from tests.engine.harness import LocalSpark, caught_up, positions, records, wait_until
+from tests.engine.harness import (
+    LocalSpark,
+    assert_promise_kept,
+    caught_up,
+    positions,
+    records,
+    wait_until,
+)
 from tests.sinks.kafka.conftest import Config, Configure, Start
 from tests.sinks.kafka.copying import assert_each_once, ids, target
 
@@ -34,11 +41,12 @@ QUICK = {
 }
 LOSES = {"deliver.between", "sink.after_positions", "sink.before_commit"}
 REPEATS = {"deliver.between", "sink.after_commit"}
-PLACES = [("exactly-once", p) for p in failpoints.PLACES if p != "deliver.between"]
+PLACES = [("transactional", p) for p in failpoints.PLACES if p != "deliver.between"]
 PLACES += [("at-least-once", p) for p in sorted(REPEATS)]
 PLACES += [("at-most-once", p) for p in sorted(LOSES)]
 
 
+@pytest.mark.cell(sink="kafka", mode="direct", delivery="delivery")
 @pytest.mark.parametrize(("delivery", "place"), PLACES)
 def test_killed_at(
     delivery: str,
@@ -50,26 +58,14 @@ def test_killed_at(
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(COUNT))
-    config = configure(source, {**SMALL, "delivery": delivery})
+    config = configure(source, {**SMALL, **matrix.DELIVERIES[delivery]})
     failpoints.arm(points, place, "kill-worker", skip=2)
     spark = LocalSpark(points)
     caught_up(config, spark=spark)
     assert (points / "fired.log").read_text().startswith(f"{place} kill-worker")
     assert spark.attempts[0] == 1
-    if delivery == "exactly-once":
-        assert_each_once(config, range(COUNT))
-        return
-    seen = collections.Counter(ids(config))
-    report = audit(config)
-    lost, repeated = COUNT - len(seen), seen.total() - len(seen)
-    assert report.kept
-    assert (report.lost, report.duplicated) == (lost, repeated)
-    if delivery == "at-most-once":
-        assert repeated == 0
-        assert lost or place not in LOSES
-    else:
-        assert lost == 0
-        assert repeated or place not in REPEATS
+    shows = place in {"at-most-once": LOSES, "at-least-once": REPEATS}.get(delivery, set())
+    assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
 
 
 @pytest.fixture(params=["the same cluster", "another cluster"])
