@@ -89,6 +89,12 @@ class RowsRejected(Exception):
         self.rejected = rejected
 
 
+def rejected(topic: str, source: pa.Table, index: int, message: str) -> Rejected:
+    """The record of a row, or of a tombstone, that the sink cannot take."""
+    partition, offset = (source.column(n)[index].as_py() for n in (PARTITION, OFFSET))
+    return Rejected(topic, partition, offset, "DataException", message)
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Everything that becomes visible together: the rows of each topic and the dead letters."""

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.sinks.changes import Changes, Left, all_of_each, last_of_each
+from semel.records import KEY, Records
+from semel.sinks.changes import Changes, Left, all_of_each, last_by_key, last_of_each
+from tests.sinks.target import metadata
 
 Change = tuple[Any, bool, int | None]  # key, is it a row, the value of an optional column
 KEYS = {
@@ -151,3 +153,29 @@ def test_rows_of_number_keys_come_in_key_order_and_others_in_the_order_of_change
 def test_ascending_unique_keys_are_left_as_they_stand() -> None:
     ascending = Changes([pa.chunked_array([[1, 2, 5]])], [], 3)
     assert last_of_each(ascending, {}, revives=True).rows is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(done=st.lists(st.tuples(st.sampled_from([b"a", b"b", b""]), st.booleans())))
+def test_a_store_of_keys_and_values_ends_as_if_changed_one_by_one(
+    done: list[tuple[bytes, bool]],
+) -> None:
+    def table(wanted: bool) -> pa.Table:
+        at = [n for n, (_, row) in enumerate(done) if row is wanted]
+        keys = pa.array([done[n][0] for n in at], pa.binary())
+        return pa.table({"value": pa.array(at, pa.int64())} | metadata("t", at, keys))
+
+    tombstones = table(False)
+    gone, rows = last_by_key(Records("t", table(True), tombstones if tombstones.num_rows else None))
+    store = dict.fromkeys([b"a", b"b", b""], -1)
+    expected = dict(store)
+    for n, (key, row) in enumerate(done):
+        expected.pop(key, None)
+        if row:
+            expected[key] = n
+    for key in gone.column(KEY).to_pylist():
+        store.pop(key, None)
+    keys, values = (rows.column(n).to_pylist() for n in (KEY, "value"))
+    assert len(set(keys)) == len(keys)
+    store.update(zip(keys, values, strict=True))
+    assert store == expected

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from semel import sinks
 from semel.drill import lakes
 from semel.drill.plan import Kind
 from semel.embedded import Services
@@ -25,6 +26,17 @@ _OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
 _LONE_BROKER = frozenset({Kind.BROKER_RESTART, Kind.BROKER_KILL})
 """Faults that a lone broker's transactions do not survive: one that ends while its partitions have
 no leader is complete for Kafka (4.3), though its markers were never written. It hangs for good."""
+
+
+def _others(name: str, directory: Path) -> Store:
+    """What is known of a store that a third party's sink writes to."""
+    keys = sinks.sink_class(name).drilled(directory)
+    if keys is None:
+        raise ConfigError(
+            f"connector.class={name}: the sink does not say where the results of a drill may go "
+            "(Sink.drilled), and a drill writes nothing into the user's own store"
+        )
+    return Store(keys, _OF_POSTGRES | _OF_KAFKA | _OF_LAKES | _OF_TASKS, one_writer=True)
 
 
 def _nothing() -> None:
@@ -62,7 +74,14 @@ class Store:
 
 
 def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Store:
-    """The store that a connector writes to, in a directory of the drill's or among its services."""
+    """The store that a connector writes to, in a directory of the drill's or among its services.
+
+    Raises:
+        ConfigError: the sink of a third party does not say how.
+    """
+    name = raw["connector.class"]
+    if not sinks.brought(name):
+        return _others(name, directory)
     if "delta.table.path" in raw:
         lake = directory / "lake"
         return Store(

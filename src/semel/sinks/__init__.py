@@ -38,15 +38,32 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     system = url.removeprefix("jdbc:").partition(":")[0]
     if name in jdbc.CLASSES and system in known:
         name = system
-    module, _, attribute = known[name].partition(":")
-    found: type[Sink] = getattr(import_module(module), attribute)
+    return _load(name, known[name])
+
+
+def _load(name: str, target: str) -> type[Sink]:
+    module, _, attribute = target.partition(":")
+    try:
+        found: type[Sink] = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"connector.class={name}: cannot load {target}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Sink)):
+        raise ConfigError(f"connector.class={name}: {target} is not a semel Sink")
     return found
 
 
+def brought(name: str) -> bool:
+    """Whether semel itself brings the sink of this name."""
+    return name in _own()
+
+
 def _known() -> Mapping[str, str]:
-    known = {
+    return {e.name: e.value for e in entry_points(group="semel.sinks")} | _own()
+
+
+def _own() -> dict[str, str]:
+    return {
         name: target
         for target, module in _MODULES.items()
         for name in import_module(module).CLASSES
     }
-    return known | {e.name: e.value for e in entry_points(group="semel.sinks")}

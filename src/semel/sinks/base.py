@@ -17,6 +17,9 @@ between ``write`` and ``advance``  rows without positions (at-least-once repeats
                                    idempotent sink overwrites them with the same rows)
 between ``advance`` and ``write``  positions without rows (at-most-once loses them)
 =================================  ==========================================================
+
+:class:`~semel.sinks.transactional.TransactionalSink` is most of a sink for a store with
+transactions; docs/write-a-sink.md builds one.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.delivery import Mechanism, Support
@@ -48,12 +52,12 @@ class Snapshot:
     """
 
     entries: Sequence[LedgerEntry]
-    holes: Sequence[OffsetRange]
-    records: Mapping[str, pa.Table]
-    rows: Mapping[str, int]
-    untraced: Mapping[str, int]
-    targets: Mapping[str, str]
-    dead: Mapping[str, pa.Table]
+    holes: Sequence[OffsetRange] = ()
+    records: Mapping[str, pa.Table] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
+    untraced: Mapping[str, int] = field(default_factory=dict)
+    targets: Mapping[str, str] = field(default_factory=dict)
+    dead: Mapping[str, pa.Table] = field(default_factory=dict)
     incomplete: frozenset[str] = frozenset()
 
 
@@ -153,8 +157,13 @@ class Sink(ABC):
     def support(self) -> Mapping[Mechanism, Support]:
         """Which mechanisms of exactly-once this configuration can keep, and why."""
 
-    @abstractmethod
-    def prepare(self, topics: Collection[str]) -> None:
+    @classmethod
+    def drilled(cls, directory: Path) -> Mapping[str, str] | None:
+        """Keys that put the results of ``semel drill`` into a directory, in the place of the
+        user's own store; None if there are none."""
+        return None
+
+    def prepare(self, topics: Collection[str]) -> None:  # noqa: B027
         """Create the ledger and check the targets of ``topics``; called by the driver at start.
 
         Raises:
@@ -222,12 +231,16 @@ class Sink(ABC):
         """
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
-        """The key columns of rows and of tombstones, for a sink that :attr:`replaces`."""
-        return None, None
+        """The key columns of rows and of tombstones, for a sink that :attr:`replaces`; unless it
+        says otherwise, the key of the records."""
+        if not self.replaces:
+            return None, None
+        deletes = records.tombstones if self.takes_tombstones else None
+        return records.rows.select([KEY]), None if deletes is None else deletes.select([KEY])
 
-    @abstractmethod
-    def claim(self) -> None:
-        """Declare that a run of this connector is alive, until :meth:`close` or death."""
+    def claim(self) -> None:  # noqa: B027
+        """Declare that a run of this connector is alive, until :meth:`close` or death. In a store
+        that has no such lock, who moves positions by hand while the connector runs fences it."""
 
     @abstractmethod
     def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
@@ -237,8 +250,7 @@ class Sink(ABC):
             ConfigError: the connector runs.
         """
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Drop the connection; an open transaction rolls back. May be called twice."""
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.records import KEY, OFFSET, PARTITION, Records
+
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -85,6 +87,23 @@ def last_of_each(
         at = _last_of_each_group(given[order] & after, starts)[groups]
         latest[name] = np.where(at >= 0, order[at], -1)
     return Left(last[groups], gone, latest)
+
+
+def last_by_key(records: Records) -> tuple[pa.Table, pa.Table]:
+    """What is left of records in a store of keys and values: the tombstones to delete, and then the
+    rows to write, one of each record key. No key may be null."""
+    rows, gone = records.rows, records.tombstones
+    if gone is None:
+        gone = rows.slice(0, 0)
+    if not records.count:
+        return gone, rows
+    key, *order = (
+        pa.chunked_array([*rows.column(n).chunks, *gone.column(n).chunks], rows.column(n).type)
+        for n in (KEY, PARTITION, OFFSET)
+    )
+    left = last_of_each(Changes([key], order, rows.num_rows), {}, revives=True)
+    kept = rows if left.rows is None else rows.take(pa.array(left.rows))
+    return gone.take(pa.array(left.tombstones)), kept
 
 
 def _grouped(changes: Changes) -> tuple[Indices, Indices]:

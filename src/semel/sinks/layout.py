@@ -30,6 +30,13 @@ class Keyed(Protocol):
     def takes(self, topic: str, field: str) -> bool: ...
 
 
+class Deleting(Keyed, Protocol):
+    """A sink's keys that decide what tombstones do, too."""
+
+    @property
+    def delete_enabled(self) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Which columns a topic's records have in the target, and which of them are the key."""
@@ -80,6 +87,16 @@ def layout(
     for metadata, name in provenance.items():
         columns[fold(name)] = source.column(metadata)
     return Layout(columns, key)
+
+
+def keys_of(config: Deleting, records: Records) -> tuple[pa.Table, pa.Table | None]:
+    """The key columns of rows and of the tombstones that delete; see :meth:`Sink.key_of`."""
+    rows = layout(config, {}, records, deletes=False)
+    keys = pa.table({n: rows.columns[n] for n in rows.key})
+    if not config.delete_enabled or records.tombstones is None:
+        return keys, None
+    deletes = layout(config, {}, records, deletes=True)
+    return keys, pa.table({n: deletes.columns[n] for n in deletes.key})
 
 
 def _key_columns(config: Keyed, topic: str, source: pa.Table) -> dict[str, pa.ChunkedArray]:

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
-from semel.records import OFFSET, PARTITION, Records, Rejected, RowsRejected
+from semel.records import OFFSET, PARTITION, Records, RowsRejected, rejected
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import UNFIT, convert, unfit_rows
-from semel.sinks.layout import Keyed, layout
+from semel.sinks.layout import Deleting, layout
 
 CHANGE_PARTITION, CHANGE_OFFSET = "__semel_partition", "__semel_offset"
 CHANGE_DELETES = "__semel_deletes"
 OWN = (CHANGE_PARTITION, CHANGE_OFFSET, CHANGE_DELETES)
-
-
-class Deleting(Keyed, Protocol):
-    """A sink's keys that decide what tombstones do."""
-
-    @property
-    def delete_enabled(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +117,8 @@ def _fitted(
                 text = f"column {field.name} ({field.type}) cannot take {shown}: {why}"
                 problems.setdefault(index, text)
     if problems:
-        raise RowsRejected(
-            [_rejected(topic, source, i, why) for i, why in sorted(problems.items())]
-        )
+        raise RowsRejected([rejected(topic, source, i, why) for i, why in sorted(problems.items())])
     return pa.Table.from_arrays(fitted, schema=columns)
-
-
-def _rejected(topic: str, source: pa.Table, index: int, why: str) -> Rejected:
-    partition, offset = (source.column(n)[index].as_py() for n in (PARTITION, OFFSET))
-    return Rejected(topic, partition, offset, "DataException", why)
 
 
 def places(found: pa.Table, topic: str) -> pa.Table:

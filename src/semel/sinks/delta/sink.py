@@ -18,7 +18,7 @@ from semel.records import Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.delta.config import IGNORED, DeltaConfig
-from semel.sinks.layout import KAFKA_KEY, layout
+from semel.sinks.layout import KAFKA_KEY, keys_of
 
 try:
     from semel.sinks.delta import snapshot
@@ -259,16 +259,7 @@ class DeltaSink(StagingSink):
         return snapshot.take(self._connector, names, tables, letters)
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
-        arranged = layout(self._config, {}, records, deletes=False)
-        keys = pa.table({n: arranged.columns[n] for n in arranged.key})
-        if not self._config.delete_enabled or records.tombstones is None:
-            return keys, None
-        deletes = layout(self._config, {}, records, deletes=True)
-        return keys, pa.table({n: deletes.columns[n] for n in deletes.key})
-
-    def claim(self) -> None:
-        """Nothing to hold on to: a Delta table has no locks. Whoever moves positions by hand while
-        the connector runs fences it."""
+        return keys_of(self._config, records)
 
     def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
         letters = dict(positions or {e.topic_partition: 0 for e in self.entries()})
@@ -281,9 +272,6 @@ class DeltaSink(StagingSink):
             self._positions.set(positions)
         if self._letters is not None:
             self._letters.set(letters)
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 class _DeltaStager(Stager):

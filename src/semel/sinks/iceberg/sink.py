@@ -19,7 +19,7 @@ from semel.records import Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.iceberg.config import IGNORED, PREFIXES, IcebergConfig, settings
-from semel.sinks.layout import layout
+from semel.sinks.layout import keys_of
 
 try:
     from pyiceberg.catalog import Catalog
@@ -294,17 +294,7 @@ class IcebergSink(StagingSink):
         return snapshot.take(self._connector, topics, table, letters)
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
-        config = self._keyed()
-        arranged = layout(config, {}, records, deletes=False)
-        keys = pa.table({n: arranged.columns[n] for n in arranged.key})
-        if not config.delete_enabled or records.tombstones is None:
-            return keys, None
-        deletes = layout(config, {}, records, deletes=True)
-        return keys, pa.table({n: deletes.columns[n] for n in deletes.key})
-
-    def claim(self) -> None:
-        """Nothing to hold on to: an Iceberg table has no locks. Whoever moves positions by hand
-        while the connector runs fences it."""
+        return keys_of(self._keyed(), records)
 
     def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
         letters = dict(positions or {e.topic_partition: 0 for e in self.entries()})
@@ -315,9 +305,6 @@ class IcebergSink(StagingSink):
             self._move(lambda: self._ledger.set(positions))
         if self._letters is not None:
             self._letters.set(letters)
-
-    def close(self) -> None:
-        """Nothing is held open but what the catalog pools."""
 
 
 class _IcebergStager(Stager):

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.groups import Groups
-from semel.ledger import LedgerEntry, TopicPartition
+from semel.ledger import LedgerEntry, TopicPartition, now
 
 _COUNTS = {
     "read": "records_read",
@@ -103,16 +102,6 @@ class GroupLedger:
             updated_at=facts.get("at", ""),
             **{field: facts.get(k, 0) for k, field in _COUNTS.items()},
         )
-
-
-def first(tp: TopicPartition, position: int) -> LedgerEntry:
-    """The entry of a partition that nothing is known of."""
-    return LedgerEntry(tp.topic, tp.partition, position, position)
-
-
-def now() -> str:
-    """The time as entries hold it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def stranger(client: Mapping[str, Any], group: str) -> Any:

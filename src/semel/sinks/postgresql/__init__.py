@@ -19,7 +19,7 @@ from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
-from semel.sinks.layout import KAFKA_KEY, Layout, layout
+from semel.sinks.layout import KAFKA_KEY, Layout, keys_of, layout
 from semel.sinks.postgresql import dead_letters, snapshot, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
 from semel.sinks.postgresql.connection import (
@@ -357,12 +357,7 @@ class PostgresSink(Sink):
             )
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
-        rows = layout(self._config, {}, records, deletes=False)
-        keys = pa.table({n: rows.columns[n] for n in rows.key})
-        if not self._config.delete_enabled or records.tombstones is None:
-            return keys, None
-        deletes = layout(self._config, {}, records, deletes=True)
-        return keys, pa.table({n: deletes.columns[n] for n in deletes.key})
+        return keys_of(self._config, records)
 
     # The life of a run
 

@@ -16,7 +16,7 @@ from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.jdbc import IGNORED, JdbcConfig
-from semel.sinks.layout import KAFKA_KEY, Layout, layout
+from semel.sinks.layout import KAFKA_KEY, Layout, keys_of, layout
 from semel.sinks.postgresql.prepare import Prepared, prepare
 from semel.sinks.postgresql.tables import Name, Table, parse_name
 from semel.sinks.sql import dead_letters, snapshot
@@ -310,12 +310,7 @@ class SqlSink(Sink):
             )
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
-        rows = layout(self._config, {}, records, deletes=False)
-        keys = pa.table({n: rows.columns[n] for n in rows.key})
-        if not self._config.delete_enabled or records.tombstones is None:
-            return keys, None
-        deletes = layout(self._config, {}, records, deletes=True)
-        return keys, pa.table({n: deletes.columns[n] for n in deletes.key})
+        return keys_of(self._config, records)
 
     # The life of a run
 

@@ -1,0 +1,150 @@
+"""A sink for a store whose transaction can hold rows and ledger alike: most of it, made once.
+
+Whoever writes such a sink says how the store begins and ends a transaction, how it keeps entries of
+the ledger, and how it takes rows. The ledger rule, the order of results and positions, replays and
+the failpoints that tests kill a process at are here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import ClassVar, Generic, TypeVar
+
+from semel.config import ConnectorConfig
+from semel.delivery import Mechanism, Support
+from semel.errors import ConfigError
+from semel.failpoints import hit
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, first, judge, now
+from semel.records import Commit
+from semel.sinks.base import Sink
+
+Transaction = TypeVar("Transaction")
+
+
+class TransactionalSink(Sink, Generic[Transaction]):
+    """Rows and positions in one transaction of the store; see :class:`~semel.sinks.base.Sink`.
+
+    Implement :meth:`transaction`, :meth:`read_entries`, :meth:`write_entries`,
+    :meth:`forget_entries`, :meth:`put`, and :meth:`snapshot` for the audit.
+    """
+
+    keeps_dead_letters: ClassVar[bool] = False
+    """Whether :meth:`put` writes the commit's dead letters, too."""
+
+    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+        self._connector = connector
+        if connector.dead_letter_table and not self.keeps_dead_letters:
+            raise ConfigError(
+                f"connector {connector.name}: errors.deadletterqueue.table="
+                f"{connector.dead_letter_table}: the {connector.connector_class} sink keeps no "
+                "dead letters. Set errors.deadletterqueue.topic.name"
+            )
+
+    @abstractmethod
+    def transaction(self, *, writing: bool) -> AbstractContextManager[Transaction]:
+        """A transaction that commits when the block ends, and rolls back when it raises.
+
+        Of two writing transactions that read the same entry, one must wait for the other or fail
+        with a TransientError; otherwise both would find that it is their turn. The commit must
+        last: once it has returned, the positions are published.
+        """
+
+    @abstractmethod
+    def read_entries(self, transaction: Transaction) -> Mapping[TopicPartition, LedgerEntry]:
+        """All entries of this connector, and of no other; none if there is no ledger yet."""
+
+    @abstractmethod
+    def write_entries(self, transaction: Transaction, entries: Collection[LedgerEntry]) -> None:
+        """Insert entries, or replace those of the same topic-partition."""
+
+    @abstractmethod
+    def forget_entries(self, transaction: Transaction) -> None:
+        """Remove all entries of this connector, and of no other."""
+
+    @abstractmethod
+    def put(self, transaction: Transaction, commit: Commit) -> None:
+        """Write rows and tombstones.
+
+        Raises:
+            RowsRejected: names the records that do not fit; the transaction rolls back.
+        """
+
+    def support(self) -> Mapping[Mechanism, Support]:
+        return {
+            Mechanism.TRANSACTIONAL: Support(
+                True,
+                "rows and positions are committed in one transaction of the store, under a "
+                "compare-and-set on the old position",
+            ),
+            Mechanism.IDEMPOTENT: Support(
+                self.replaces,
+                "a replay writes the same rows again, by key; positions follow in a transaction "
+                "of their own"
+                if self.replaces
+                else "rows without a key would be written twice by a replay. Set "
+                "delivery.mechanism=transactional",
+            ),
+        }
+
+    # The ledger
+
+    def entries(self) -> list[LedgerEntry]:
+        with self.transaction(writing=False) as transaction:
+            found = self.read_entries(transaction)
+        return [found[tp] for tp in sorted(found)]
+
+    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        with self.transaction(writing=True) as transaction:
+            stored = self.read_entries(transaction)
+            new = {tp: first(tp, at) for tp, at in positions.items() if tp not in stored}
+            if new:
+                self.write_entries(transaction, new.values())
+        return {tp: {**new, **stored}[tp].position for tp in positions}
+
+    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+        with self.transaction(writing=True) as transaction:
+            if positions is None:
+                self.forget_entries(transaction)
+            else:
+                self.write_entries(transaction, [first(tp, at) for tp, at in positions.items()])
+
+    # Committing
+
+    def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
+        return self._transact(advances, commit, moves=True)
+
+    def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
+        return self._transact(guard, commit, moves=False)
+
+    def advance(self, advances: Sequence[Advance]) -> Outcome:
+        with self.transaction(writing=True) as transaction:
+            return self._settle(transaction, advances, moves=True)
+
+    def _transact(
+        self, advances: Sequence[Advance] | None, commit: Commit, *, moves: bool
+    ) -> Outcome:
+        with self.transaction(writing=True) as transaction:
+            if advances is not None:
+                outcome = self._settle(transaction, advances, moves=moves)
+                if outcome is Outcome.REPLAYED:
+                    return outcome
+            hit("sink.after_positions")
+            self.put(transaction, commit)
+            hit("sink.before_commit")
+        hit("sink.after_commit")
+        return Outcome.APPLIED
+
+    def _settle(
+        self, transaction: Transaction, advances: Sequence[Advance], *, moves: bool
+    ) -> Outcome:
+        """Judge, and move the positions if they are to move."""
+        stored = self.read_entries(transaction)
+        positions = {tp: entry.position for tp, entry in stored.items()}
+        outcome = judge(self._connector.name, positions, [a.range for a in advances])
+        if moves and outcome is Outcome.APPLIED:
+            at = now()
+            moved = [stored[a.range.topic_partition].after(a, at) for a in advances]
+            self.write_entries(transaction, moved)
+        return outcome
