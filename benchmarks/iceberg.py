@@ -266,6 +266,7 @@ def _figures(
                 "samples": [asdict(s) for s in taken],
             }
         )
+    enough = min(s.commits for taken in samples.values() for s in taken) > 2
     return Figures(
         name="iceberg",
         title=f"Kafka to Iceberg, {records:,} JSON records, {PARTITIONS} partitions, "
@@ -296,6 +297,7 @@ def _figures(
             "added where the start is included.",
             "Upsert: every key is written twice; semel replaces rows by writing their files anew. "
             "The peer's sink appends only.",
+            *([] if enough else ["Too few commits for a window: take more --records."]),
         ],
         facts={"tasks": tasks, "repeats": repeats, "interval_ms": INTERVAL_MS},
     )
