@@ -106,10 +106,11 @@ class IcebergSink(StagingSink):
 
     def support(self) -> Mapping[Mechanism, Support]:
         keyed = self._config.upsert
+        each = "each table, under positions of its own," if self._config.several else "the table"
         return {
             Mechanism.TRANSACTIONAL: Support(
                 True,
-                "files and positions are added to the table by one Iceberg commit, bound to the "
+                f"files and positions are added to {each} by one Iceberg commit, bound to the "
                 "snapshot whose positions were judged",
             ),
             Mechanism.IDEMPOTENT: Support(
