@@ -17,6 +17,7 @@ from rich.console import Console
 
 from benchmarks.delta import delta
 from benchmarks.exactness import exactness
+from benchmarks.iceberg import iceberg
 from benchmarks.kafka_sink import kafka_sink
 from benchmarks.latency import latency
 from benchmarks.partitions import partitions
@@ -37,6 +38,7 @@ class Suite(StrEnum):
     exactness = "exactness"
     kafka = "kafka"
     delta = "delta"
+    iceberg = "iceberg"
     all = "all"
 
 
@@ -74,6 +76,7 @@ def main(
         "exactness": lambda r: exactness(r, records, repeats, tasks),
         "kafka": lambda r: kafka_sink(r, records, repeats, tasks),
         "delta": lambda r: delta(r, records, repeats, tasks),
+        "iceberg": lambda r: iceberg(r, records, repeats, tasks),
     }
     chosen = list(suites) if suite is Suite.all else [suite.value]
     stamp = time.strftime("%Y-%m-%d")

@@ -1,4 +1,4 @@
-"""The peer: Kafka Connect with Debezium's JDBC sink, as one standalone worker.
+"""The peer: Kafka Connect with one plugin, as one standalone worker.
 
 Its jars are resolved by jgo. A worker is a JVM of its own that dies with this process; connectors
 are made, watched and deleted through its REST interface.
@@ -40,12 +40,19 @@ class ConnectorFailed(RuntimeError):
 
 
 class ConnectWorker:
-    """A running Connect worker with Debezium's JDBC sink on its plugin path."""
+    """A running Connect worker with a plugin, Debezium's JDBC sink by default, on its path."""
 
-    def __init__(self, directory: Path, bootstrap_servers: str, heap: str = "1g") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        bootstrap_servers: str,
+        heap: str = "1g",
+        plugin: jars.JarSet = jars.DEBEZIUM_JDBC,
+    ) -> None:
         self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True)
         self.heap = heap
+        self.plugin = plugin
         self.port = free_port()
         self.start_seconds = float("nan")
         self._servers = bootstrap_servers
@@ -126,9 +133,9 @@ class ConnectWorker:
         return len(parts) > 1 and all(part["state"] == "RUNNING" for part in parts)
 
     def _link_plugin(self) -> None:
-        folder = self.directory / "plugins" / "debezium-jdbc"
+        folder = self.directory / "plugins" / self.plugin.name
         folder.mkdir(parents=True, exist_ok=True)
-        for jar in jars.resolve(jars.DEBEZIUM_JDBC):
+        for jar in jars.resolve(self.plugin):
             link = folder / jar.name
             link.unlink(missing_ok=True)
             link.symlink_to(jar)

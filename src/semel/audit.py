@@ -18,8 +18,9 @@ with rows the ledger says were written.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -108,9 +109,7 @@ def audit(
     cluster = Cluster(client_config(connector, raw, "admin"))
     try:
         topics = cluster.matching(connector)
-        snapshot = sink.snapshot(topics)
-        entries = [e for e in snapshot.entries if e.topic in topics]
-        _check_not_recreated(connector.name, entries, topics, cluster)
+        snapshots = sink.snapshots(topics)
         takes_frames = transform is not None and planned.engine == "micro-batch"
         exact = connector.provenance and not takes_frames
         pipeline = Pipeline(
@@ -120,7 +119,13 @@ def audit(
             target=sink.schema,
             transform=None if takes_frames else transform,
         )
-        found = _Auditor(planned, cluster, snapshot, entries, pipeline).partitions(exact=exact)
+        parts = []
+        for snapshot in snapshots:
+            entries = [e for e in snapshot.entries if e.topic in topics]
+            _check_not_recreated(connector.name, entries, topics, cluster)
+            auditor = _Auditor(planned, cluster, snapshot, entries, pipeline)
+            parts.append(auditor.partitions(exact=exact))
+        found = _together(parts)
     finally:
         sink.close()
     lost = any(p.lost for p in found)
@@ -130,6 +135,29 @@ def audit(
         duplicated and promised is not Delivery.AT_LEAST_ONCE
     )
     return AuditReport(connector.name, str(planned.guarantee), exact, found, kept)
+
+
+def _together(parts: Sequence[Sequence[PartitionAudit]]) -> list[PartitionAudit]:
+    """What was found in several targets, by topic-partition."""
+    found: dict[TopicPartition, PartitionAudit] = {}
+    for p in itertools.chain.from_iterable(parts):
+        tp = TopicPartition(p.topic, p.partition)
+        known = found.get(tp)
+        found[tp] = (
+            p
+            if known is None
+            else replace(
+                known,
+                kafka=max(known.kafka, p.kafka),
+                rows=known.rows + p.rows,
+                lost=known.lost + p.lost,
+                duplicated=known.duplicated + p.duplicated,
+                filtered=max(known.filtered, p.filtered),
+                behind=max(known.behind, p.behind),
+                unknown=known.unknown + p.unknown,
+            )
+        )
+    return [found[tp] for tp in sorted(found)]
 
 
 def _check_not_recreated(
@@ -221,6 +249,7 @@ class _Auditor:
         # A record that failed or was filtered has no row; the ledger counts them, and its counts
         # move with its position.
         failed_or_filtered = entry.records_filtered + entry.records_failed - len(dead)
+        failed_or_filtered += self._snapshot.elsewhere.get(tp, 0)
         excused = min(missing, max(0, failed_or_filtered))
         missing -= excused
         stray = np.setdiff1d(judged, expected)

@@ -127,6 +127,25 @@ ICEBERG_SPARK = JarSet(
     leave_out=("org.apache.spark:*", "org.scala-lang:*", "org.scala-lang.modules:*"),
 )
 
+# A folder for Connect's plugin.path: Iceberg's own sink, which the benchmarks compare with, what it
+# writes local files by, and a catalog's database driver.
+ICEBERG_CONNECT = JarSet(
+    "iceberg-connect",
+    (
+        f"org.apache.iceberg:iceberg-kafka-connect:{ICEBERG_VERSION}",
+        f"org.apache.iceberg:iceberg-parquet:{ICEBERG_VERSION}",
+        "org.apache.hadoop:hadoop-client-api:3.4.2",
+        "org.apache.hadoop:hadoop-client-runtime:3.4.2",
+        "org.xerial:sqlite-jdbc:3.50.3.0",
+    ),
+    leave_out=(
+        "com.fasterxml.jackson.*:*",
+        "org.apache.kafka:kafka-clients",
+        "org.apache.kafka:connect-*",
+        "org.slf4j:*",
+    ),
+)
+
 
 def resolve(jar_set: JarSet) -> list[Path]:
     """The paths of a jar set's files, downloaded if need be.

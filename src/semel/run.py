@@ -79,10 +79,10 @@ def plan(
     check_clients(connector, raw)
     _check_dead_letter_topic(connector)
     engine = _engine(connector, sink, transform)
-    if engine not in found.engines:
+    if engine not in sink.engines:
         raise ConfigError(
             f"connector {connector.name}: the {connector.connector_class} sink does not run on "
-            f"engine={engine}. Set engine={' or '.join(sorted(found.engines))}"
+            f"engine={engine}. Set engine={' or '.join(sorted(sink.engines))}"
             + (", and give the transform a pyarrow.RecordBatch" if transform else "")
         )
     return Plan(connector, raw, sink, guarantee, engine, warnings)

@@ -18,7 +18,7 @@ from benchmarks.sides import Peer, Semel
 from benchmarks.throughput import CONTESTS, _figures
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks import delta
+from benchmarks import delta, iceberg
 
 
 def test_every_key_of_an_update_workload_is_written_twice_in_one_partition() -> None:
@@ -102,3 +102,27 @@ def test_a_lake_is_measured_by_the_commits_that_hold_data(tmp_path: Path) -> Non
     samples = {(mode, side): [sample] for mode in ("append", "upsert") for side in delta.SIDES}
     figures = delta._figures(samples, 1000, 2, 1)
     assert [row["ratio"] for row in figures.rows] == [1.0] * 4
+
+
+def test_the_window_leaves_out_the_first_commit_and_the_last_one() -> None:
+    append = Workload.of(1000, 4, updates=False, envelope=False)
+    commits = [(10.0, 0), (12.0, 100), (14.0, 300), (16.0, 700), (20.0, 1000)]
+    assert iceberg.window(commits, append) == (12.0, 16.0, 600)
+    assert iceberg.window([(10.0, 0), (12.0, 1000)], append) == (10.0, 12.0, 1000)
+    upsert = Workload.of(1000, 4, updates=True, envelope=False)
+    commits = [(10.0, 0), (12.0, 250), (14.0, 500), (16.0, 500), (18.0, 500)]
+    assert iceberg.window(commits, upsert) == (12.0, 16.0, 500)
+
+
+def test_a_mode_without_a_peer_has_no_ratio() -> None:
+    def sample(rate: float) -> iceberg.Sample:
+        return iceberg.Sample(1000, rate, rate / 2, 5, 10, 2**20, 1e6 / rate, 1.0, 2**30)
+
+    samples = {
+        ("append", "Kafka Connect"): [sample(100.0)],
+        ("append", "semel"): [sample(300.0)],
+        ("upsert", "semel"): [sample(50.0)],
+    }
+    figures = iceberg._figures(samples, 1000, 2, 1)
+    assert [row["ratio"] for row in figures.rows] == [1.0, 3.0, None]
+    assert "| upsert | semel | 50 | 50 to 50 |  |" in figures.markdown()

@@ -66,6 +66,34 @@ def lake(kafka: Kafka, tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
+def warehouse(kafka: Kafka, tmp_path: Path) -> Configure:
+    """A connector from the session's Kafka to Iceberg tables in the test's directory."""
+
+    def make(topics: str, keys: dict[str, Any] | None = None) -> Config:
+        config = {
+            "name": name(),
+            "connector.class": "iceberg",
+            "topics": topics,
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "iceberg.catalog.type": "sql",
+            "iceberg.catalog.uri": f"sqlite:///{tmp_path}/catalog.db",
+            "iceberg.catalog.warehouse": f"file://{tmp_path}/warehouse",
+            "iceberg.tables": "db.t",
+            "iceberg.tables.auto-create-enabled": "true",
+            "provenance": "true",
+            "value.converter.schemas.enable": "false",
+            "retry.backoff.ms": "100",
+            "processingTime": "0 seconds",
+            "maxOffsetsPerTrigger": "120",
+            "tasks.max": "2",
+            **(keys or {}),
+        }
+        return {k: v for k, v in config.items() if v is not None}
+
+    return make
+
+
+@pytest.fixture
 def start() -> Iterator[Start]:
     """Starts connectors; those that still run at the test's end are stopped."""
     started: list[Running] = []

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,7 +23,7 @@ from semel.ledger import OffsetRange, TopicPartition
 from semel.run import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Config, Start
+from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
     PATIENCE,
     LocalSpark,
@@ -32,7 +31,6 @@ from tests.engine.harness import (
     caught_up,
     drive,
     driving,
-    name,
     positions,
     records,
     wait_until,
@@ -48,40 +46,12 @@ DELIVERIES = {
     "transactional+upsert": {**matrix.DELIVERIES["transactional"], **UPSERT},
 }
 IN_COMMIT = [p for p in failpoints.PLACES if p.startswith("sink.")]
-Configure = Callable[..., Config]
 
 
 @pytest.fixture(autouse=True)
 def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triggers of few records are spread over the tasks too."""
     monkeypatch.setattr(triggers, "_SHARE", 10)
-
-
-@pytest.fixture
-def warehouse(kafka: Kafka, tmp_path: Path) -> Configure:
-    """A connector from the session's Kafka to a table of a catalog in the test's directory."""
-
-    def make(topics: str, keys: dict[str, Any] | None = None) -> Config:
-        return {
-            "name": name(),
-            "connector.class": "iceberg",
-            "topics": topics,
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "iceberg.catalog.type": "sql",
-            "iceberg.catalog.uri": f"sqlite:///{tmp_path}/catalog.db",
-            "iceberg.catalog.warehouse": f"file://{tmp_path}/warehouse",
-            "iceberg.tables": "db.t",
-            "iceberg.tables.auto-create-enabled": "true",
-            "provenance": "true",
-            "value.converter.schemas.enable": "false",
-            "retry.backoff.ms": "100",
-            "processingTime": "0 seconds",
-            "maxOffsetsPerTrigger": "120",
-            "tasks.max": "2",
-            **(keys or {}),
-        }
-
-    return make
 
 
 def catalog(config: Config) -> Catalog:

@@ -185,10 +185,12 @@ class BoundedEngine:
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
         self._progress.positions |= positions
         ends = run.cluster.latest(partitions)
-        found = bounded(positions, ends, most)
+        reach = self._sink.uneven() or ends
+        at = {tp: positions[tp] for tp in reach if tp in positions}
+        found = bounded(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
         self._sample({r.topic_partition: r.from_offset for r in found})
-        until = {r.topic_partition: r.until_offset for r in found}
-        return found, any(until[tp] < ends[tp] for tp in until)
+        until = {**positions, **{r.topic_partition: r.until_offset for r in found}}
+        return found, bool(found) and any(until[tp] < ends[tp] for tp in until)
 
     def _sample(self, positions: Mapping[TopicPartition, int]) -> None:
         """Look at topics that are read for the first time, so that all tasks agree on types."""

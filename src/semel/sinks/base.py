@@ -48,7 +48,8 @@ class Snapshot:
     ``rows`` the number of rows of each target, ``untraced`` how many of them have no provenance
     although it is wanted; ``targets`` the target of each topic; ``dead`` the
     same two columns of each topic's dead letters. Of the topics in ``incomplete`` the store may
-    have dropped results by itself, so that what is missing cannot be judged.
+    have dropped results by itself, so that what is missing cannot be judged. ``elsewhere`` counts
+    records whose rows another target has, see :meth:`Sink.snapshots`.
     """
 
     entries: Sequence[LedgerEntry]
@@ -59,6 +60,7 @@ class Snapshot:
     targets: Mapping[str, str] = field(default_factory=dict)
     dead: Mapping[str, pa.Table] = field(default_factory=dict)
     incomplete: frozenset[str] = frozenset()
+    elsewhere: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ class Sink(ABC):
     defaults: ClassVar[Mapping[str, str]] = {}
     """Keys of any connector that have another default with this sink."""
 
-    engines: ClassVar[frozenset[str]] = frozenset({"direct", "bounded", "micro-batch"})
-    """The engines that can run it."""
+    engines: frozenset[str] = frozenset({"direct", "bounded", "micro-batch"})
+    """The engines that can run it, configured as it is."""
 
     prefixes: ClassVar[tuple[str, ...]] = ()
     """Keys under these are the sink's own, whatever they are called."""
@@ -230,6 +232,11 @@ class Sink(ABC):
             ConfigError: provenance is wanted, but a target has no columns for it.
         """
 
+    def snapshots(self, topics: Collection[str]) -> Sequence[Snapshot]:
+        """One for each target where the records of a topic go to several of them, each with a
+        ledger of its own; otherwise one."""
+        return [self.snapshot(topics)]
+
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         """The key columns of rows and of tombstones, for a sink that :attr:`replaces`; unless it
         says otherwise, the key of the records."""
@@ -288,7 +295,8 @@ class StagingSink(Sink):
     """A store in which a table's files become visible by one commit, made by one process.
 
     Tasks stage, the driver commits what they staged with all ranges at once, under the ledger rule.
-    Where tables have ledgers of their own, the rule holds for each table. Staged files that are
+    Where tables have ledgers of their own, the rule holds for each table; where one range goes to
+    several of them, it is done when all hold it (:meth:`uneven`). Staged files that are
     never committed are garbage; their names begin with ``semel-``.
     """
 
@@ -296,6 +304,13 @@ class StagingSink(Sink):
     def interval(self) -> float | None:
         """Seconds from one trigger to the next, where a key of the sink's own says so."""
         return None
+
+    def uneven(self) -> dict[TopicPartition, int]:
+        """Topic-partitions that some of their tables hold more of than others, as a crash between
+        two tables' commits leaves them, and the position that their next range must not pass; as
+        :meth:`entries` has found them. They are read alone until all tables hold the same, for of
+        one commit each table must have all ranges or none."""
+        return {}
 
     @abstractmethod
     def stager(self, label: str) -> Stager:

@@ -68,7 +68,7 @@ def test_of_two_commits_from_one_snapshot_the_second_is_not_rebased(warehouse: W
     sink = warehouse.sink()
     sink.commit([advance(0, 10)], values(0, 10))
     staged = [f.data_file() for f in sink.stage(values(10, 20)).files]
-    first, second = (warehouse.sink()._table for _ in range(2))
+    first, second = (warehouse.sink()._tables.of("db.t").table for _ in range(2))
     first.commit(staged, {"x": "1"})
     before = set(warehouse.path.rglob("*.avro"))
     with pytest.raises(Conflict, match="branch main has changed"):
@@ -81,7 +81,7 @@ def test_of_two_commits_from_one_snapshot_the_second_is_not_rebased(warehouse: W
 def test_a_ledger_that_moves_without_rows_fences_too(warehouse: Warehouse) -> None:
     sink = warehouse.sink()
     sink.commit([advance(0, 10)], values(0, 10))
-    zombie = warehouse.sink()._table
+    zombie = warehouse.sink()._tables.of("db.t").table
     sink.advance([advance(10, 20)])
     with pytest.raises(Conflict):
         zombie.commit([], {"x": "1"})

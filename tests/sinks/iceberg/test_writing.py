@@ -405,9 +405,6 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"iceberg.tables": None}, "iceberg.tables is required"),
         ({"iceberg.tables": "t"}, "has no namespace"),
-        ({"iceberg.tables": "db.t,db.u"}, "writes one table"),
-        ({"iceberg.tables.dynamic-enabled": "true"}, "dynamic-enabled=true: records cannot"),
-        ({"iceberg.tables.route-field": "kind"}, "route-field='kind'"),
         ({"iceberg.table.db.t.route-regex": "a"}, "route-regex='a'"),
         ({"iceberg.tables.cdc-field": "op"}, "cdc-field='op' is not available"),
         ({"iceberg.tables.schema-case-insensitive": "true"}, "Set it to false"),
@@ -431,3 +428,33 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
     for keys, message in wrong:
         with pytest.raises(ConfigError, match=message):
             plan(warehouse.config(keys=keys))
+
+
+def test_columns_are_widened_for_values_that_need_it(warehouse: Warehouse) -> None:
+    narrow = pa.table(
+        {"n": pa.array([1], pa.int32()), "x": pa.array([0.5], pa.float32()), "y": [1.5]}
+    )
+    warehouse.sink().commit([advance(0, 1)], Commit([records(narrow)]))
+    wide = pa.table(
+        {"n": pa.array([7, None]), "x": pa.array([0.25, float("nan")]), "y": [2.5, None]}
+    )
+    keys = {"iceberg.tables.evolve-schema-enabled": "true"}
+    sink = warehouse.sink(keys=keys)
+    sink.commit([advance(1, 3)], Commit([records(wide, offsets=[1, 2])]))
+    assert [str(f.field_type) for f in warehouse.table().schema().fields] == [
+        "int",
+        "float",
+        "double",
+    ]
+    wider = pa.table({"n": pa.array([2**40]), "x": pa.array([0.1]), "y": [3.5]})
+    strict = refused(warehouse.sink(), records(wider, offsets=[3]))
+    assert list(strict) == [3]
+    sink.commit([advance(3, 4)], Commit([records(wider, offsets=[3])]))
+    found = warehouse.arrow()
+    assert [str(f.field_type) for f in warehouse.table().schema().fields] == [
+        "long",
+        "double",
+        "double",
+    ]
+    assert sorted(found["n"].drop_null().to_pylist()) == [1, 7, 2**40]
+    assert 0.1 in found["x"].to_pylist()

@@ -59,14 +59,31 @@ _TRANSFORMS = {
 _WITH_WIDTH = ("bucket", "truncate")
 
 
+def is_table_name(name: str) -> bool:
+    """Whether it has a namespace."""
+    parts = name.split(".")
+    return len(parts) > 1 and all(p.strip() for p in parts)
+
+
 @dataclass(frozen=True)
 class IcebergConfig:
     """What the sink writes where, and under which key."""
 
     catalog_name: str = key("iceberg.catalog", "iceberg", "Name of the catalog.")
-    tables: tuple[str, ...] = key("iceberg.tables", (), "The table, namespace.name.")
-    dynamic: bool = key("iceberg.tables.dynamic-enabled", False, "Must be false.")
-    route_field: str = key("iceberg.tables.route-field", "", "Must be empty.")
+    tables: tuple[str, ...] = key("iceberg.tables", (), "The tables, each as namespace.name.")
+    dynamic: bool = key(
+        "iceberg.tables.dynamic-enabled", False, "Each record's route-field names its table."
+    )
+    ledger: str = key(
+        "iceberg.tables.ledger",
+        "",
+        "With dynamic-enabled, the table that holds the positions; semel.<connector> by default.",
+    )
+    route_field: str = key(
+        "iceberg.tables.route-field",
+        "",
+        "The field whose value, matched with each table's route-regex, says where a record goes.",
+    )
     cdc_field: str = key("iceberg.tables.cdc-field", "", "Must be empty.")
     commit_branch: str = key(
         "iceberg.tables.default-commit-branch", "main", "The branch that commits go to."
@@ -108,25 +125,36 @@ class IcebergConfig:
     def __post_init__(self) -> None:
         problems = []
         if self.dynamic:
-            problems.append(
-                "iceberg.tables.dynamic-enabled=true: records cannot be routed to tables that they "
-                "name. Run one connector for each table, and set iceberg.tables"
-            )
+            if self.tables:
+                problems.append(
+                    f"iceberg.tables={','.join(self.tables)} and iceberg.tables.dynamic-enabled="
+                    "true exclude each other: remove one"
+                )
+            if not self.route_field:
+                problems.append(
+                    "iceberg.tables.dynamic-enabled=true needs iceberg.tables.route-field, which "
+                    "names each record's table"
+                )
+            if self.ledger and not is_table_name(self.ledger):
+                problems.append(
+                    f"iceberg.tables.ledger={self.ledger!r} has no namespace: set it to "
+                    "namespace.name"
+                )
         elif not self.tables:
-            problems.append("iceberg.tables is required: the table, as namespace.name")
-        elif len(self.tables) > 1:
+            problems.append("iceberg.tables is required: the tables, each as namespace.name")
+        problems += [
+            f"iceberg.tables={table!r} has no namespace: set it to namespace.name"
+            for table in self.tables
+            if not is_table_name(table)
+        ]
+        if len(set(self.tables)) < len(self.tables):
+            problems.append(f"iceberg.tables={','.join(self.tables)} names a table twice")
+        if self.upsert and self.several:
             problems.append(
-                f"iceberg.tables={','.join(self.tables)}: a connector writes one table. Run one "
-                "for each"
-            )
-        elif "." not in self.tables[0].strip("."):
-            problems.append(
-                f"iceberg.tables={self.tables[0]!r} has no namespace: set it to namespace.name"
-            )
-        if self.route_field:
-            problems.append(
-                f"iceberg.tables.route-field={self.route_field!r}: records cannot be routed by a "
-                "field. Run a connector with a transform for each table, and remove it"
+                "iceberg.tables.upsert-mode-enabled=true with several tables or a route-field: a "
+                "record that goes to another table than the one before it of its key would leave "
+                "the old row there. Run a connector for each table, and leave records out in a "
+                "transform"
             )
         if self.cdc_field:
             problems.append(
@@ -145,6 +173,15 @@ class IcebergConfig:
             )
         if problems:
             raise ConfigError("; ".join(problems))
+
+    @property
+    def several(self) -> bool:
+        """Whether a record may go to other tables than to the one table."""
+        return len(self.tables) != 1 or bool(self.route_field)
+
+    def ledger_of(self, connector: str) -> str:
+        """The table of a connector's positions where those that get rows are not known."""
+        return self.ledger or "semel." + re.sub(r"\W", "_", connector, flags=re.ASCII)
 
     # As JDBC sinks name it
 
@@ -174,17 +211,29 @@ class PartitionField:
 
 
 @dataclass(frozen=True, slots=True)
+class TableSettings:
+    """What holds for one table. ``route`` matches the values of its records' route-field."""
+
+    name: str
+    branch: str
+    id_columns: tuple[str, ...]
+    partition_by: tuple[PartitionField, ...]
+    route: re.Pattern[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The whole of the sink's configuration, those keys included that have names of their own."""
 
     config: IcebergConfig
-    table: str
-    branch: str
-    id_columns: tuple[str, ...]
-    partition_by: tuple[PartitionField, ...]
+    tables: Mapping[str, TableSettings]
+    """Those that were named."""
     catalog: Mapping[str, str]
     created: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, table: str) -> TableSettings:
+        return self.tables.get(table) or _of_a_table(self.config, table, {})
 
 
 def settings(raw: Mapping[str, str]) -> Settings:
@@ -194,37 +243,62 @@ def settings(raw: Mapping[str, str]) -> Settings:
         ConfigError: what cannot be kept.
     """
     config = read(IcebergConfig, raw)
-    table = config.tables[0]
-    mine: dict[str, str] = {}
+    of_tables: dict[str, dict[str, str]] = {table: {} for table in config.tables}
     for name, value in under(raw, "iceberg.table.").items():
         of, _, setting = name.rpartition(".")
-        if of != table or setting not in _OF_A_TABLE:
+        if setting not in _OF_A_TABLE or not (config.dynamic or of in of_tables):
             raise ConfigError(
-                f"iceberg.table.{name}={value!r}: iceberg.tables is {table}, and a table's "
-                f"settings are {', '.join(_OF_A_TABLE)}"
+                f"iceberg.table.{name}={value!r}: iceberg.tables is {','.join(config.tables)}, and "
+                f"a table's settings are {', '.join(_OF_A_TABLE)}"
             )
-        mine[setting] = value
-    if mine.get("route-regex"):
-        raise ConfigError(
-            f"iceberg.table.{table}.route-regex={mine['route-regex']!r}: records cannot be routed "
-            "by a field. Remove it, and leave records out in a transform"
-        )
+        of_tables.setdefault(of, {})[setting] = value
     if config.interval_ms and raw.get("processingTime"):
         raise ConfigError(
             f"iceberg.control.commit.interval-ms={config.interval_ms} and processingTime="
             f"{raw['processingTime']!r} are the same setting: remove one"
         )
-    columns = tuple(c.strip() for c in mine.get("id-columns", "").split(",") if c.strip())
     return Settings(
         config,
-        table,
-        mine.get("commit-branch", "").strip() or config.commit_branch,
-        columns or config.id_columns,
-        _partition(mine.get("partition-by") or config.partition_by),
+        {table: _of_a_table(config, table, mine) for table, mine in of_tables.items()},
         catalog(under(raw, "iceberg.catalog.")),
         under(raw, "iceberg.tables.auto-create-props."),
         under(raw, "iceberg.tables.write-props."),
     )
+
+
+def _of_a_table(config: IcebergConfig, table: str, mine: Mapping[str, str]) -> TableSettings:
+    columns = tuple(c.strip() for c in mine.get("id-columns", "").split(",") if c.strip())
+    return TableSettings(
+        table,
+        mine.get("commit-branch", "").strip() or config.commit_branch,
+        columns or config.id_columns,
+        _partition(mine.get("partition-by") or config.partition_by),
+        _route(config, table, mine.get("route-regex", "")),
+    )
+
+
+def _route(config: IcebergConfig, table: str, regex: str) -> re.Pattern[str] | None:
+    name = f"iceberg.table.{table}.route-regex"
+    if regex and not config.route_field:
+        raise ConfigError(
+            f"{name}={regex!r} has no field to match: set iceberg.tables.route-field, or remove it"
+        )
+    if regex and config.dynamic:
+        raise ConfigError(
+            f"{name}={regex!r}: with iceberg.tables.dynamic-enabled=true the field itself names "
+            "the table. Remove it"
+        )
+    if not config.route_field or config.dynamic:
+        return None
+    if not regex:
+        raise ConfigError(
+            f"{name} is required with iceberg.tables.route-field={config.route_field!r}: without "
+            "it the table gets no record. Set it, or remove the table from iceberg.tables"
+        )
+    try:
+        return re.compile(regex)
+    except re.error as error:
+        raise ConfigError(f"{name}={regex!r} is not a regular expression: {error}") from None
 
 
 def _partition(text: str) -> tuple[PartitionField, ...]:

@@ -31,12 +31,15 @@ _FIELDS = {
 class _Entry:
     entry: LedgerEntry
     holes: tuple[tuple[int, int], ...] = ()
+    elsewhere: int = 0
 
     def text(self) -> str:
         facts: dict[str, object] = {k: getattr(self.entry, f) for k, f in _FIELDS.items()}
         facts["time"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if self.holes:
             facts["holes"] = self.holes
+        if self.elsewhere:
+            facts["elsewhere"] = self.elsewhere
         return json.dumps(facts, separators=(",", ":"))
 
 
@@ -74,7 +77,8 @@ class IcebergLedger:
                     f"entry. Was it changed by hand? Run: semel offsets set {self._connector}"
                 ) from None
             entry = LedgerEntry(tp.topic, tp.partition, updated_at=facts.get("time", ""), **counts)
-            yield tp, _Entry(entry, tuple((a, b) for a, b in facts.get("holes", ())))
+            holes = tuple((a, b) for a, b in facts.get("holes", ()))
+            yield tp, _Entry(entry, holes, int(facts.get("elsewhere", 0)))
 
     def entries(self) -> list[LedgerEntry]:
         """All entries, by topic and partition."""
@@ -87,21 +91,34 @@ class IcebergLedger:
     def positions(self) -> dict[TopicPartition, int]:
         return {tp: e.entry.position for tp, e in self._known().items()}
 
-    def judge(self, advances: Sequence[Advance]) -> Outcome:
-        """Apply the ledger rule to the table as it stands.
+    def elsewhere(self) -> dict[TopicPartition, int]:
+        """How many records were read whose rows are other tables'."""
+        return {tp: e.elsewhere for tp, e in self._known().items()}
+
+    def judge(self, advances: Sequence[Advance], *, lags: bool = False) -> Outcome:
+        """Apply the ledger rule to one of several tables as it stands: what it holds already is a
+        replay, also where it holds more than that. One that lags had no rows of what lies between
+        its position and the range.
 
         Raises:
             LedgerConflict: see :func:`semel.ledger.judge`.
         """
-        return judge(self._connector, self.positions(), [a.range for a in advances])
+        stored = self.positions()
+        seen = {a.range.topic_partition: _seen(stored, a, lags=lags) for a in advances}
+        known = {tp: at for tp, at in seen.items() if at is not None}
+        return judge(self._connector, known, [a.range for a in advances])
 
-    def moved(self, advances: Sequence[Advance]) -> dict[str, str]:
+    def moved(
+        self, advances: Sequence[Advance], elsewhere: Mapping[TopicPartition, int]
+    ) -> dict[str, str]:
         """The properties to set with the results of ``advances``."""
         found = {}
         for a in advances:
             tp = a.range.topic_partition
-            known = self._known()[tp]
+            begun = _Entry(LedgerEntry(*tp, a.range.from_offset, a.range.from_offset))
+            known = self._known().get(tp, begun)
             e = known.entry
+            lost = (max(e.position, a.range.from_offset), a.range.until_offset)
             entry = replace(
                 e,
                 position=a.range.until_offset,
@@ -109,10 +126,11 @@ class IcebergLedger:
                 rows_written=e.rows_written + a.written,
                 records_filtered=e.records_filtered + a.filtered,
                 records_failed=e.records_failed + a.failed,
-                records_lost=e.records_lost + a.lost,
+                records_lost=e.records_lost + (lost[1] - lost[0] if a.lost else 0),
             )
-            hole = ((a.range.from_offset, a.range.until_offset),) if a.lost else ()
-            found[self._name(tp)] = _Entry(entry, known.holes + hole).text()
+            holes = (*known.holes, lost) if a.lost else known.holes
+            more = known.elsewhere + elsewhere.get(tp, 0)
+            found[self._name(tp)] = _Entry(entry, holes, more).text()
         return found
 
     def started(self, positions: Mapping[TopicPartition, int]) -> dict[str, str]:
@@ -128,3 +146,16 @@ class IcebergLedger:
     def names(self) -> list[str]:
         """The properties that hold the connector's entries."""
         return [self._name(tp) for tp in self._known()]
+
+
+def _seen(stored: Mapping[TopicPartition, int], advance: Advance, *, lags: bool) -> int | None:
+    """A table's position as the rule may see it: no further than the range's end, and where it
+    lags no less than its beginning. A hole may begin before it."""
+    position, wanted = stored.get(advance.range.topic_partition), advance.range
+    if lags:
+        position = max(position or 0, wanted.from_offset)
+    if position is None:
+        return None
+    if advance.lost and wanted.from_offset < position < wanted.until_offset:
+        return wanted.from_offset
+    return min(position, wanted.until_offset)

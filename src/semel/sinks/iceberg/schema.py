@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from semel.config import ConnectorConfig
@@ -12,7 +13,7 @@ from semel.errors import ConfigError, TransientError
 from semel.records import Records
 from semel.sinks import convert
 from semel.sinks.iceberg.catalog import Conflict
-from semel.sinks.iceberg.config import IcebergConfig, Settings
+from semel.sinks.iceberg.config import IcebergConfig, TableSettings
 from semel.sinks.iceberg.table import Table
 from semel.sinks.layout import layout
 
@@ -33,16 +34,17 @@ def _scalar(kind: pa.DataType) -> pa.DataType:
     return common
 
 
-def check(connector: ConnectorConfig, settings: Settings, table: Table) -> None:
+def check(
+    connector: ConnectorConfig, config: IcebergConfig, mine: TableSettings, table: Table
+) -> None:
     """Raises ConfigError: the table cannot be written as configured."""
-    config = settings.config
     why = table.refusal(upserts=config.upsert)
     if why is not None:
         raise ConfigError(f"connector {connector.name}: table {table.where} {why}")
-    missing = [n for n in settings.id_columns if n not in table.columns.names]
+    missing = [n for n in mine.id_columns if n not in table.columns.names]
     if config.upsert and missing and table.columns.names and not config.auto_evolve:
         raise ConfigError(
-            f"connector {connector.name}: id-columns={','.join(settings.id_columns)}: table "
+            f"connector {connector.name}: id-columns={','.join(mine.id_columns)}: table "
             f"{table.where} has no column {missing[0]}; it has {', '.join(table.columns.names)}"
         )
 
@@ -50,7 +52,7 @@ def check(connector: ConnectorConfig, settings: Settings, table: Table) -> None:
 def accommodated(
     connector: ConnectorConfig,
     config: IcebergConfig,
-    settings: Settings,
+    mine: TableSettings,
     table: Table,
     records: Records,
 ) -> None:
@@ -69,16 +71,25 @@ def accommodated(
         if attempt or _new(table, fields):
             table.renew()
         new = _new(table, fields)
-        if not new:
+        wider = _wider(table, arranged.columns) if config.auto_evolve else []
+        if not new and not wider:
             return
         first = not table.columns.names
-        _check_columns(connector, settings, table, records.topic, new, first=first)
+        if new:
+            _check_columns(connector, config, table, records.topic, new, first=first)
+        names = [*table.columns.names, *(f.name for f in new)]
+        wanted = [f.column for f in mine.partition_by if f.column not in names]
+        if first and wanted:
+            raise ConfigError(
+                f"connector {connector.name}: partition-by names {wanted[0]}, but records of topic "
+                f"{records.topic} have no such field; they have {', '.join(names)}"
+            )
         try:
             if first:
-                by = [(f.column, str(f)) for f in settings.partition_by]
+                by = [(f.column, str(f)) for f in mine.partition_by]
                 table.define(new, arranged.key, by)
             else:
-                table.define([f.with_nullable(True) for f in new])
+                table.define([*wider, *(f.with_nullable(True) for f in new)])
             return
         except Conflict:
             continue
@@ -87,14 +98,13 @@ def accommodated(
 
 def _check_columns(
     connector: ConnectorConfig,
-    settings: Settings,
+    config: IcebergConfig,
     table: Table,
     topic: str,
     new: Sequence[pa.Field],
     *,
     first: bool,
 ) -> None:
-    config = settings.config
     if first and not config.auto_create:
         raise ConfigError(
             f"connector {connector.name}: table {table.where} has no columns. Add them, or set "
@@ -115,13 +125,28 @@ def _check_columns(
                 f"connector {connector.name}: fields {other} and {name} of topic {topic} are one "
                 "column to many of Iceberg's readers. Leave one out in a transform"
             )
-    wanted = [f.column for f in settings.partition_by if f.column not in names]
-    if first and wanted:
-        raise ConfigError(
-            f"connector {connector.name}: partition-by names {wanted[0]}, but records of topic "
-            f"{topic} have no such field; they have {', '.join(names)}"
-        )
 
 
 def _new(table: Table, fields: Sequence[pa.Field]) -> list[pa.Field]:
     return [f for f in fields if f.name not in table.columns.names]
+
+
+def _wider(table: Table, columns: Mapping[str, pa.ChunkedArray]) -> list[pa.Field]:
+    """The table's columns that are too narrow for a value, as wide as it needs."""
+    found = []
+    for f in table.columns:
+        values = columns.get(f.name)
+        if values is None or values.type == f.type:
+            continue
+        if f.type == pa.int32() and is_.is_int64(values.type) and not _fits(values, f.type):
+            found.append(f.with_type(pa.int64()))
+        if f.type == pa.float32() and is_.is_float64(values.type) and not _fits(values, f.type):
+            found.append(f.with_type(pa.float64()))
+    return found
+
+
+def _fits(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
+    """Whether no value is lost or changed."""
+    back = values.cast(kind, safe=False).cast(values.type)
+    same = pc.or_kleene(pc.equal(back, values), pc.is_nan(values))
+    return bool(pc.all(same).as_py())

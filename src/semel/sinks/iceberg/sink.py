@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, TargetChanged, TransientError
+from semel.delivery import Delivery, Mechanism, Support
+from semel.errors import ConfigError, LedgerConflict, TargetChanged, TransientError
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
-from semel.records import Commit, Records
+from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
+from semel.records import Commit, Records, RowsRejected
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.iceberg.config import IGNORED, PREFIXES, IcebergConfig, settings
+from semel.sinks.iceberg.routing import Counts, Share, counted
 from semel.sinks.layout import keys_of
 
 try:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.schema import Schema
 
-    from semel.sinks.iceberg import snapshot
-    from semel.sinks.iceberg.catalog import Conflict, connect, reading
+    from semel.sinks.iceberg.catalog import Conflict, connect
     from semel.sinks.iceberg.dead_letters import DeadLetterTable
+    from semel.sinks.iceberg.dynamic import DynamicTables
     from semel.sinks.iceberg.files import FileWriter, StagedFile, delete
-    from semel.sinks.iceberg.ledger import IcebergLedger
-    from semel.sinks.iceberg.merge import merge
-    from semel.sinks.iceberg.schema import accommodated, check
-    from semel.sinks.iceberg.table import Table
+    from semel.sinks.iceberg.tables import Tables
+    from semel.sinks.iceberg.target import CONFLICTS, Target
 except ModuleNotFoundError as missing:
     raise ConfigError(
         f"connector.class=iceberg needs the package {missing.name}: pip install 'semel[iceberg]'"
     ) from missing
 
 log = logging.getLogger(__name__)
-
-CONFLICTS = 50
-"""Other writers' commits that one commit gives way to before it fails."""
 
 
 class IcebergSink(StagingSink):
@@ -56,15 +53,28 @@ class IcebergSink(StagingSink):
         self._settings = settings(raw)
         self._config = self._settings.config
         self._opened: Catalog | None = None
-        self._found: Table | None = None
-        self._kept: IcebergLedger | None = None
+        kind = DynamicTables if self._config.dynamic else Tables
+        self._tables = kind(connector, self._settings, lambda: self._catalog)
+        self._last = _Parts()
         self._letters: DeadLetterTable | None = None
+        if self._config.several:
+            self.engines = frozenset({"direct", "bounded"})
+            if connector.delivery is Delivery.AT_MOST_ONCE:
+                raise ConfigError(
+                    f"connector {connector.name}: delivery=at-most-once moves the positions of "
+                    "tables before it is known what goes to them. With several tables, or with "
+                    "iceberg.tables.route-field, set delivery=exactly-once"
+                )
         dead = connector.dead_letter_table
-        if dead == self._settings.table:
-            raise ConfigError(
-                f"connector {connector.name}: errors.deadletterqueue.table={dead} is in "
-                "iceberg.tables too: dead letters need a table of their own"
-            )
+        taken = {"iceberg.tables": self._config.tables}
+        if self._config.dynamic:
+            taken["iceberg.tables.ledger"] = (self._config.ledger_of(connector.name),)
+        for where, names in taken.items():
+            if dead in names:
+                raise ConfigError(
+                    f"connector {connector.name}: errors.deadletterqueue.table={dead} is in "
+                    f"{where} too: dead letters need a table of their own"
+                )
         if dead:
             if "." not in dead.strip("."):
                 raise ConfigError(
@@ -87,7 +97,8 @@ class IcebergSink(StagingSink):
 
     @property
     def evolves(self) -> bool:
-        return self._config.auto_evolve
+        # What the one table does not take, another one may.
+        return self._config.auto_evolve or self._config.several
 
     @property
     def interval(self) -> float | None:
@@ -95,10 +106,11 @@ class IcebergSink(StagingSink):
 
     def support(self) -> Mapping[Mechanism, Support]:
         keyed = self._config.upsert
+        each = "each table, under positions of its own," if self._config.several else "the table"
         return {
             Mechanism.TRANSACTIONAL: Support(
                 True,
-                "files and positions are added to the table by one Iceberg commit, bound to the "
+                f"files and positions are added to {each} by one Iceberg commit, bound to the "
                 "snapshot whose positions were judged",
             ),
             Mechanism.IDEMPOTENT: Support(
@@ -111,7 +123,7 @@ class IcebergSink(StagingSink):
             ),
         }
 
-    # The table
+    # Tables
 
     @property
     def _catalog(self) -> Catalog:
@@ -119,249 +131,231 @@ class IcebergSink(StagingSink):
             self._opened = connect(self._config.catalog_name, self._settings.catalog)
         return self._opened
 
-    def _find(self) -> Table | None:
-        if self._found is None:
-            self._found = self._anew()
-        return self._found
-
-    def _anew(self) -> Table | None:
-        """The table at its newest state, apart from the one that is kept."""
-        s = self._settings
-        return Table.open(self._catalog, s.table, s.branch, s.written)
-
-    @property
-    def _table(self) -> Table:
-        found = self._find()
-        if found is None:
-            raise self._missing()
-        return found
-
-    def _missing(self) -> ConfigError:
-        return ConfigError(
-            f"connector {self._connector.name}: there is no Iceberg table {self._settings.table}. "
-            "Create it, or set iceberg.tables.auto-create-enabled=true"
-        )
-
-    @property
-    def _ledger(self) -> IcebergLedger:
-        if self._kept is None:
-            self._kept = IcebergLedger(self._table, self._connector.name)
-        return self._kept
+    def describe(self) -> dict[str, str]:
+        return self._tables.describe()
 
     def prepare(self, topics: Collection[str]) -> None:
-        if self._find() is None and self._config.auto_create:
-            # It has no columns before the first records; but it can hold positions.
-            Table.create(self._catalog, self._settings.table, self._settings.created)
-        check(self._connector, self._settings, self._table)
+        self._tables.prepare()
 
     def schema(self, topic: str) -> pa.Schema | None:
-        table = self._find()
-        if table is None or not table.columns.names:
-            return None
-        skip = set(self._connector.provenance_columns.values())
-        return pa.schema([f for f in table.columns if f.name not in skip])
+        return self._tables.schema()
 
     def accommodate(self, records: Records) -> None:
-        if records.rows.num_rows:
-            accommodated(self._connector, self._keyed(), self._settings, self._table, records)
+        with contextlib.suppress(RowsRejected):  # they are met again when they are read
+            for target, mine in self.routed(records)[0]:
+                target.accommodate(mine)
 
-    def _keyed(self) -> IcebergConfig:
-        """The configuration with its id columns, which the table may know."""
-        if not self._config.upsert:
-            return self._config
-        known = self._settings.id_columns or tuple(
-            self._table.metadata.schema().identifier_field_names()
-        )
-        if not known and self._config.key_source == "record_value":
-            raise ConfigError(
-                f"connector {self._connector.name}: iceberg.tables.upsert-mode-enabled=true needs "
-                f"id columns: set iceberg.tables.default-id-columns, for table "
-                f"{self._settings.table} has no identifier fields"
-            )
-        return replace(self._config, id_columns=known)
+    def routed(self, records: Records) -> tuple[list[tuple[Target, Records]], Counts]:
+        """The records of each table, and how many are no table's."""
+        return self._tables.routed(records)
 
     # The ledger
 
     def entries(self) -> list[LedgerEntry]:
-        table = self._find()
-        if table is None:
-            return []
-        table.renew()
-        return self._ledger.entries()
+        return self._tables.entries()
+
+    def uneven(self) -> dict[TopicPartition, int]:
+        return self._tables.uneven()
 
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        self._move(lambda: self._ledger.started(positions))
-        stored = self._ledger.positions()
+        self._tables.start(positions)
+        stored = {e.topic_partition: e.position for e in self.entries()}
         return {tp: stored[tp] for tp in positions if tp in stored}
-
-    def _move(self, moved: Callable[[], Mapping[str, str]], *, forget: bool = False) -> None:
-        """Commit properties that are computed from the ledger as it stands."""
-        for _ in range(CONFLICTS):
-            self._table.renew()
-            properties = moved()
-            forgotten = self._ledger.names() if forget else []
-            if not properties and not forgotten:
-                return
-            try:
-                self._table.commit([], properties, forgotten=forgotten)
-                return
-            except Conflict:
-                continue
-        raise self._busy()
-
-    def _busy(self) -> TransientError:
-        return TransientError(
-            f"Iceberg table {self._settings.table}: {CONFLICTS} commits of other writers came first"
-        )
 
     # Staging
 
     def stager(self, label: str) -> Stager:
         safe = re.sub(r"[^\w.-]", "_", f"{self._connector.name}-{label}", flags=re.ASCII)
-        return _IcebergStager(self, f"semel-{safe}-")
-
-    def arranged(self, records: Records) -> tuple[Table, made.Rows]:
-        """Records as rows of the table, which is extended if it may be.
-
-        Raises:
-            RowsRejected: records that do not fit.
-        """
-        table, config = self._table, self._keyed()
-        if records.rows.num_rows:
-            accommodated(self._connector, config, self._settings, table, records)
-        if not table.columns.names:
-            return table, made.Rows(pa.table({}))  # tombstones before the first row: of nothing
-        arrange = made.changes if self.replaces else made.inserts
-        provenance = self._connector.provenance_columns
-        return table, arrange(config, provenance, records, table.columns)
-
-    def renew(self) -> None:
-        """Look at the table again: a worker process keeps it from trigger to trigger."""
-        self._table.renew()
+        return _IcebergStager(self, f"semel-{safe}-", counts=self._config.several)
 
     def discard(self, staged: Staged) -> None:
-        table = self._find()
-        if table is not None:
-            delete(table.io, [f.path for f in staged.files])
+        for name, files in _Parts.of(staged.files).files.items():
+            table = self._tables.of(name).find()
+            if table is not None:
+                delete(table.io, [f.path for f in files])
 
     # Committing
 
     def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
-        return self._land(advances, staged, moves=True)
+        return self._land(advances, staged, _Parts.of(staged.files), moves=True)
 
     def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
-        return self._land(guard or (), staged, moves=False)
+        self._last = replace(_Parts.of(staged.files), ranges=[a.range for a in guard or ()])
+        return self._land(guard or (), staged, self._last, moves=False)
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        return self._land(advances, Staged(()), moves=True)
+        parts = _Parts()
+        if self._last.ranges == [a.range for a in advances]:  # their rows were written just now
+            parts = replace(self._last, files={})
+        return self._land(advances, Staged(()), parts, moves=True)
 
-    def _land(self, advances: Sequence[Advance], staged: Staged, *, moves: bool) -> Outcome:
+    def _land(
+        self, advances: Sequence[Advance], staged: Staged, parts: _Parts, *, moves: bool
+    ) -> Outcome:
+        """Table by table, each under the rule of its own ledger.
+
+        After a crash between two tables the first one's ranges are a replay, the second one's not;
+        :meth:`uneven` keeps a range from reaching beyond what one of them holds.
+        """
         kept = False
+        written: set[str] = set()
         for _ in range(CONFLICTS):
-            self._table.renew()
-            if advances and self._ledger.judge(advances) is not Outcome.APPLIED:
+            if self._tables.judge(advances) is not Outcome.APPLIED:
                 return Outcome.REPLAYED
+            # All are judged before any is written: a conflict in one leaves all of them alone.
+            fresh = [
+                t
+                for t in self._tables.touched(parts.tables)
+                if t.name not in written and (not advances or self._lacks(t, advances))
+            ]
             if staged.dead_letters and self._letters is not None and not kept:
                 self._letters.keep(staged.dead_letters)
                 kept = True
-            hit("sink.after_positions")
-            moved = self._ledger.moved(advances) if moves else {}
-            _check(self._table, staged.files)
-            hit("sink.before_commit")
             try:
-                self._write(staged.files, moved)
+                for target in fresh:
+                    self._land_in(target, advances, parts, moves=moves)
+                    written.add(target.name)
+                if moves:
+                    self._tables.settle([parts.share(None, a) for a in advances])
             except Conflict as conflict:
-                log.info("table %s: %s; judging again", self._settings.table, conflict)
+                log.info("connector %s: %s; judging again", self._connector.name, conflict)
                 continue
             hit("sink.after_commit")
             return Outcome.APPLIED
-        raise self._busy()
+        raise TransientError(
+            f"connector {self._connector.name}: {CONFLICTS} commits of other writers came first"
+        )
 
-    def _write(self, files: Sequence[StagedFile], moved: Mapping[str, str]) -> None:
-        if files and files[0].key:
-            merge(self._table, files, moved)
-            delete(self._table.io, [f.path for f in files])
-        elif files or moved:
-            self._table.commit([f.data_file() for f in files], moved)
+    def _lacks(self, target: Target, advances: Sequence[Advance]) -> bool:
+        lags = self._tables.lags
+        try:
+            return target.ledger.judge(advances, lags=lags) is Outcome.APPLIED
+        except LedgerConflict as conflict:
+            if not lags:
+                raise
+            raise TargetChanged(str(conflict)) from None  # :meth:`uneven` says how far to read
+
+    def _land_in(
+        self, target: Target, advances: Sequence[Advance], parts: _Parts, *, moves: bool
+    ) -> None:
+        hit("sink.after_positions")
+        files = parts.files.get(target.name, ())
+        moved: Mapping[str, str] = {}
+        if moves:
+            own = [parts.share(target.name, a) for a in advances]
+            moved = target.ledger.moved(own, parts.elsewhere(target.name, advances))
+        target.check(files)
+        hit("sink.before_commit")
+        target.write(files, moved)
 
     # For the audit and by hand
 
-    def snapshot(self, topics: Collection[str]) -> Snapshot:
-        table = self._anew()
-        if table is None:
-            raise self._missing()
+    def snapshots(self, topics: Collection[str]) -> list[Snapshot]:
         letters = self._letters.open() if self._letters is not None else None
-        return snapshot.take(self._connector, topics, table, letters)
+        return self._tables.snapshots(topics, letters)
+
+    def snapshot(self, topics: Collection[str]) -> Snapshot:
+        """Of the first table; :meth:`snapshots` has all."""
+        return self.snapshots(topics)[0]
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
-        return keys_of(self._keyed(), records)
+        # There is one table at least: see IcebergConfig.
+        return keys_of(self._tables.all()[0].keyed(), records)
 
     def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
         letters = dict(positions or {e.topic_partition: 0 for e in self.entries()})
-        if positions is None:
-            if self._find() is not None:
-                self._move(dict, forget=True)
-        else:
-            self._move(lambda: self._ledger.set(positions))
+        self._tables.set(positions)
         if self._letters is not None:
             self._letters.set(letters)
 
 
 class _IcebergStager(Stager):
-    """The files of one task."""
+    """The files of one task: one writer a table. ``counts`` tells whose rows they are."""
 
-    def __init__(self, sink: IcebergSink, prefix: str) -> None:
+    def __init__(self, sink: IcebergSink, prefix: str, *, counts: bool) -> None:
         self._sink = sink
         self._prefix = prefix
-        self._writer: FileWriter | None = None
-        self._renewed = False
+        self._writers: dict[str, FileWriter] = {}
+        self._shares: dict[str, Counts] | None = {} if counts else None
+        self._renewed: set[str] = set()
 
     def add(self, commit: Commit) -> None:
-        given = [r for r in commit.records if r.count]
-        if given and not self._renewed:
-            self._sink.renew()
-            self._renewed = True
-        for table, rows in [self._sink.arranged(r) for r in given]:
+        routes = [self._sink.routed(r) for r in commit.records if r.count]
+        for target in [target for parts, _ in routes for target, _ in parts]:
+            if target.name not in self._renewed:
+                target.table.renew()  # a worker process keeps it from trigger to trigger
+                self._renewed.add(target.name)
+        # All are arranged before any is written: one that does not fit is taken from none.
+        arranged: list[tuple[Target, Records, made.Rows]] = [
+            (target, mine, target.arranged(mine)) for parts, _ in routes for target, mine in parts
+        ]
+        for target, mine, rows in arranged:
+            self._count(target.name, mine)
             if not rows.table.num_rows:
                 continue
-            if self._writer is None:
-                self._writer = FileWriter(table, self._prefix, rows.key)
-            self._writer.write(rows.table)
+            if target.name not in self._writers:
+                self._writers[target.name] = FileWriter(target.table, self._prefix, rows.key)
+            self._writers[target.name].write(rows.table)
+        if self._shares is not None:
+            for _, nowhere in routes:
+                self._shares.setdefault("", Counter()).update(nowhere)
+
+    def _count(self, table: str, mine: Records) -> None:
+        if self._shares is not None:
+            counts = counted(mine.topic, mine.rows)
+            self._shares.setdefault(table, Counter()).update(counts)
 
     def finish(self) -> Sequence[Any]:
-        return self._writer.finish() if self._writer is not None else []
+        files: list[Any] = [f for writer in self._writers.values() for f in writer.finish()]
+        return files + [Share(table, counts) for table, counts in (self._shares or {}).items()]
 
     def discard(self) -> None:
-        if self._writer is not None:
-            self._writer.discard()
+        for writer in self._writers.values():
+            writer.discard()
 
 
-def _check(table: Table, files: Sequence[StagedFile]) -> None:
-    """Files must still be there, and the table have their columns and their partition.
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What was staged, by table; of ``ranges``, if they are known."""
 
-    Raises:
-        TargetChanged: they are not, or it has not.
-    """
-    for schema_id in {f.schema_id for f in files} - {table.metadata.current_schema_id}:
-        gone = _columns(table.raw.schemas().get(schema_id)) - _columns(table.metadata.schema())
-        if gone:
-            raise TargetChanged(
-                f"Iceberg table {table.where}: column {min(gone)[1]} was altered meanwhile"
-            )
-    for file in files:
-        if not file.key and file.spec_id != table.metadata.default_spec_id:
-            raise TargetChanged(f"Iceberg table {table.where}: its partition was altered meanwhile")
-        with reading(table.where):
-            there = table.io.new_input(file.path).exists()
-        if not there:
-            raise TargetChanged(
-                f"Iceberg table {table.where}: the staged file {file.path} is gone. Were orphan "
-                "files removed that are younger than a trigger?"
-            )
+    files: Mapping[str, list[StagedFile]] = field(default_factory=dict)
+    shares: Mapping[str, Counts] = field(default_factory=dict)
+    ranges: Sequence[OffsetRange] = ()
 
+    @staticmethod
+    def of(staged: Sequence[Any]) -> _Parts:
+        files: dict[str, list[StagedFile]] = {}
+        shares: dict[str, Counts] = {}
+        for part in staged:
+            if isinstance(part, Share):
+                shares.setdefault(part.table, Counter()).update(part.counts)
+            else:
+                files.setdefault(part.table, []).append(part)
+        return _Parts(files, shares)
 
-def _columns(schema: Schema | None) -> set[tuple[int, str]]:
-    """The identities of columns, nested ones too."""
-    if schema is None:
-        return {(0, "of a schema that is gone")}
-    return {(i, schema.find_column_name(i) or "") for i in schema.field_ids}
+    @property
+    def tables(self) -> set[str]:
+        """Those that got rows."""
+        return {*self.files, *(name for name, counts in self.shares.items() if name and counts)}
+
+    def share(self, table: str | None, advance: Advance) -> Advance:
+        """What a range brings to one table, or to all of them together."""
+        if not self.shares:
+            return advance
+        tp = advance.range.topic_partition
+        nowhere = self._count("", tp)
+        mine = advance.written - nowhere if table is None else self._count(table, tp)
+        return replace(advance, written=mine, filtered=advance.filtered + nowhere)
+
+    def elsewhere(self, table: str, advances: Sequence[Advance]) -> Counts:
+        """How many records of each range are other tables' alone."""
+        if not self.shares:
+            return Counter()
+        found: Counts = Counter()
+        for a in advances:
+            tp = a.range.topic_partition
+            found[tp] = a.written - self._count(table, tp) - self._count("", tp)
+        return found
+
+    def _count(self, table: str, tp: TopicPartition) -> int:
+        return self.shares.get(table, Counter())[tp]

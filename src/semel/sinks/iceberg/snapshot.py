@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, ServiceError
+from semel.ledger import TopicPartition
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg.catalog import reading, reason
@@ -47,7 +49,45 @@ def take(
         {table.where: untraced},
         dict.fromkeys(topics, table.where),
         dead,
+        elsewhere=ledger.elsewhere(),
     )
+
+
+def gathered(
+    connector: ConnectorConfig,
+    topics: Collection[str],
+    home: Table,
+    tables: Sequence[Table],
+    letters: Table | None,
+) -> Snapshot:
+    """The ledger of ``home``, and the rows of all tables as if they were one's."""
+    at = take(connector, topics, home, letters)
+    parts = [take(connector, topics, table, None) for table in tables]
+    name = f"the tables of {home.where}"
+    # A table may hold more than home by now: such rows are not judged yet.
+    ends = {e.topic_partition: e.position for e in at.entries}
+    records = {t: [_below(p.records[t], t, ends) for p in parts if t in p.records] for t in topics}
+    # Each table is held to what its own ledger says of it, which moves with its rows.
+    written = sum(e.rows_written for e in at.entries)
+    written -= sum(e.rows_written for p in parts for e in p.entries)
+    return Snapshot(
+        at.entries,
+        at.holes,
+        {t: pa.concat_tables(found) for t, found in records.items() if found},
+        {name: written + sum(n for p in parts for n in p.rows.values())},
+        {name: sum(n for p in parts for n in p.untraced.values())},
+        dict.fromkeys(topics, name),
+        at.dead,
+    )
+
+
+def _below(rows: pa.Table, topic: str, ends: Mapping[TopicPartition, int]) -> pa.Table:
+    keep = np.zeros(rows.num_rows, dtype=bool)
+    partitions, offsets = (rows.column(n).to_numpy() for n in ("partition", "offset"))
+    for tp, end in ends.items():
+        if tp.topic == topic:
+            keep |= (partitions == tp.partition) & (offsets < end)
+    return rows.filter(pa.array(keep))
 
 
 def _check_provenance(connector: ConnectorConfig, table: Table) -> None:

@@ -1,0 +1,173 @@
+"""Tables that records name: any number of them, known when the first record for one arrives.
+
+The connector stands where its *home* ledger does, a table of its own that holds no rows: its
+properties are positions and the names of the tables that ever got rows. A table's own ledger moves
+with the rows that it gets and stays behind otherwise. Of a range, the tables that get rows of it
+come first and home comes last, so home holds a range only when all tables do. After a crash in
+between home has not moved, and a table that was written is known and further than home: it takes
+the range for a replay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from semel.config import ConnectorConfig
+from semel.failpoints import hit
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.records import OFFSET, PARTITION, Records, Rejected, RowsRejected
+from semel.sinks.base import Snapshot
+from semel.sinks.iceberg import snapshot
+from semel.sinks.iceberg.config import Settings, TableSettings, is_table_name
+from semel.sinks.iceberg.routing import Counts, by_name, counted
+from semel.sinks.iceberg.table import Table
+from semel.sinks.iceberg.tables import Tables, ahead
+from semel.sinks.iceberg.target import Target
+
+
+class DynamicTables(Tables):
+    """The tables that a field's value names, in lower case."""
+
+    lags = True
+
+    def __init__(
+        self, connector: ConnectorConfig, settings: Settings, catalog: Callable[[], Catalog]
+    ) -> None:
+        super().__init__(connector, settings, catalog)
+        home = TableSettings(settings.config.ledger_of(connector.name), MAIN_BRANCH, (), ())
+        self._home = Target(connector, settings, home, catalog)
+        self._checked: set[str] = set()
+        self._level = False
+        """Whether no table is further than home."""
+
+    def of(self, name: str) -> Target:
+        if name not in self._targets:
+            self._targets[name] = self._target(name)
+        return self._targets[name]
+
+    def all(self) -> list[Target]:
+        """The tables that have got rows, as far as they are still there."""
+        found = [self.of(name) for name in self._known()]
+        return [t for t in found if t.find() is not None]
+
+    def describe(self) -> dict[str, str]:
+        field = self._settings.config.route_field
+        return {"tables": f"those that {field} names; positions in {self._home.name}"}
+
+    def prepare(self) -> None:
+        if self._home.find() is None:
+            Table.create(self._catalog(), self._home.name, {})
+
+    def schema(self) -> pa.Schema | None:
+        fields: dict[str, set[pa.DataType]] = {}
+        for target in self.all():
+            for f in target.fields():
+                fields.setdefault(f.name, set()).add(f.type)
+        # What tables have of different types is told by the records.
+        agreed = [pa.field(n, kinds.pop()) for n, kinds in fields.items() if len(kinds) == 1]
+        return self._with_route(pa.schema(agreed)) if agreed else None
+
+    def routed(self, records: Records) -> tuple[list[tuple[Target, Records]], Counts]:
+        parts, nowhere = by_name(self._settings.config.route_field, records)
+        self._check_names(parts)
+        found = []
+        for name, mine in parts:
+            target = self.of(name)
+            if target.find() is None and not self._settings.config.auto_create:
+                nowhere.update(counted(mine.topic, mine.rows))
+                continue
+            if name not in self._checked:
+                target.prepare()
+                self._checked.add(name)
+            found.append((target, mine))
+        return found, nowhere
+
+    def _check_names(self, parts: Sequence[tuple[str, Records]]) -> None:
+        """Raises RowsRejected: records that name no table, or one that is not for records."""
+        own = (self._home.name, self._connector.dead_letter_table)
+        rejected = []
+        for name, records in parts:
+            if is_table_name(name) and name not in own:
+                continue
+            why = f"{name} is not for records" if name in own else f"{name!r} has no namespace"
+            why = f"field {self._settings.config.route_field}: {why}"
+            columns = (records.rows.column(n).to_pylist() for n in (PARTITION, OFFSET))
+            rejected += [
+                Rejected(records.topic, partition, offset, "DataException", why)
+                for partition, offset in zip(*columns, strict=True)
+            ]
+        if rejected:
+            raise RowsRejected(rejected)
+
+    # The ledgers
+
+    @property
+    def _register(self) -> str:
+        return f"semel-tables:{self._connector.name}"
+
+    def _known(self) -> list[str]:
+        home = self._home.find()
+        return self._named(home) if home is not None else []
+
+    def _named(self, home: Table) -> list[str]:
+        return list(json.loads(home.metadata.properties.get(self._register, "[]")))
+
+    def entries(self) -> list[LedgerEntry]:
+        if self._home.find() is None:
+            return []
+        return list(self._home.stand().values())
+
+    def uneven(self) -> dict[TopicPartition, int]:
+        if self._level:
+            return {}
+        at = list(self._home.stand(newest=False).values())
+        found = ahead(at, [t.stand() for t in self.all()])
+        self._level = not found
+        return found
+
+    def start(self, first: Mapping[TopicPartition, int]) -> None:
+        self._home.move(partial(self._home.ledger.started, first))
+
+    def touched(self, filled: Collection[str]) -> list[Target]:
+        self._level = False
+        known = self._known()
+        if not set(filled) <= set(known):  # before it gets rows
+            self._home.move(partial(self._registered, filled))
+        targets = [self.of(name) for name in sorted(filled)]
+        for target in targets:
+            target.table.renew()
+        return targets
+
+    def _registered(self, more: Collection[str]) -> dict[str, str]:
+        known = self._known()
+        new = sorted({*known, *more})
+        return {self._register: json.dumps(new)} if len(new) > len(known) else {}
+
+    def settle(self, advances: Sequence[Advance]) -> None:
+        at = self._home.stand(newest=False)  # of the state that the commit is bound to
+        if self._judged(at.values(), advances) is Outcome.APPLIED:
+            hit("sink.before_commit")
+            self._home.write([], self._home.ledger.moved(advances, {}))
+        self._level = True
+
+    def set(self, wanted: Mapping[TopicPartition, int] | None) -> None:
+        for target in self.all():
+            target.move(dict, forget=True)  # it would take what is read again for a replay
+        if wanted is not None:
+            self._home.move(partial(self._home.ledger.set, wanted))
+        elif self._home.find() is not None:
+            self._home.move(dict, forget=True)
+
+    def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
+        home = self._home.anew()
+        if home is None:
+            raise self._home.missing()
+        tables = [self.of(name).anew() for name in self._named(home)]
+        there = [t for t in tables if t is not None]
+        return [snapshot.gathered(self._connector, topics, home, there, letters)]

@@ -1,0 +1,115 @@
+"""Which of a connector's tables a record goes to: all of them, or those that its field says."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
+
+from semel.errors import ConfigError
+from semel.ledger import TopicPartition
+from semel.records import METADATA, PARTITION, Records
+
+Counts = Counter[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of the staged rows are a table's; with no table, how many are no table's."""
+
+    table: str
+    counts: Counts
+
+
+def by_regex(
+    field: str, routes: Mapping[str, re.Pattern[str] | None], records: Records
+) -> tuple[list[tuple[str, Records]], Counts]:
+    """The records of each table that gets some, and how many no table gets."""
+    codes, values = _encoded(records.rows, field)
+    taken = np.zeros(records.rows.num_rows, dtype=bool)
+    found = []
+    for name, route in routes.items():
+        assert route is not None
+        # Python's expressions are nearer to Java's than Arrow's are; they see each value once.
+        fits = np.array([v is not None and bool(route.fullmatch(v)) for v in values], dtype=bool)
+        mine = fits[codes]
+        taken |= mine
+        found += [(name, part) for part in _part(records, mine)]
+    return found, counted(records.topic, records.rows.filter(pa.array(~taken)))
+
+
+def by_name(field: str, records: Records) -> tuple[list[tuple[str, Records]], Counts]:
+    """The records of each table that is named, and how many name none."""
+    codes, values = _encoded(records.rows, field)
+    names: dict[str, list[int]] = {}
+    for code, value in enumerate(values):
+        if value is not None:
+            names.setdefault(value.lower(), []).append(code)
+    found = [
+        (name, part)
+        for name, same in names.items()
+        for part in _part(records, np.isin(codes, same))
+    ]
+    null = np.array([v is None for v in values], dtype=bool)[codes]
+    return found, counted(records.topic, records.rows.filter(pa.array(null)))
+
+
+def _part(records: Records, mine: np.ndarray) -> list[Records]:
+    """The chosen records, if there are any."""
+    if not mine.any():
+        return []
+    if mine.all():
+        return [records]
+    return [Records(records.topic, records.rows.filter(pa.array(mine)))]
+
+
+def _encoded(rows: pa.Table, field: str) -> tuple[np.ndarray, list[str | None]]:
+    """The route-field as codes, and what each code stands for."""
+    first, *rest = field.split(".")
+    if first not in rows.column_names:
+        return np.zeros(rows.num_rows, dtype=np.int64), [None]
+    values = rows.column(first)
+    for part in rest:
+        if not is_.is_struct(values.type):
+            raise ConfigError(
+                f"iceberg.tables.route-field={field!r}: {first} is {values.type} here, which has "
+                f"no field {part}. Use a converter with schemas, or lift the field in a transform"
+            )
+        if part not in [f.name for f in values.type]:
+            return np.zeros(rows.num_rows, dtype=np.int64), [None]
+        values = pc.struct_field(values, part)
+    if is_.is_nested(values.type) or is_.is_binary(values.type):
+        raise ConfigError(
+            f"iceberg.tables.route-field={field!r} is {values.type}, which cannot be matched"
+        )
+    text = values.cast(pa.string()).combine_chunks()
+    encoded = pc.dictionary_encode(text, null_encoding="encode")
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+
+
+def counted(topic: str, rows: pa.Table) -> Counts:
+    """How many rows there are of each topic-partition."""
+    counts = pc.value_counts(rows.column(PARTITION)).to_pylist()
+    return Counter({TopicPartition(topic, c["values"]): c["counts"] for c in counts})
+
+
+def narrowed(records: Records, columns: pa.Schema, *, grows: bool) -> Records:
+    """Without the fields that are other tables': those that the table lacks and may not get, or
+    that hold nothing but nulls."""
+    rows = records.rows
+    kept = [
+        name
+        for name, values in zip(rows.column_names, rows.columns, strict=True)
+        if name in METADATA
+        or name in columns.names
+        or (grows and values.null_count < rows.num_rows)
+    ]
+    return Records(records.topic, rows.select(kept), records.tombstones)

@@ -1,0 +1,197 @@
+"""The tables of a connector, and where it stands in them.
+
+Listed tables all take the same ranges: each one's ledger moves with every range, and the connector
+stands where the table does that is furthest behind. They differ only after a crash between two
+tables' commits, or where a table was left out of the configuration for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError
+from semel.failpoints import ledger_check_disabled
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge
+from semel.records import Records
+from semel.sinks.base import Snapshot
+from semel.sinks.iceberg import snapshot
+from semel.sinks.iceberg.config import Settings
+from semel.sinks.iceberg.routing import Counts, by_regex
+from semel.sinks.iceberg.table import Table
+from semel.sinks.iceberg.target import Target
+
+Stand = Mapping[TopicPartition, LedgerEntry]
+"""What one table's ledger holds."""
+
+
+class Tables:
+    """The tables that are listed. Each commit of the connector moves the ledgers of all of them."""
+
+    lags = False
+    """Whether a table that gets no rows of a range stays behind."""
+
+    def __init__(
+        self, connector: ConnectorConfig, settings: Settings, catalog: Callable[[], Catalog]
+    ) -> None:
+        self._connector = connector
+        self._settings = settings
+        self._catalog = catalog
+        self._targets = {t: self._target(t) for t in settings.config.tables}
+
+    def _target(self, name: str) -> Target:
+        return Target(self._connector, self._settings, self._settings.of(name), self._catalog)
+
+    def of(self, name: str) -> Target:
+        return self._targets[name]
+
+    def all(self) -> list[Target]:
+        return list(self._targets.values())
+
+    def describe(self) -> dict[str, str]:
+        if not self._settings.config.several:
+            return {}
+        said = {t: self._settings.of(t).route for t in self._targets}
+        routes = [n if r is None else f"{n} ({r.pattern})" for n, r in said.items()]
+        field = self._settings.config.route_field
+        return {"tables": ", ".join(routes) + (f" by {field}" if field else "")}
+
+    def prepare(self) -> None:
+        """Create tables, if they may be, and check them.
+
+        Raises:
+            ConfigError: one of them cannot be written as configured.
+        """
+        for target in self.all():
+            target.prepare()
+        self.schema()
+
+    def schema(self) -> pa.Schema | None:
+        """The columns of all tables together, if each has some."""
+        found = [t.fields() for t in self.all()]
+        if not all(found):
+            return None
+        return pa.schema(found[0]) if not self._settings.config.several else self._union(found)
+
+    def _union(self, found: Sequence[Sequence[pa.Field]]) -> pa.Schema:
+        loose = [pa.schema([f.with_nullable(True) for f in fields]) for fields in found]
+        try:
+            whole = pa.unify_schemas(loose, promote_options="permissive")
+        except pa.ArrowTypeError as error:
+            raise ConfigError(
+                f"connector {self._connector.name}: iceberg.tables={','.join(self._targets)} have "
+                f"a column of one name and different types ({error}). Run a connector for each"
+            ) from None
+        return self._with_route(whole)
+
+    def _with_route(self, whole: pa.Schema) -> pa.Schema:
+        field = self._settings.config.route_field
+        if not field or "." in field or field in whole.names:
+            return whole
+        return whole.append(pa.field(field, pa.string()))
+
+    def routed(self, records: Records) -> tuple[list[tuple[Target, Records]], Counts]:
+        """The records of each table that gets some, and how many are no table's."""
+        field = self._settings.config.route_field
+        if not field:
+            return [(target, records) for target in self.all()], Counts()
+        routes = {t: self._settings.of(t).route for t in self._targets}
+        parts, nowhere = by_regex(field, routes, records)
+        return [(self._targets[name], mine) for name, mine in parts], nowhere
+
+    # The ledgers
+
+    def _stands(self, *, newest: bool = True) -> list[Stand]:
+        """What the tables' ledgers hold; nothing if a table is missing."""
+        if any(t.find() is None for t in self.all()):
+            return []
+        return [t.stand(newest=newest) for t in self.all()]
+
+    def entries(self) -> list[LedgerEntry]:
+        return together(self._stands())
+
+    def uneven(self) -> dict[TopicPartition, int]:
+        stands = self._stands(newest=False)
+        return ahead(together(stands), stands)
+
+    def start(self, first: Mapping[TopicPartition, int]) -> None:
+        """Enter first positions; a table that is new to the connector starts where others are."""
+        found = self._stands()
+        at = {
+            tp: min((s[tp].position for s in found if tp in s), default=otherwise)
+            for tp, otherwise in first.items()
+        }
+        for target in self.all():
+            target.move(partial(target.ledger.started, at))
+
+    def judge(self, advances: Sequence[Advance]) -> Outcome:
+        """Go to the newest states, and apply the ledger rule to the connector as it stands there.
+
+        Raises:
+            LedgerConflict: see :func:`semel.ledger.judge`.
+        """
+        return self._judged(self.entries(), advances)
+
+    def _judged(self, at: Iterable[LedgerEntry], advances: Sequence[Advance]) -> Outcome:
+        if not advances or ledger_check_disabled():
+            return Outcome.APPLIED
+        stored = {e.topic_partition: e.position for e in at}
+        return judge(self._connector.name, stored, [a.range for a in advances])
+
+    def touched(self, _filled: Collection[str]) -> list[Target]:
+        """The tables that a commit moves which holds rows for these, at their newest states."""
+        return self.all()
+
+    def settle(self, advances: Sequence[Advance]) -> None:
+        """All tables hold the ranges.
+
+        Raises:
+            Conflict, LedgerConflict: another run of the connector is at work.
+        """
+
+    def set(self, wanted: Mapping[TopicPartition, int] | None) -> None:
+        """Set positions by hand, or forget them."""
+        for target in self.all():
+            if wanted is not None:
+                target.move(partial(target.ledger.set, wanted))
+            elif target.find() is not None:
+                target.move(dict, forget=True)
+
+    def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
+        found = []
+        for target in self.all():
+            table = target.anew()
+            if table is None:
+                raise target.missing()
+            found.append(snapshot.take(self._connector, topics, table, letters))
+        return found
+
+
+def together(stands: Sequence[Stand]) -> list[LedgerEntry]:
+    """One entry for each topic-partition that all tables know: rows are those of all tables."""
+    if not stands:
+        return []
+    found = []
+    for tp in sorted(frozenset.intersection(*(frozenset(s) for s in stands))):
+        least = min((s[tp] for s in stands), key=lambda e: e.position)
+        found.append(replace(least, rows_written=sum(s[tp].rows_written for s in stands)))
+    return found
+
+
+def ahead(at: Sequence[LedgerEntry], stands: Sequence[Stand]) -> dict[TopicPartition, int]:
+    """Topic-partitions that the same tables hold more of, and how far the least of these is."""
+    which: dict[TopicPartition, frozenset[int]] = {}
+    limits: dict[TopicPartition, int] = {}
+    for entry in at:
+        tp = entry.topic_partition
+        further = {n: s[tp].position for n, s in enumerate(stands) if tp in s}
+        further = {n: position for n, position in further.items() if position > entry.position}
+        if further:
+            which[tp], limits[tp] = frozenset(further), min(further.values())
+    first = next(iter(which.values()), None)
+    return {tp: limits[tp] for tp, tables in which.items() if tables == first}

@@ -1,0 +1,213 @@
+"""One of a connector's tables: found, created, written, and the ledger that stands in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
+
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError, TargetChanged, TransientError
+from semel.ledger import LedgerEntry, TopicPartition
+from semel.records import Records
+from semel.sinks import rows as made
+from semel.sinks.iceberg.catalog import Conflict, reading
+from semel.sinks.iceberg.config import IcebergConfig, Settings, TableSettings
+from semel.sinks.iceberg.files import StagedFile, delete
+from semel.sinks.iceberg.ledger import IcebergLedger
+from semel.sinks.iceberg.merge import merge
+from semel.sinks.iceberg.routing import narrowed
+from semel.sinks.iceberg.schema import accommodated, check
+from semel.sinks.iceberg.table import Table
+
+CONFLICTS = 50
+"""Other writers' commits that one commit gives way to before it fails."""
+
+
+class Target:
+    """A table that the connector writes."""
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        settings: Settings,
+        mine: TableSettings,
+        catalog: Callable[[], Catalog],
+    ) -> None:
+        self._connector = connector
+        self._settings = settings
+        self._mine = mine
+        self._catalog = catalog
+        self._found: Table | None = None
+        self._kept: IcebergLedger | None = None
+
+    @property
+    def name(self) -> str:
+        return self._mine.name
+
+    def find(self) -> Table | None:
+        if self._found is None:
+            self._found = self.anew()
+        return self._found
+
+    def anew(self) -> Table | None:
+        """The table at its newest state, apart from the one that is kept."""
+        return Table.open(self._catalog(), self.name, self._mine.branch, self._settings.written)
+
+    @property
+    def table(self) -> Table:
+        found = self.find()
+        if found is None:
+            raise self.missing()
+        return found
+
+    def missing(self) -> ConfigError:
+        return ConfigError(
+            f"connector {self._connector.name}: there is no Iceberg table {self.name}. "
+            "Create it, or set iceberg.tables.auto-create-enabled=true"
+        )
+
+    @property
+    def ledger(self) -> IcebergLedger:
+        if self._kept is None:
+            self._kept = IcebergLedger(self.table, self._connector.name)
+        return self._kept
+
+    def stand(self, *, newest: bool = True) -> dict[TopicPartition, LedgerEntry]:
+        """What the ledger holds, in the table's newest state."""
+        if newest:
+            self.table.renew()
+        return {e.topic_partition: e for e in self.ledger.entries()}
+
+    def prepare(self) -> None:
+        """Create the table, if it may be, and check it.
+
+        Raises:
+            ConfigError: it cannot be written as configured.
+        """
+        if self.find() is None and self._settings.config.auto_create:
+            # It has no columns before the first records; but it can hold positions.
+            Table.create(self._catalog(), self.name, self._settings.created)
+        check(self._connector, self._settings.config, self._mine, self.table)
+
+    # Rows
+
+    def fields(self) -> list[pa.Field]:
+        """The columns that records may fill."""
+        found = self.find()
+        skip = set(self._connector.provenance_columns.values())
+        return [] if found is None else [f for f in found.columns if f.name not in skip]
+
+    def accommodate(self, records: Records) -> None:
+        """Give the table the columns of records like these, if it may get them."""
+        if records.rows.num_rows:
+            facts = (self._connector, self.keyed(), self._mine)
+            accommodated(*facts, self.table, self._own(records))
+
+    def arranged(self, records: Records) -> made.Rows:
+        """Records as rows of the table, which is extended if it may be.
+
+        Raises:
+            RowsRejected: records that do not fit.
+        """
+        self.accommodate(records)
+        columns = self.table.columns
+        if not columns.names:
+            return made.Rows(pa.table({}))  # tombstones before the first row: of nothing
+        arrange = made.changes if self._settings.config.upsert else made.inserts
+        provenance = self._connector.provenance_columns
+        return arrange(self.keyed(), provenance, self._own(records), columns)
+
+    def _own(self, records: Records) -> Records:
+        config, columns = self._settings.config, self.table.columns
+        if not config.several:
+            return records
+        return narrowed(records, columns, grows=config.auto_evolve or not columns.names)
+
+    def keyed(self) -> IcebergConfig:
+        """The configuration with its id columns, which the table may know."""
+        config = self._settings.config
+        if not config.upsert:
+            return config
+        known = self._mine.id_columns or tuple(
+            self.table.metadata.schema().identifier_field_names()
+        )
+        if not known and config.key_source == "record_value":
+            raise ConfigError(
+                f"connector {self._connector.name}: iceberg.tables.upsert-mode-enabled=true needs "
+                f"id columns: set iceberg.tables.default-id-columns, for table {self.name} has no "
+                "identifier fields"
+            )
+        return replace(config, id_columns=known)
+
+    # Commits
+
+    def write(self, files: Sequence[StagedFile], moved: Mapping[str, str]) -> None:
+        """Commit staged files and properties to the table as it was when it was last renewed.
+
+        Raises:
+            Conflict: the table is not at that state any more; nothing was written.
+            TransientError: whether it was committed is not known.
+        """
+        if files and files[0].key:
+            merge(self.table, files, moved)
+            delete(self.table.io, [f.path for f in files])
+        elif files or moved:
+            self.table.commit([f.data_file() for f in files], moved)
+
+    def move(self, moved: Callable[[], Mapping[str, str]], *, forget: bool = False) -> None:
+        """Commit properties that are computed from the ledger as it stands."""
+        for _ in range(CONFLICTS):
+            self.table.renew()
+            properties = moved()
+            forgotten = self.ledger.names() if forget else []
+            if not properties and not forgotten:
+                return
+            try:
+                self.table.commit([], properties, forgotten=forgotten)
+                return
+            except Conflict:
+                continue
+        raise self.busy()
+
+    def busy(self) -> TransientError:
+        return TransientError(
+            f"Iceberg table {self.name}: {CONFLICTS} commits of other writers came first"
+        )
+
+    def check(self, files: Sequence[StagedFile]) -> None:
+        """Files must still be there, and the table have their columns and their partition.
+
+        Raises:
+            TargetChanged: they are not, or it has not.
+        """
+        table = self.table
+        for schema_id in {f.schema_id for f in files} - {table.metadata.current_schema_id}:
+            then = table.raw.schemas().get(schema_id)
+            gone = _columns(then) - _columns(table.metadata.schema())
+            if gone:
+                raise TargetChanged(
+                    f"Iceberg table {table.where}: column {min(gone)[1]} was altered meanwhile"
+                )
+        for file in files:
+            if not file.key and file.spec_id != table.metadata.default_spec_id:
+                raise TargetChanged(
+                    f"Iceberg table {table.where}: its partition was altered meanwhile"
+                )
+            with reading(table.where):
+                there = table.io.new_input(file.path).exists()
+            if not there:
+                raise TargetChanged(
+                    f"Iceberg table {table.where}: the staged file {file.path} is gone. Were "
+                    "orphan files removed that are younger than a trigger?"
+                )
+
+
+def _columns(schema: Schema | None) -> set[tuple[int, str]]:
+    """The identities of columns, nested ones too."""
+    if schema is None:
+        return {(0, "of a schema that is gone")}
+    return {(i, schema.find_column_name(i) or "") for i in schema.field_ids}
