@@ -162,6 +162,19 @@ def test_after_a_crash_between_two_tables_only_the_second_is_written(
     assert (len(lake.rows("t")), len(lake.rows("u"))) == (5, 5)
 
 
+def test_at_most_once_writes_nothing_where_one_of_two_tables_has_moved_already(lake: Lake) -> None:
+    keys = {"topics": "t,u", "delivery": "at-most-once"}
+    sink, other = lake.sink(keys=keys), lake.sink(keys=keys)
+    for each in (sink, other):
+        each.start({TopicPartition("u", 0): 0})
+        each.accommodate(records([{"id": 1}]))
+        each.accommodate(records([{"id": 1}], topic="u"))
+    advances = [advance(0, 5), advance(0, 5, topic="u")]
+    assert other.advance(advances[1:]) is Outcome.APPLIED
+    assert sink.advance(advances) is Outcome.REPLAYED
+    assert (lake.stored("t"), lake.stored("u")) == (5, 5)
+
+
 def test_positions_are_set_and_forgotten_by_hand(lake: Lake) -> None:
     sink = lake.sink()
     sink.commit([advance(0, 10)], values(0, 10))

@@ -181,16 +181,20 @@ class DeltaSink(StagingSink):
     # Committing
 
     def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
-        return self._land(advances, staged, moves=True)
+        return self._land(advances, staged, moves=True)[0]
 
     def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
-        return self._land(guard or (), staged, moves=False)
+        return self._land(guard or (), staged, moves=False)[0]
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        return self._land(advances, Staged(()), moves=True)
+        outcome, everywhere = self._land(advances, Staged(()), moves=True)
+        # One table that has moved already may have its rows: at-most-once must not repeat them.
+        return outcome if everywhere else Outcome.REPLAYED
 
-    def _land(self, advances: Sequence[Advance], staged: Staged, *, moves: bool) -> Outcome:
-        """Table by table, each under the rule of its own ledger.
+    def _land(
+        self, advances: Sequence[Advance], staged: Staged, *, moves: bool
+    ) -> tuple[Outcome, bool]:
+        """Table by table, each under the rule of its own ledger; and whether none was a replay.
 
         After a crash between two tables the first one's ranges are a replay, the second one's not.
         """
@@ -206,17 +210,19 @@ class DeltaSink(StagingSink):
             if where not in ranges or self._positions.judge(where, ranges[where]) is Outcome.APPLIED
         ]
         if targets and not fresh:
-            return Outcome.REPLAYED
+            return Outcome.REPLAYED, False
         if staged.dead_letters and self._letters is not None:
             self._letters.keep(staged.dead_letters)
-        for where in fresh:
+        landed = [
             self._land_in(where, ranges.get(where, ()), files.get(where, ()), moves=moves)
+            for where in fresh
+        ]
         hit("sink.after_commit")
         for where in fresh:
             table = self._tables.at(where)
             if table is not None:
                 self._compaction.after(table, files.get(where, ()))
-        return Outcome.APPLIED
+        return Outcome.APPLIED, len(fresh) == len(targets) and all(landed)
 
     def _land_in(
         self,
@@ -225,15 +231,16 @@ class DeltaSink(StagingSink):
         files: Sequence[DataFile],
         *,
         moves: bool,
-    ) -> None:
+    ) -> bool:
+        """Whether the table has not had these ranges already."""
         table = self._tables.at(where)
         if table is None:  # not one row so far: the next one makes the table
             self._positions.advance_unborn(advances if moves else ())
-            return
+            return True
         for _ in range(CONFLICTS):
             ledger = self._positions.current(table)
             if advances and ledger.judge(advances) is not Outcome.APPLIED:
-                return
+                return False
             hit("sink.after_positions")
             moved = ledger.moved(advances) if moves else {}
             _check(table, files)
@@ -244,7 +251,7 @@ class DeltaSink(StagingSink):
                     delete(table.filesystem(), [f.path for f in files])
                 elif files or moved:
                     ledger.commit([f.action() for f in files], moved)
-                return
+                return True
             except Conflict as conflict:
                 log.info("table %s: %s; judging again", where, conflict)
         raise busy(table)
