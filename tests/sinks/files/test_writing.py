@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from semel.converters.json_columns import JSON
 from semel.errors import ConfigError
 from semel.ledger import OffsetRange
 from semel.ledger import Advance as Moved
@@ -98,6 +99,14 @@ def test_parquet_holds_what_came(folder: Folder) -> None:
     assert column.compression == "SNAPPY"
 
 
+def test_maps_are_maps_in_avro(folder: Folder) -> None:
+    kind = pa.map_(pa.string(), pa.int64())
+    column = pa.array([[("a", 1), ("b", None)], None], kind)
+    (file,) = put(folder, records(pa.table({"m": column})), {"format": "avro"})
+    with Path(folder.where, file).open("rb") as stream:
+        assert list(fastavro.reader(stream)) == [{"m": {"a": 1, "b": None}}, {"m": None}]
+
+
 @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2"])
 def test_avro_holds_what_came(folder: Folder, codec: str) -> None:
     (file,) = put(folder, records(TABLE), {"format": "avro", "avro.codec": codec})
@@ -141,6 +150,17 @@ def test_csv_has_a_header_and_tells_null_from_empty(folder: Folder, compression:
     assert found[0]["inner"] == '{"x":1,"y":"z"}'
     assert found[0]["raw"] == "AP8="
     assert found[0]["at"] == dt.datetime(2024, 5, 1, 12, 30, 0, 1500, dt.UTC)
+
+
+def test_json_that_has_no_schema_of_its_own_stays_json(folder: Folder) -> None:
+    column = pa.ExtensionArray.from_storage(JSON, pa.array(['{"x":[1]}', '"plain"', None]))
+    keys = {"format": "json"}
+    (file,) = put(folder, records(pa.table({"id": [1, 2, 3], "nested": column})), keys)
+    lines = Path(folder.where, file).read_text().splitlines()
+    assert [json.loads(n)["nested"] for n in lines] == [{"x": [1]}, "plain", None]
+    found = folder.made(keys=keys).schema("t")
+    assert found is not None
+    assert found.field("nested").type == JSON  # so that what follows is decoded the same way
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json", "csv", "avro"])

@@ -13,7 +13,9 @@ import pyarrow.csv as pcsv
 import pyarrow.types as is_
 
 from semel.converters import json_write
+from semel.converters.json_columns import JSON
 from semel.errors import ConfigError
+from semel.sinks.files.schemas import holds_json
 from semel.sinks.parquet import OpenFile, ParquetFile
 
 _WAITING = 4 * 1024 * 1024
@@ -100,7 +102,7 @@ def _lines(target: Any) -> Write:
 
     def write(rows: pa.Table) -> None:
         for batch in rows.combine_chunks().to_batches():
-            objects = json_write.encode(batch.to_struct_array(), envelope=False)
+            objects = json_write.encode(_embedding(batch), envelope=False)
             lines = pc.binary_join_element_wise(objects, b"\n", b"")
             start, end = (lines.offset, lines.offset + len(lines))
             offsets = pa.Array.from_buffers(pa.int32(), end + 1, [None, lines.buffers()[1]])
@@ -108,6 +110,15 @@ def _lines(target: Any) -> Write:
             target.write(lines.buffers()[2].slice(first, last - first))
 
     return write
+
+
+def _embedding(batch: pa.RecordBatch) -> pa.StructArray:
+    """A struct a row, in which text that holds JSON is known as such."""
+    columns = [
+        pa.ExtensionArray.from_storage(JSON, column) if holds_json(field) else column
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, batch.schema.names)
 
 
 def _csv(target: Any, schema: pa.Schema) -> Write:
@@ -166,7 +177,7 @@ def _avro(stream: BinaryIO, schema: pa.Schema, codec: str) -> Write:
 
     def write(rows: pa.Table) -> None:
         for batch in rows.to_batches(max_chunksize=10_000):
-            for record in _plain(batch).to_pylist():
+            for record in _plain(batch).to_pylist(maps_as_pydicts="strict"):
                 writer.write(record)
         writer.flush()
 
@@ -230,6 +241,8 @@ def _avro_type(names: _Names, kind: pa.DataType) -> Any:
     if is_.is_struct(kind):
         fields = [{"name": names.checked(f.name), **_optional(names, f)} for f in kind]
         return {"type": "record", "name": names.record(), "fields": fields}
+    if is_.is_map(kind) and is_.is_string(kind.key_type):
+        return {"type": "map", "values": ["null", _avro_type(names, kind.item_type)]}
     if is_.is_list(kind):
         return {"type": "array", "items": ["null", _avro_type(names, kind.value_type)]}
     raise ConfigError(

@@ -18,6 +18,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 ROOT = "_semel"
 _ENTRY = re.compile(r"(\d{20})\.ledger")
+_AT_ONCE = 8
 _KEPT = 20
 """Entries that are kept for whoever wants to see what happened; one would do."""
 
@@ -189,15 +191,23 @@ class Ledger:
 
     def finish(self, state: State) -> None:
         """Give the files of an entry their final names; those that have them are left alone."""
-        if self._finished == state.sequence:
-            return
-        for number, file in enumerate(state.files):
-            if number:
-                hit("files.between_renames")
-            moved = self._store.move(file.staged, file.target, file.size)
-            if not moved and not self._store.exists(file.target):
+        if self._finished != state.sequence:
+            for file in self.land(state.files):
                 log.warning("%s has been removed by others", file.target)
-        self._finished = state.sequence
+            self._finished = state.sequence
+
+    def land(self, files: Sequence[Landing]) -> list[Landing]:
+        """Give files their final names; returns those that are in neither place. Object stores
+        take their time for each, so several are under way at once."""
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-files") as pool:
+            landed = list(pool.map(self._landed, range(len(files)), files))
+        return [f for f, there in zip(files, landed, strict=True) if not there]
+
+    def _landed(self, number: int, file: Landing) -> bool:
+        if number:
+            hit("files.between_renames")
+        moved = self._store.move(file.staged, file.target, file.size)
+        return moved or self._store.exists(file.target)
 
     def append(self, state: State) -> None:
         """Commit: create the entry and give its files their final names. The entry before is

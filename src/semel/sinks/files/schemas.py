@@ -13,11 +13,13 @@ import re
 
 import pyarrow as pa
 
+from semel.converters.json_columns import JSON
 from semel.errors import ServiceError
 from semel.sinks import convert
 from semel.sinks.files.ledger import folder_of
 from semel.sinks.files.store import Store
 
+_JSON = b"semel.json"
 _VERSION = re.compile(r"(\d{6})\.schema")
 
 
@@ -55,10 +57,7 @@ class Schemas:
             self.renew(topic)
             if self._known.get(topic, (0, None))[0] != version:
                 continue
-            added = [
-                pa.field(f.name, convert.column_type(f.type, convert.common_type)) for f in new
-            ]
-            wider = pa.schema([*known, *added])
+            wider = pa.schema([*known, *map(_column, new)])
             try:
                 name = f"{self._of(topic)}/{version + 1:06}.schema"
                 self._store.create(name, _text(topic, wider))
@@ -68,6 +67,16 @@ class Schemas:
 
     def _of(self, topic: str) -> str:
         return f"{self._folder}/{folder_of(topic)}"
+
+
+def holds_json(field: pa.Field) -> bool:
+    """Whether a column of text holds JSON: nested or mixed values without a schema of their own."""
+    return bool(field.metadata and field.metadata.get(_JSON))
+
+
+def _column(field: pa.Field) -> pa.Field:
+    kind = convert.column_type(field.type, convert.common_type)
+    return pa.field(field.name, kind, metadata={_JSON: b"1"} if field.type == JSON else None)
 
 
 def _text(topic: str, schema: pa.Schema) -> bytes:

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from semel.config import ConnectorConfig, read
-from semel.delivery import Mechanism, Support
+from semel.converters.json_columns import JSON
+from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, LedgerConflict, TargetChanged, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
@@ -34,7 +35,7 @@ try:
         begun_at,
         folder_of,
     )
-    from semel.sinks.files.schemas import Schemas
+    from semel.sinks.files.schemas import Schemas, holds_json
     from semel.sinks.files.store import cannot_create_exclusively, open_store
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
 except ModuleNotFoundError as missing:
@@ -127,6 +128,8 @@ class FilesSink(StagingSink):
 
     def _check_exclusive(self) -> None:
         """Stores that speak S3's protocol may ignore the condition; so it is tried out."""
+        if self._connector.delivery not in (None, Delivery.EXACTLY_ONCE):
+            return
         if cannot_create_exclusively(self._where) is not None:
             return
         probe = f"{self._ledger.folder}/probe-{uuid.uuid4().hex}"
@@ -137,12 +140,11 @@ class FilesSink(StagingSink):
             return
         finally:
             self._store.delete([probe])
-        if self._connector.delivery is None or self._connector.delivery.value == "exactly-once":
-            raise ConfigError(
-                f"connector {self._connector.name}: {self._where} does not keep exclusive creation:"
-                " a second write went over the first, so nothing would stop a second writer. Set "
-                "delivery=at-least-once, or use a store that knows If-None-Match"
-            )
+        raise ConfigError(
+            f"connector {self._connector.name}: {self._where} does not keep exclusive creation: a "
+            "second write went over the first, so nothing would stop a second writer. Set "
+            "delivery=at-least-once, or use a store that knows If-None-Match"
+        )
 
     def _check_owner(self, topics: Collection[str]) -> None:
         """A folder is one connector's: names are told by offsets alone."""
@@ -162,10 +164,8 @@ class FilesSink(StagingSink):
         if found is None:
             return None
         skip = set(self._connector.provenance_columns.values())
-        return pa.schema([f for f in found if f.name not in skip and self._takes(topic, f.name)])
-
-    def _takes(self, topic: str, name: str) -> bool:
-        return self._config.takes(topic, name)
+        wanted = [f for f in found if f.name not in skip and self._config.takes(topic, f.name)]
+        return pa.schema([pa.field(f.name, JSON) if holds_json(f) else f for f in wanted])
 
     def accommodate(self, records: Records) -> None:
         if records.rows.num_rows:
@@ -268,12 +268,9 @@ class FilesSink(StagingSink):
         hit("sink.after_positions")
         files = [*staged.files, *self._letters(staged.dead_letters, state)]
         hit("sink.before_commit")
-        for number, file in enumerate(files):
-            if number:
-                hit("files.between_renames")
-            moved = self._store.move(file.staged, file.target, file.size)
-            if not moved and not self._store.exists(file.target):
-                raise TargetChanged(f"{self._where}: the staged file {file.staged} is gone")
+        gone = self._ledger.land(files)
+        if gone:
+            raise TargetChanged(f"{self._where}: the staged file {gone[0].staged} is gone")
         hit("sink.after_commit")
         return Outcome.APPLIED
 

@@ -119,23 +119,21 @@ class Store:
 
     def names(self, folder: str) -> list[str]:
         """The names of the files in a folder, without it."""
-        with self.translated():
-            try:
-                found = self.filesystem.ls(self.path(folder), detail=True, refresh=True)
-            except FileNotFoundError:
-                return []
-        files = (str(f["name"]) for f in found if f["type"] == "file")
-        return [f.rpartition("/")[2] for f in files]
+        return self._listed(folder, "file")
 
     def folders(self, folder: str) -> list[str]:
         """The names of the folders in a folder, without it."""
+        return self._listed(folder, "directory")
+
+    def _listed(self, folder: str, kind: str) -> list[str]:
         with self.translated():
+            self.filesystem.invalidate_cache()
             try:
-                found = self.filesystem.ls(self.path(folder), detail=True, refresh=True)
+                found = self.filesystem.ls(self.path(folder), detail=True)
             except FileNotFoundError:
                 return []
-        inner = (str(f["name"]).rstrip("/") for f in found if f["type"] == "directory")
-        return [f.rpartition("/")[2] for f in inner]
+        wanted = (str(f["name"]).rstrip("/") for f in found if f["type"] == kind)
+        return [f.rpartition("/")[2] for f in wanted]
 
     def below(self, folder: str) -> list[str]:
         """The names of all files below a folder, from the root on."""
