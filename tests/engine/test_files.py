@@ -294,7 +294,11 @@ def test_the_disk_is_full_when_the_entry_is_to_be_written(
 
 
 def test_an_object_store_that_copies_instead_of_renaming(
-    topic: MakeTopic, produce: Produce, files: Files, bucket: str, points: Path,
+    topic: MakeTopic,
+    produce: Produce,
+    files: Files,
+    bucket: str,
+    points: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = topic(partitions=2)

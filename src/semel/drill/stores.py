@@ -38,8 +38,8 @@ class Store:
     """What a drill knows of a store.
 
     ``keys`` put it into the drill's hands, with short timeouts; ``unlikely`` are the faults that
-    cannot happen to it, and ``places`` its own failpoints. With ``one_writer`` a frozen task may hold up those that replace it.
-    ``rewrite`` does what the owner of its tables may do at any time.
+    cannot happen to it, and ``places`` its own failpoints. With ``one_writer`` a frozen task may
+    hold up those that replace it. ``rewrite`` does what the owner of its tables may do at any time.
     """
 
     keys: Mapping[str, str]

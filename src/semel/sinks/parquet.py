@@ -19,7 +19,6 @@ _WAITING = 256 * 1024 * 1024
 """Arrow bytes that may wait in all open files of a table; with many partitions they are many."""
 
 
-
 class OpenFile(Protocol):
     """One file that is being written; :class:`ParquetFile` is one."""
 

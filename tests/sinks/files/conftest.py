@@ -73,7 +73,7 @@ class Folder:
         ]
         query = f"SELECT * FROM {reader}('{self.where}/{pattern}', union_by_name=true)"
         with duckdb.connect() as connection:
-            table = connection.execute(query).to_arrow_table()
+            table = connection.sql(query).to_arrow_table()
         return sorted(table.to_pylist(), key=lambda r: r.get("id") or 0)
 
 

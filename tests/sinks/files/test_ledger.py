@@ -63,9 +63,10 @@ def test_a_replay_changes_nothing(place: Folder) -> None:
     assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
     other = place.sink()
     assert other.commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
-    place.sink()
     assert place.files() == before
-    assert place.staged() == [], "what the replay has staged is cleaned away at the next start"
+    sink.advance([advance(10, 11)])
+    place.sink()
+    assert place.staged() == [], "what the replay has staged is cleaned away"
 
 
 def test_a_gap_an_overlap_and_a_zombie_are_refused_with_nothing_visible(place: Folder) -> None:
@@ -118,7 +119,8 @@ def test_whoever_comes_next_makes_the_files_visible(
         stop_at(patch, reached)
         with pytest.raises(TransientError):
             sink.commit([advance(0, 10)], values(0, 10))
-    assert len(place.files()) == (4 if reached == "files.between_renames" else 0)
+    seen = len(place.files())
+    assert 0 < seen < 5 if reached == "files.between_renames" else seen == 0
     other = place.sink()  # a driver that starts
     assert len(place.files()) == 5
     assert place.staged() == []
@@ -159,7 +161,7 @@ def test_a_zombie_that_slept_until_its_entry_was_deleted_is_fenced(
     assert slept
     assert len(place.files()) == 60
     entries = [f for f in place.all() if f.endswith(".ledger")]
-    assert len(entries) == module._KEPT + 1
+    assert len(entries) == module._KEPT
     assert "_semel/c/00000000000000000002.ledger" not in entries
     assert place.state().entries[FIRST].position == 60
 
@@ -219,7 +221,7 @@ def test_a_file_is_on_the_disk_before_the_entry_that_names_it(
     original = os.fsync
 
     def note(descriptor: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         original(descriptor)
 
     monkeypatch.setattr(os, "fsync", note)

@@ -19,8 +19,8 @@ import pytest
 
 from semel.converters.json_columns import JSON
 from semel.errors import ConfigError
-from semel.ledger import OffsetRange
 from semel.ledger import Advance as Moved
+from semel.ledger import OffsetRange
 from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records
 from semel.run import plan
 from tests.sinks.files.conftest import Folder, refused
@@ -348,11 +348,15 @@ def test_a_field_may_say_the_time_and_a_record_without_it_is_refused(folder: Fol
     put(folder, records([{"seen": int(day.timestamp() * 1000)}]), keys)
     assert folder.files()[0].startswith("t/year=2024/month=01/day=01/")
     text = Folder(f"{folder.where}-text")
-    found = refused(text.sink(keys=keys), records([{"seen": "2024-01-01T00:00:00Z"}, {"seen": "?"}]))
+    found = refused(
+        text.sink(keys=keys), records([{"seen": "2024-01-01T00:00:00Z"}, {"seen": "?"}])
+    )
     assert list(found) == [1]
     assert "seen is no time" in found[1].message
     none = Folder(f"{folder.where}-none")
-    found = refused(none.sink(keys=keys), records([{"seen": None}, {"seen": "2024-01-01 00:00:00"}]))
+    found = refused(
+        none.sink(keys=keys), records([{"seen": None}, {"seen": "2024-01-01 00:00:00"}])
+    )
     assert [r.message for r in found.values()] == ["seen is null"]
 
 

@@ -99,9 +99,7 @@ class FilesConfig:
         "Folder below path that holds the topics' folders. With a bucket's name: topics.",
         aliases=("aws.s3.prefix", "file.name.prefix"),
     )
-    format: str = key(
-        "format", "", "Of the files.", choices=("", "parquet", "json", "csv", "avro")
-    )
+    format: str = key("format", "", "Of the files.", choices=("", "parquet", "json", "csv", "avro"))
     format_class: str = key("format.class", "", "The same, by Confluent's class names.")
     format_output: str = key(
         "format.output.type",
@@ -200,9 +198,7 @@ class FilesConfig:
     kms_key: str = key("s3.sse.kms.key.id", "", "The key of aws:kms.")
     acl: str = key("s3.acl.canned", "", "S3's canned ACL of what is written.")
     region: str = key("s3.region", "", "S3's region.", aliases=("aws.s3.region",))
-    access_key: str = key(
-        "aws.access.key.id", "", "S3's access key.", secret=True
-    )
+    access_key: str = key("aws.access.key.id", "", "S3's access key.", secret=True)
     secret_key: str = key("aws.secret.access.key", "", "S3's secret key.", secret=True)
     credentials: str = key("gcs.credentials.path", "", "File of GCS's credentials.")
     account: str = key("azblob.account.name", "", "Azure's storage account.")

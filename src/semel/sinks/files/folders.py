@@ -18,8 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
-from semel.records import OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, Records, Rejected
-from semel.records import RowsRejected
+from semel.records import (
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    TIMESTAMP_TYPE,
+    Records,
+    Rejected,
+    RowsRejected,
+)
 from semel.sinks.convert import UNFIT, convert, unfit_rows
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -39,7 +46,7 @@ class Folders(ABC):
     """Chooses folders below a topic's."""
 
     @abstractmethod
-    def by(self, records: Records) -> pa.Table:
+    def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
         """Columns whose values decide it, one row a record; possibly none.
 
         Raises:
@@ -54,8 +61,8 @@ class Folders(ABC):
 class Flat(Folders):
     """None but the topic's own."""
 
-    def by(self, records: Records) -> pa.Table:
-        return pa.table({})
+    def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
+        return {}
 
     def folder(self, partition: int, values: Sequence[Any]) -> str:
         return ""
@@ -74,7 +81,7 @@ class ByField(Folders):
     def __init__(self, fields: Sequence[str]) -> None:
         self._fields = list(fields)
 
-    def by(self, records: Records) -> pa.Table:
+    def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
         found = [_field(records, name, "partition.field.name") for name in self._fields]
         for name, column in zip(self._fields, found, strict=True):
             if pa.types.is_nested(column.type):
@@ -82,7 +89,7 @@ class ByField(Folders):
                     f"partition.field.name={name}: it is {column.type} in topic {records.topic}; "
                     "name a field that holds one value"
                 )
-        return pa.table(found, names=[f"{n}" for n in range(len(found))])
+        return dict(zip(self._fields, found, strict=True))
 
     def folder(self, partition: int, values: Sequence[Any]) -> str:
         pairs = zip(self._fields, values, strict=True)
@@ -121,9 +128,9 @@ class Clock:
             stamps = convert(found, TIMESTAMP_TYPE)
         except UNFIT:
             wrong = unfit_rows(found, TIMESTAMP_TYPE)
-            raise _rejected(records, [(i, f"{source} is no time: {why}") for i, why in wrong]) from (
-                None
-            )
+            raise _rejected(
+                records, [(i, f"{source} is no time: {why}") for i, why in wrong]
+            ) from (None)
         if stamps.null_count:
             missing = pc.indices_nonzero(stamps.is_null()).to_pylist()
             raise _rejected(records, [(i, f"{source} is null") for i in missing])
@@ -140,13 +147,13 @@ class ByTime(Folders):
         self._step = duration_ms if duration_ms > 0 else finest * 1000
         self._zone = zone
 
-    def by(self, records: Records) -> pa.Table:
+    def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
         local = pc.local_timestamp(self._clock.times(records).cast(_zoned(self._zone)))
         counted = local.cast(pa.int64())
         # Arrow divides towards zero, and there were times before 1970.
         below = pc.and_(pc.less(counted, 0), pc.not_equal(_remainder(counted, self._step), 0))
         spans = pc.subtract(pc.divide(counted, self._step), below.cast(pa.int64()))
-        return pa.table({"span": spans})
+        return {"span": spans}
 
     def folder(self, partition: int, values: Sequence[Any]) -> str:
         at = datetime(1970, 1, 1) + timedelta(milliseconds=values[0] * self._step)

@@ -248,4 +248,3 @@ def _avro_type(names: _Names, kind: pa.DataType) -> Any:
     raise ConfigError(
         f"{kind} has no place in Avro here. Let a transform change it, or set another format"
     )
-

@@ -289,7 +289,7 @@ class FilesSink(StagingSink):
                 f"{folder_of(folder)}/topic={folder_of(topic)}",
                 mine.column("partition"),
                 mine.column("offset"),
-                pa.table({}),
+                {},
                 by_partition.folder,
             )
             writer.write(mine, where)
@@ -311,9 +311,7 @@ class FilesSink(StagingSink):
     # For the audit and by hand
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
-        return snapshot.take(
-            self._connector, self._store, self._ledger, self._format.name, topics
-        )
+        return snapshot.take(self._connector, self._store, self._ledger, self._format.name, topics)
 
     def claim(self) -> None:
         """Nothing to hold on to: there are no locks. Whoever moves positions by hand while the
@@ -323,7 +321,9 @@ class FilesSink(StagingSink):
         for _ in range(10):
             state = self._ledger.newest()
             try:
-                self._append(state, state.forgotten() if positions is None else state.set(positions))
+                self._append(
+                    state, state.forgotten() if positions is None else state.set(positions)
+                )
                 return
             except (Taken, LedgerConflict):
                 continue

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 _LOCAL = ("file", "local")
 _EXCLUSIVE = frozenset({*_LOCAL, "memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
-"""Stores whose fsspec driver creates a file only where there is none, in one step: ``If-None-Match``
-on S3 and Azure, ``ifGenerationMatch=0`` on GCS."""
+"""Stores whose fsspec driver creates a file only where there is none, in one step:
+``If-None-Match`` on S3 and Azure, ``ifGenerationMatch=0`` on GCS."""
 
 _WHY_NOT = {
     "hdfs": "libhdfs offers no exclusive creation, and Arrow's rename replaces what is there",

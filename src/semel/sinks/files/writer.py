@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
         marked = marked.append_column(_OFFSET, where.offsets)
         if where.times is not None:
             marked = marked.append_column(_TIME, where.times.cast(pa.int64()))
-        by = where.by.append_column(_PARTITION, where.partitions)
+        by = pa.table({**where.by, _PARTITION: where.partitions})
         for (*values, partition), part in split(marked, by):
             below = where.folder(partition, values)
             folder = "/".join(p for p in (where.root, below) if p)
@@ -158,7 +158,7 @@ class Rows:
     root: str
     partitions: pa.ChunkedArray
     offsets: pa.ChunkedArray
-    by: pa.Table
+    by: Mapping[str, pa.ChunkedArray]
     folder: Any
     times: pa.ChunkedArray | None = None
 
