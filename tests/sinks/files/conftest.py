@@ -61,7 +61,7 @@ class Folder:
 
     def files(self) -> list[str]:
         """What a reader sees."""
-        return [f for f in self.all() if not f.startswith("_")]
+        return [f for f in self.all() if not any(p.startswith(("_", ".")) for p in f.split("/"))]
 
     def staged(self) -> list[str]:
         return [f for f in self.all() if "/staged/" in f]

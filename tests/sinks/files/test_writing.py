@@ -353,11 +353,12 @@ def test_a_field_may_say_the_time_and_a_record_without_it_is_refused(folder: Fol
     )
     assert list(found) == [1]
     assert "seen is no time" in found[1].message
+    texts = ["2024-01-01 00:00:00", "2024-01-01", "2024-01-01T05:00:00.5+02:00", None]
     none = Folder(f"{folder.where}-none")
-    found = refused(
-        none.sink(keys=keys), records([{"seen": None}, {"seen": "2024-01-01 00:00:00"}])
-    )
-    assert [r.message for r in found.values()] == ["seen is null"]
+    found = refused(none.sink(keys=keys), records([{"seen": t} for t in texts]))
+    assert {o: r.message for o, r in found.items()} == {3: "seen is null"}
+    files = put(none, records([{"seen": t} for t in texts[:3]]), keys)
+    assert {f.rpartition("/")[0] for f in files} == {"t/year=2024/month=01/day=01"}
 
 
 def test_the_time_of_writing_chooses_the_folder_once(folder: Folder) -> None:

@@ -124,6 +124,8 @@ class Clock:
             found, source = _field(records, self._field, "timestamp.field"), self._field
         if pa.types.is_integer(found.type):  # as Kafka Connect reads it
             found = found.cast(pa.int64()).cast(pa.timestamp("ms"))
+        elif pa.types.is_string(found.type):
+            found = _in_utc(found)
         try:
             stamps = convert(found, TIMESTAMP_TYPE)
         except UNFIT:
@@ -201,6 +203,14 @@ def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
             yield found[2], False
     if at != len(path_format):
         raise ConfigError(f"path.format={path_format!r}: a single quote is not closed")
+
+
+def _in_utc(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times in ISO 8601, of which some may be dates or say no zone."""
+    days = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d$")
+    whole = pc.if_else(days, pc.binary_join_element_wise(texts, "T00:00:00", ""), texts)
+    zoned = pc.match_substring_regex(whole, r"(Z|[+-]\d\d(:?\d\d)?)$")
+    return pc.if_else(zoned, whole, pc.binary_join_element_wise(whole, "Z", ""))
 
 
 def _shown(at: datetime, letter: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyarrow import csv, fs
+from pyarrow import csv, fs, json
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, ServiceError, TransientError
@@ -19,6 +19,9 @@ from semel.sinks.letters import PLACES, places_of
 from semel.sinks.rows import places
 
 _TRIES = 20
+_BLOCK = 64 * 1024 * 1024
+"""A line may be that long."""
+_CODECS = {"gz": "gzip", "zst": "zstd"}
 _PLACE = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 
 
@@ -83,45 +86,59 @@ class Reader:
         self._kind = kind
 
     def count(self, names: Sequence[str]) -> int:
-        if self._kind == "avro":
-            return sum(1 for _ in self._avro(names))
-        return int(self._dataset(names, None).count_rows()) if names else 0
+        if self._kind == "parquet" and names:
+            return int(self._dataset(names, None).count_rows())
+        return self.columns(names, {"__semel_none": pa.string()}).num_rows
 
     def columns(self, names: Sequence[str], kinds: Mapping[str, pa.DataType]) -> pa.Table:
         """Null where a file has no such column."""
         schema = pa.schema(list(kinds.items()))
         if not names:
             return schema.empty_table()
-        if self._kind == "avro":
-            found = [{n: r.get(n) for n in kinds} for r in self._avro(names)]
-            return pa.Table.from_pylist(found, schema=schema)
-        return self._dataset(names, schema).to_table()
+        try:
+            if self._kind == "parquet":
+                return self._dataset(names, schema).to_table()
+            return pa.concat_tables([self._text(name, schema) for name in names])
+        except pa.ArrowInvalid as error:
+            raise ServiceError(f"{self._store.where}: {error}") from None
 
     def _dataset(self, names: Sequence[str], schema: pa.Schema | None) -> Any:
         filesystem = fs.PyFileSystem(fs.FSSpecHandler(self._store.filesystem))
         paths = [self._store.path(n) for n in names]
-        try:
-            return ds.dataset(paths, schema=schema, format=self._format(), filesystem=filesystem)
-        except pa.ArrowInvalid as error:
-            raise ServiceError(f"{self._store.where}: {error}") from None
+        return ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
 
-    def _format(self) -> Any:
-        if self._kind == "json":
-            return ds.JsonFileFormat()
-        if self._kind == "csv":
-            return ds.CsvFileFormat(
-                parse_options=csv.ParseOptions(newlines_in_values=True),
-                convert_options=csv.ConvertOptions(
-                    strings_can_be_null=True, quoted_strings_can_be_null=False
-                ),
-            )
-        return self._kind
+    def _text(self, name: str, schema: pa.Schema) -> pa.Table:
+        with self._store.filesystem.open(self._store.path(name), "rb") as stream:
+            if self._kind == "avro":
+                return _avro(stream, schema)
+            codec = _CODECS.get(name.rpartition(".")[2])
+            plain = pa.CompressedInputStream(stream, codec) if codec else stream
+            return _json(plain, schema) if self._kind == "json" else _csv(plain, schema)
 
-    def _avro(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-        import fastavro
 
-        for name in names:
-            with self._store.filesystem.open(self._store.path(name), "rb") as stream:
-                for record in fastavro.reader(stream):
-                    assert isinstance(record, dict)
-                    yield record
+def _json(stream: Any, schema: pa.Schema) -> pa.Table:
+    options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    return json.read_json(stream, json.ReadOptions(block_size=_BLOCK), options)
+
+
+def _csv(stream: Any, schema: pa.Schema) -> pa.Table:
+    options = csv.ConvertOptions(
+        include_columns=schema.names,
+        include_missing_columns=True,
+        column_types=schema,
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    return csv.read_csv(
+        stream,
+        csv.ReadOptions(block_size=_BLOCK),
+        csv.ParseOptions(newlines_in_values=True),
+        options,
+    )
+
+
+def _avro(stream: Any, schema: pa.Schema) -> pa.Table:
+    import fastavro
+
+    found = [{n: r.get(n) for n in schema.names} for r in fastavro.reader(stream)]
+    return pa.Table.from_pylist(found, schema=schema)
