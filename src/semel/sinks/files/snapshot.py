@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -88,7 +88,7 @@ class Reader:
     def count(self, names: Sequence[str]) -> int:
         if self._kind == "parquet" and names:
             return int(self._dataset(names, None).count_rows())
-        return self.columns(names, {"__semel_none": pa.string()}).num_rows
+        return int(self.columns(names, {"__semel_none": pa.string()}).num_rows)
 
     def columns(self, names: Sequence[str], kinds: Mapping[str, pa.DataType]) -> pa.Table:
         """Null where a file has no such column."""
@@ -140,5 +140,6 @@ def _csv(stream: Any, schema: pa.Schema) -> pa.Table:
 def _avro(stream: Any, schema: pa.Schema) -> pa.Table:
     import fastavro
 
-    found = [{n: r.get(n) for n in schema.names} for r in fastavro.reader(stream)]
+    read: Iterator[Any] = iter(fastavro.reader(stream))
+    found = [{n: r.get(n) for n in schema.names} for r in read]
     return pa.Table.from_pylist(found, schema=schema)
