@@ -210,8 +210,7 @@ class Ledger:
         return moved or self._store.exists(file.target)
 
     def append(self, state: State) -> None:
-        """Commit: create the entry and give its files their final names. The entry before is
-        finished.
+        """Commit: create the entry; the one before is finished. Then :meth:`finish` it.
 
         Raises:
             Taken: nothing was committed.
@@ -233,8 +232,6 @@ class Ledger:
                 "another run of this connector write too?"
             )
         self._newest = state
-        hit("sink.after_commit")
-        self.finish(state)
         self._store.delete([self._name(n) for n in there if n <= state.sequence - _KEPT])
 
     def clean(self) -> None:

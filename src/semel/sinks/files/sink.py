@@ -252,10 +252,13 @@ class FilesSink(StagingSink):
             self._check(state, files)
             hit("sink.before_commit")
             try:
-                self._ledger.append(state.after(advances, files))
-                return Outcome.APPLIED
+                state = state.after(advances, files)
+                self._ledger.append(state)
             except Taken:
                 continue
+            hit("sink.after_commit")
+            self._ledger.finish(state)
+            return Outcome.APPLIED
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         return self.commit_staged(advances, Staged(()))
