@@ -41,6 +41,7 @@ from tests.engine.harness import (
     records,
     wait_until,
 )
+from tests.s3 import Bucket, server
 
 pytestmark = pytest.mark.integration
 
@@ -318,6 +319,23 @@ def test_an_object_store_that_copies_instead_of_renaming(
     found = [i for p in paths for i in ds.dataset(p, filesystem=filesystem).to_table()["id"]]
     assert sorted(i.as_py() for i in found) == list(range(COUNT))
     report = audit(config)
+    assert (report.lost, report.duplicated, report.exact) == (0, 0, True)
+
+
+@pytest.mark.parametrize("place", ["sink.before_commit", "files.between_renames"])
+def test_killed_while_it_writes_to_s3(
+    place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    with server() as endpoint:
+        bucket = Bucket(endpoint)
+        config = files(source, {**bucket.options, "path": bucket.where, "flush.size": "30"})
+        failpoints.arm(points, place, "kill-worker", skip=2)
+        assert drive(config, points) == -9
+        caught_up(config, spark=InlineSpark())
+        assert bucket.ids() == list(range(COUNT))
+        report = audit(config)
     assert (report.lost, report.duplicated, report.exact) == (0, 0, True)
 
 

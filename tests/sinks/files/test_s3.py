@@ -2,72 +2,46 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
-import pyarrow.parquet as pq
 import pytest
-from moto.server import ThreadedMotoServer
 
 from semel.errors import ConfigError, LedgerConflict
 from semel.ledger import Outcome
 from semel.records import Commit
 from semel.sinks.files.sink import FilesSink
+from tests.s3 import Bucket, server
 from tests.sinks.files.conftest import FIRST, Folder
 from tests.sinks.target import advance, records
 
 
-class Bucket(Folder):
-    """A bucket, seen without fsspec."""
+class Lake(Folder):
+    """A bucket."""
 
-    def __init__(self, endpoint: str, name: str) -> None:
-        super().__init__(f"s3://{name}/lake")
-        self._endpoint = endpoint
-        self._name = name
-        self.client: Any = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="k",
-            aws_secret_access_key="s",
-        )
-        self.client.create_bucket(Bucket=name)
+    def __init__(self, endpoint: str) -> None:
+        self._bucket = Bucket(endpoint)
+        super().__init__(self._bucket.where)
 
     def config(self, name: str = "c", keys: Any = None) -> dict[str, str]:
-        options = {
-            "aws.access.key.id": "k",
-            "aws.secret.access.key": "s",
-            "s3.region": "us-east-1",
-            "storage.options.endpoint_url": self._endpoint,
-        }
-        return super().config(name, {**options, **(keys or {})})
+        return super().config(name, {**self._bucket.options, **(keys or {})})
 
     def all(self) -> list[str]:
-        found = self.client.list_objects_v2(Bucket=self._name, Prefix="lake/")
-        return sorted(o["Key"].removeprefix("lake/") for o in found.get("Contents", []))
+        return self._bucket.all()
 
     def ids(self) -> list[int]:
-        found: list[int] = []
-        for key in self.files():
-            body = self.client.get_object(Bucket=self._name, Key=f"lake/{key}")["Body"].read()
-            found += pq.read_table(io.BytesIO(body)).column("id").to_pylist()
-        return sorted(found)
+        return self._bucket.ids()
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with server() as found:
+        yield found
 
 
 @pytest.fixture
-def lake(endpoint: str, request: pytest.FixtureRequest) -> Bucket:
-    return Bucket(endpoint, f"bucket-{abs(hash(request.node.name))}")
+def lake(endpoint: str) -> Lake:
+    return Lake(endpoint)
 
 
 def values(first: int, until: int) -> Commit:
@@ -75,7 +49,7 @@ def values(first: int, until: int) -> Commit:
     return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
 
 
-def test_rows_and_positions_are_one_conditional_put(lake: Bucket) -> None:
+def test_rows_and_positions_are_one_conditional_put(lake: Lake) -> None:
     sink, other = lake.sink(), lake.sink()
     assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.APPLIED
     assert lake.files() == ["t/partition=0/t+0+0000000000-0000000010.parquet"]
@@ -89,7 +63,7 @@ def test_rows_and_positions_are_one_conditional_put(lake: Bucket) -> None:
 
 
 def test_of_two_puts_of_one_entry_one_is_refused(
-    lake: Bucket, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from semel.sinks.files import sink as module
 
@@ -109,7 +83,7 @@ def test_of_two_puts_of_one_entry_one_is_refused(
 
 
 def test_a_store_that_overwrites_in_spite_of_the_condition_is_refused(
-    lake: Bucket, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from s3fs import S3FileSystem
 
@@ -124,7 +98,7 @@ def test_a_store_that_overwrites_in_spite_of_the_condition_is_refused(
         lake.sink()
 
 
-def test_an_audit_reads_what_stands_there(lake: Bucket) -> None:
+def test_an_audit_reads_what_stands_there(lake: Lake) -> None:
     sink: FilesSink = lake.sink(keys={"provenance": "true", "flush.size": 3})
     sink.commit([advance(0, 10)], values(0, 10))
     snapshot = lake.made(keys={"provenance": "true"}).snapshot(["t"])

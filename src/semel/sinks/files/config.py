@@ -34,6 +34,7 @@ _PARTITIONERS = {
     "dailypartitioner": "daily",
     "hourlypartitioner": "hourly",
 }
+_TIMED = ("time", "daily", "hourly")
 
 _APPENDED = "files are only added to"
 IGNORED = {
@@ -244,7 +245,8 @@ class FilesConfig:
         if problems:
             raise ConfigError("; ".join(problems))
         folders.check_format(self.path_format)
-        folders.zone_of(self.timezone)
+        if kind in _TIMED:
+            folders.zone_of(self.timezone)
         self.format_name()
 
     def takes(self, topic: str, field: str) -> bool:
@@ -304,7 +306,7 @@ class FilesConfig:
     @property
     def reads_times(self) -> bool:
         """Whether Kafka's timestamps decide anything."""
-        timed = self._partitioner() in ("time", "daily", "hourly") or self.rotate_ms > 0
+        timed = self._partitioner() in _TIMED or self.rotate_ms > 0
         return timed and self.extractor == "record"
 
     @property
