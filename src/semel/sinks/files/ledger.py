@@ -14,6 +14,7 @@ takes it back before a file becomes visible. So nothing depends on how long a wr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -21,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 from semel.errors import LedgerConflict, ServiceError
 from semel.failpoints import hit, ledger_check_disabled
@@ -165,13 +167,20 @@ class Ledger:
 
     def newest(self) -> State:
         """The newest entry; its files may not all have their final names yet."""
-        newest = self.sequence()
-        if newest == 0:
-            self._newest = State(self._connector)
-        elif newest != self._newest.sequence:
-            name = self._name(newest)
-            self._newest = _read(f"{self._store.where}/{name}", self._store.read(name))
-        return self._newest
+        while True:
+            newest = self.sequence()
+            if newest == self._newest.sequence:
+                return self._newest
+            if newest == 0:
+                self._newest = State(self._connector)
+                return self._newest
+            with contextlib.suppress(FileNotFoundError):  # others have gone on, and deleted it
+                self._newest = self._entry(newest)
+                return self._newest
+
+    def _entry(self, sequence: int) -> State:
+        name = self._name(sequence)
+        return _read(f"{self._store.where}/{name}", self._store.read(name))
 
     def since(self, sequence: int) -> set[str] | None:
         """The files that entries after this one have made visible, or are about to; None if some
@@ -182,11 +191,9 @@ class Ledger:
         found: set[str] = set()
         for number in there:
             try:
-                name = self._name(number)
-                state = _read(f"{self._store.where}/{name}", self._store.read(name))
+                found |= {f.target for f in self._entry(number).files}
             except FileNotFoundError:
                 return None
-            found |= {f.target for f in state.files}
         return found
 
     def finish(self, state: State) -> None:
@@ -263,8 +270,8 @@ def begun_at(name: str) -> int:
 
 
 def folder_of(name: str) -> str:
-    """A name as one part of a path."""
-    text = "".join(c if c.isalnum() or c in "._-" else f"%{ord(c):02X}" for c in name)
+    """A name as one part of a path that no reader hides; different names are different parts."""
+    text = quote(name, safe="")
     return f"%{ord(text[0]):02X}{text[1:]}" if text[0] in "._" else text
 
 

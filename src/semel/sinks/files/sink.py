@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow as pa
 from semel.config import ConnectorConfig, read
 from semel.converters.json_columns import JSON
 from semel.delivery import Delivery, Mechanism, Support
-from semel.errors import ConfigError, LedgerConflict, TargetChanged, TransientError
+from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import OFFSET, PARTITION, TIMESTAMP, Commit, DeadLetter, Records
@@ -42,6 +43,9 @@ except ModuleNotFoundError as missing:
     raise ConfigError(
         f"connector.class=files needs the package {missing.name}: pip install 'semel[files]'"
     ) from missing
+
+
+_TRIES = 20
 
 
 class FilesSink(StagingSink):
@@ -188,19 +192,24 @@ class FilesSink(StagingSink):
         return [e for _, e in sorted(self._ledger.newest().entries.items())]
 
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        while True:
-            state = self._ledger.newest()
-            if positions.keys() - state.entries.keys():
-                try:
-                    self._append(state, state.started(positions))
-                except Taken:
-                    continue
-                state = self._ledger.newest()
-            return {tp: state.entries[tp].position for tp in positions}
+        state = self._ledger.newest()
+        if positions.keys() - state.entries.keys():
+            state = self._moved(lambda before: before.started(positions))
+        return {tp: state.entries[tp].position for tp in positions}
 
-    def _append(self, before: State, after: State) -> None:
-        self._ledger.finish(before)
-        self._ledger.append(after)
+    def _moved(self, after: Callable[[State], State]) -> State:
+        """The next entry, whatever the newest one is."""
+        for _ in range(_TRIES):
+            state = self._ledger.newest()
+            self._ledger.finish(state)
+            with contextlib.suppress(Taken):
+                state = after(state)
+                self._ledger.append(state)
+                return state
+        raise self._busy()
+
+    def _busy(self) -> TransientError:
+        return TransientError(f"{self._where}: other writers move the positions all the time")
 
     # Staging
 
@@ -242,7 +251,7 @@ class FilesSink(StagingSink):
     # Committing
 
     def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
-        while True:
+        for _ in range(_TRIES):
             state = self._ledger.newest()
             self._ledger.finish(state)
             if state.judge(advances) is Outcome.REPLAYED:
@@ -259,6 +268,7 @@ class FilesSink(StagingSink):
             hit("sink.after_commit")
             self._ledger.finish(state)
             return Outcome.APPLIED
+        raise self._busy()
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         return self.commit_staged(advances, Staged(()))
@@ -321,16 +331,7 @@ class FilesSink(StagingSink):
         connector runs fences it."""
 
     def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
-        for _ in range(10):
-            state = self._ledger.newest()
-            try:
-                self._append(
-                    state, state.forgotten() if positions is None else state.set(positions)
-                )
-                return
-            except (Taken, LedgerConflict):
-                continue
-        raise TransientError(f"{self._where}: another run moves the positions all the time")
+        self._moved(State.forgotten if positions is None else lambda s: s.set(positions))
 
     def close(self) -> None:
         """Nothing is held open."""
