@@ -291,6 +291,14 @@ def test_dead_letters_appear_in_the_same_commit(
     assert place.staged() == []
 
 
+def test_dead_letters_do_not_stand_among_a_topics_files(place: Folder) -> None:
+    keys = {"errors.deadletterqueue.table": "u", "topics": "", "topics.regex": "[tu]"}
+    sink = place.made(keys=keys)
+    sink.prepare(["t"])
+    with pytest.raises(ConfigError, match="is the folder of topic u too"):
+        sink.prepare(["u"])
+
+
 def test_without_a_transaction_results_are_moved_at_once(place: Folder) -> None:
     sink = place.sink(keys={"delivery": "at-least-once"})
     staged = sink.stage(values(0, 10))

@@ -125,6 +125,7 @@ class FilesSink(StagingSink):
     # Targets
 
     def prepare(self, topics: Collection[str]) -> None:
+        _check_letters(self._connector, topics)
         self._check_exclusive()
         self._check_owner(topics)
         self._ledger.finish(self._ledger.newest())
@@ -368,12 +369,7 @@ def _check(connector: ConnectorConfig, config: FilesConfig) -> None:
             f"connector {connector.name}: format.class is required with connector.class="
             f"{connector.connector_class}, or format: parquet, json, csv or avro"
         )
-    folder = connector.dead_letter_table
-    if folder and any(folder_of(t) == folder_of(folder) for t in connector.topics):
-        raise ConfigError(
-            f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder of "
-            f"topic {folder} too: dead letters need one of their own"
-        )
+    _check_letters(connector, connector.topics)
     shared = set(connector.provenance_columns.values()) & set(config.exclude)
     if shared:
         raise ConfigError(
@@ -383,4 +379,14 @@ def _check(connector: ConnectorConfig, config: FilesConfig) -> None:
     if config.extractor == "recordfield" and not re.search(r"\S", config.timestamp_field):
         raise ConfigError(
             f"connector {connector.name}: timestamp.extractor=RecordField needs timestamp.field"
+        )
+
+
+def _check_letters(connector: ConnectorConfig, topics: Collection[str]) -> None:
+    """Raises ConfigError if dead letters would stand among a topic's files."""
+    folder = connector.dead_letter_table
+    if folder in topics:
+        raise ConfigError(
+            f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder of "
+            f"topic {folder} too: dead letters need one of their own"
         )
