@@ -285,6 +285,11 @@ class StagingSink(Sink):
         """Seconds from one trigger to the next, where a key of the sink's own says so."""
         return None
 
+    @property
+    def letters_come_first(self) -> bool:
+        """Whether dead letters have a commit of their own, before the results'."""
+        return True
+
     @abstractmethod
     def stager(self, label: str) -> Stager:
         """Begin to stage; ``label`` says in file names what they hold."""

@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from semel.cli.connector import _facts
 from semel.converters.json_columns import JSON
 from semel.errors import ConfigError
 from semel.ledger import Advance as Moved
@@ -515,3 +516,9 @@ def test_duckdb_reads_folders_as_columns(folder: Folder) -> None:
     query = f"SELECT id FROM read_parquet('{folder.where}/**/*.parquet') WHERE kind = 'b'"
     with duckdb.connect() as connection:
         assert sorted(r[0] for r in connection.execute(query).fetchall()) == [1, 3, 5]
+
+
+def test_what_semel_says_of_dead_letters(folder: Folder) -> None:
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    bad = _facts(plan(folder.config(keys=keys)))["bad records"]
+    assert bad.startswith("bad records go to table dead in the transaction")

@@ -93,6 +93,10 @@ class FilesSink(StagingSink):
     def interval(self) -> float | None:
         return self._config.interval
 
+    @property
+    def letters_come_first(self) -> bool:
+        return False
+
     def describe(self) -> dict[str, str]:
         return {
             "files": f"{self._where}/<topic>/**/*{self._format.extension}",
