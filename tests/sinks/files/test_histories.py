@@ -22,11 +22,12 @@ from tests.sinks.files.conftest import FIRST, Folder
 from tests.sinks.target import advance, records
 
 PLACES = ["sink.after_positions", "sink.before_commit", "sink.after_commit"]
-CRASHES = st.sampled_from([None, None, *PLACES, "files.between_renames"])
+SLEEP = "sleep"  # before the entry, while the other one commits
+CRASHES = st.sampled_from([None, SLEEP, *PLACES, "files.between_renames"])
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 1),
-        st.sampled_from(["stage", "commit", "commit", "restart"]),
+        st.sampled_from(["stage", "commit", "commit", "restart", "start"]),
         st.integers(1, 6),
         CRASHES,
     ),
@@ -50,10 +51,14 @@ class Writer:
         self.held = None
 
     def stage(self, size: int) -> None:
-        (entry,) = self.sink.entries()
+        entry = self.sink.entries()[0]
         offsets = range(entry.position, entry.position + size)
         commit = Commit([records([{"id": i} for i in offsets], offsets=offsets)])
         self.held = advance(offsets.start, offsets.stop), self.sink.stage(commit)
+
+    def start(self, partition: int) -> None:
+        """Another partition appears: the ledger goes on, the positions stay."""
+        self.sink.start({FIRST._replace(partition=partition): 0})
 
     def commit(self, *, dies: bool) -> None:
         if self.held is None:
@@ -79,23 +84,30 @@ def test_each_record_is_visible_once(
     steps: list[tuple[int, str, int, str | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     armed: list[str] = []
+    place = Folder(f"memory://histories-{uuid.uuid4().hex}")
+    writers = [Writer(place), Writer(place)]
 
     def hit(reached: str) -> None:
-        if reached in armed:
+        if reached == "sink.before_commit" and SLEEP in armed:
+            armed.remove(SLEEP)
+            for size in (1, 2, 1):
+                writers[1 - who].stage(size)
+                writers[1 - who].commit(dies=False)
+        elif reached in armed:
             armed.remove(reached)
             raise TransientError("interrupted")
 
     monkeypatch.setattr(ledger_module, "hit", hit)
     monkeypatch.setattr(sink_module, "hit", hit)
     monkeypatch.setattr(ledger_module, "_KEPT", 1)  # sleepers are soon older than any entry
-    place = Folder(f"memory://histories-{uuid.uuid4().hex}")
-    writers = [Writer(place), Writer(place)]
-    for who, action, size, crash in steps:
+    for number, (who, action, size, crash) in enumerate(steps):
         armed[:] = []
         if action == "stage":
             writers[who].stage(size)
         elif action == "restart":
             writers[who].restart()
+        elif action == "start":
+            writers[who].start(number + 1)
         else:
             armed[:] = [crash] if crash else []
             writers[who].commit(dies=size > 3)
