@@ -27,10 +27,11 @@ CRASHES = st.sampled_from([None, SLEEP, *PLACES, "files.between_renames"])
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 1),
-        st.sampled_from(["stage", "commit", "commit", "restart", "start"]),
+        st.sampled_from(["put", "put", "put", "stage", "commit", "restart", "start"]),
         st.integers(1, 6),
         CRASHES,
     ),
+    min_size=4,
     max_size=25,
 )
 
@@ -75,7 +76,7 @@ class Writer:
 
 
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -102,13 +103,13 @@ def test_each_record_is_visible_once(
     monkeypatch.setattr(ledger_module, "_KEPT", 1)  # sleepers are soon older than any entry
     for number, (who, action, size, crash) in enumerate(steps):
         armed[:] = []
-        if action == "stage":
-            writers[who].stage(size)
-        elif action == "restart":
+        if action == "restart":
             writers[who].restart()
         elif action == "start":
             writers[who].start(number + 1)
-        else:
+        if action in ("put", "stage"):
+            writers[who].stage(size)
+        if action in ("put", "commit"):
             armed[:] = [crash] if crash else []
             writers[who].commit(dies=size > 3)
     armed[:] = []
