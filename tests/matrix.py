@@ -55,6 +55,7 @@ SINKS = {
             "iceberg.tables.default-id-columns": "id",
         },
     ),
+    "files": Entry("Files", {"path": "/nowhere"}),
     "sqlite": Entry("SQLite", {"connection.url": "jdbc:sqlite:/nowhere"}, UPSERT),
     "duckdb": Entry("DuckDB", {"connection.url": "jdbc:duckdb:/nowhere"}, UPSERT),
     "mysql": Entry("MariaDB, MySQL", {"connection.url": "jdbc:mariadb://nowhere/db"}, UPSERT),

@@ -22,7 +22,7 @@ from semel.drill.traffic import Shape
 from semel.engine import attempt
 from semel.engine.control import Report
 from semel.errors import ConfigError, Fenced
-from semel.failpoints import NO_LEDGER_CHECK, PLACES
+from semel.failpoints import NO_LEDGER_CHECK, OF_FILES, PLACES
 from semel.sinks.kafka import KafkaSink
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
@@ -54,6 +54,11 @@ class TestPlan:
         needs = [f.needs_executors for f in plan(50, 1, TRANSACTIONAL)]
         assert needs == sorted(needs)
         assert [f.number for f in plan(50, 1, TRANSACTIONAL)] == list(range(1, 51))
+
+    def test_a_store_has_places_of_its_own(self) -> None:
+        faults = plan(200, 3, TRANSACTIONAL, own=OF_FILES)
+        assert {f.place for f in faults} >= set(OF_FILES)
+        assert not {f.place for f in plan(200, 3, TRANSACTIONAL)} & set(OF_FILES)
 
     @pytest.mark.parametrize("kinds", [[Kind.ERROR], [Kind.ZOMBIE, Kind.DRIVER_KILL]])
     def test_kinds_can_be_chosen(self, kinds: list[Kind]) -> None:
@@ -141,6 +146,34 @@ class TestTopicToTopic:
         report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.POSTGRES_KILL])
         assert {r.fault.kind for r in report.results} == set(kinds)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+        assert report.final is not None
+        assert report.final.records > 1000
+
+
+class TestFiles:
+    """A connector that writes files; the drill gives it a directory, whatever it had."""
+
+    config = MappingProxyType(
+        {
+            "name": "files",
+            "connector.class": "io.confluent.connect.s3.S3SinkConnector",
+            "s3.bucket.name": "lake",
+            "format.class": "io.confluent.connect.s3.format.parquet.ParquetFormat",
+            "flush.size": "100",
+            "topics": "drill",
+            "tasks.max": "2",
+            "provenance": "true",
+            "value.converter.schemas.enable": "false",
+        }
+    )
+
+    @pytest.mark.integration
+    def test_faults_lose_nothing_and_write_nothing_twice(self) -> None:
+        kinds = [Kind.DRIVER_KILL, Kind.ERROR, Kind.SECOND_DRIVER]
+        report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.POSTGRES_KILL])
+        assert {r.fault.kind for r in report.results} == set(kinds)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+        assert report.exact
         assert report.final is not None
         assert report.final.records > 1000
 

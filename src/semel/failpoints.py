@@ -38,6 +38,9 @@ PLACES = (
 """Every place, in the order a commit meets them. ``deliver.between`` lies between results and
 positions where a guarantee commits them one after the other."""
 
+OF_FILES = ("files.mid_file", "files.between_renames")
+"""Places of the files sink besides: a file is half written, or half of them have their names."""
+
 _directory = os.environ.get(DIRECTORY)
 
 
@@ -49,8 +52,8 @@ def hit(place: str) -> None:
 
 def arm(directory: Path, place: str, action: str, skip: int = 0) -> None:
     """Arm a place for the processes started with ``SEMEL_FAILPOINTS=directory``."""
-    if place not in PLACES:
-        raise ValueError(f"no failpoint {place}; there are {', '.join(PLACES)}")
+    if place not in (*PLACES, *OF_FILES):
+        raise ValueError(f"no failpoint {place}; there are {', '.join((*PLACES, *OF_FILES))}")
     scratch = directory / f".{place}.tmp"
     scratch.write_text(f"{action}:{skip}")
     scratch.rename(directory / place)

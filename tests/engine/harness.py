@@ -44,6 +44,7 @@ _SERVER.set_forkserver_preload(
         "adbc_driver_postgresql.dbapi",
         "semel.sinks.delta.sink",
         "semel.sinks.iceberg.sink",
+        "semel.sinks.files.sink",
         "pyiceberg.catalog.sql",
         __name__,
     ]

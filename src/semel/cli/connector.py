@@ -20,6 +20,7 @@ from rich.table import Table
 
 from semel.errors import SemelError
 from semel.run import Plan, plan, run
+from semel.sinks.base import StagingSink
 
 File = Annotated[
     Path, typer.Argument(help="Connector configuration: Connect's JSON, flat JSON or .properties.")
@@ -151,7 +152,11 @@ def _facts(planned: Plan) -> dict[str, Any]:
     connector, guarantee = planned.connector, planned.guarantee
     if connector.errors_tolerance == "none":
         bad = "a bad record stops the connector; everything before it is committed"
-    elif connector.dead_letter_table and planned.engine == "bounded":
+    elif (
+        connector.dead_letter_table
+        and isinstance(planned.sink, StagingSink)
+        and planned.sink.letters_come_first
+    ):
         bad = (
             f"bad records go to table {connector.dead_letter_table} by a commit of its own before "
             "the results', and each is there once"

@@ -108,7 +108,8 @@ def drill(
         with _traffic(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
             chosen = stage.store.possible(kinds, stage.planned.connector.name)
-            for fault in plan(faults, seed, stage.planned.guarantee, chosen):
+            own = stage.store.places
+            for fault in plan(faults, seed, stage.planned.guarantee, chosen, own):
                 observe(fault, None)
                 traffic.allow(RECORDS_PER_FAULT)
                 where = f"{fault.kind.value}, {fault.place}; seed {seed}"

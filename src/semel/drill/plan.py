@@ -81,15 +81,19 @@ class Fault:
 
 
 def plan(
-    faults: int, seed: int, guarantee: Guarantee, kinds: Collection[Kind] = tuple(Kind)
+    faults: int,
+    seed: int,
+    guarantee: Guarantee,
+    kinds: Collection[Kind] = tuple(Kind),
+    own: Sequence[str] = (),
 ) -> list[Fault]:
-    """The faults of a seed.
+    """The faults of a seed; ``own`` are the places that only this store has.
 
     Every kind comes equally often, every place of a kind too, in an order that the seed decides.
     Faults of executors come last, as they need another cluster.
     """
     dice = random.Random(seed)
-    places = {kind: _cycle(dice, _places(kind, guarantee)) for kind in Kind}
+    places = {kind: _cycle(dice, _places(kind, guarantee, own)) for kind in Kind}
     wanted = [kind for kind in Kind if kind in kinds]
     chosen = list(itertools.islice(_cycle(dice, wanted), faults))
     chosen.sort(key=_ON_EXECUTORS.__contains__)
@@ -99,14 +103,14 @@ def plan(
     ]
 
 
-def _places(kind: Kind, guarantee: Guarantee) -> list[str]:
+def _places(kind: Kind, guarantee: Guarantee, own: Sequence[str]) -> list[str]:
     if kind is Kind.TIME_OUT:
         return ["sink.after_positions", "sink.before_commit"]
     if kind not in _PLACED:
         return [ANY_MOMENT]
     reached = [
         p
-        for p in PLACES
+        for p in (*PLACES, *own)
         if p != "deliver.between" or guarantee.mechanism is not Mechanism.TRANSACTIONAL
     ]
     if kind is Kind.ERROR:  # only the store fails for a while

@@ -258,7 +258,7 @@ class Stage:
         failpoints.arm(self.points, place, action, skip)
 
     def disarm(self) -> None:
-        for place in failpoints.PLACES:
+        for place in (*failpoints.PLACES, *failpoints.OF_FILES):
             (self.points / place).unlink(missing_ok=True)
 
     def fired(self) -> list[int]:

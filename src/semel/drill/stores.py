@@ -11,6 +11,8 @@ from semel.drill import lakes
 from semel.drill.plan import Kind
 from semel.embedded import Services
 from semel.errors import ConfigError
+from semel.failpoints import OF_FILES
+from semel.sinks.files.config import CLASSES as FILES
 
 SESSION = 3.0
 """Seconds after which Kafka gives a frozen task's partitions to another one."""
@@ -48,8 +50,8 @@ class Store:
     """What a drill knows of a store.
 
     ``keys`` put it into the drill's hands, with short timeouts; ``unlikely`` are the faults that
-    cannot happen to it. With ``one_writer`` a frozen task may hold up those that replace it.
-    ``rewrite`` does what the owner of its tables may do at any time.
+    cannot happen to it, and ``places`` its own failpoints. With ``one_writer`` a frozen task may
+    hold up those that replace it. ``rewrite`` does what the owner of its tables may do at any time.
     """
 
     keys: Mapping[str, str]
@@ -57,6 +59,7 @@ class Store:
     postgres: bool = False
     one_writer: bool = False
     rewrite: Callable[[], None] = _nothing
+    places: tuple[str, ...] = ()
 
     def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
         """Those of the faults that can happen.
@@ -104,6 +107,15 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
             },
             _OF_POSTGRES | _OF_KAFKA | _OF_TASKS,
             rewrite=lambda: lakes.rewrite_iceberg(catalog),
+        )
+    if raw.get("connector.class") in FILES:
+        where = str(directory / "files")
+        buckets = dict.fromkeys(("s3.bucket.name", "gcs.bucket.name", "azblob.container.name"), "")
+        also = {k: where for k in ("hdfs.url",) if k in raw}
+        return Store(
+            {"path": where, **also, **buckets, "processingTime": "0 seconds"},
+            _OF_POSTGRES | _OF_KAFKA | _OF_TASKS | _OF_LAKES,
+            places=OF_FILES,
         )
     if raw.get("connector.class") == "kafka":
         return Store(

@@ -18,6 +18,7 @@ _MODULES = {
     "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.duckdb",
     "semel.sinks.sql.mysql:MysqlSink": "semel.sinks.sql.mysql_config",
     "semel.sinks.iceberg.sink:IcebergSink": "semel.sinks.iceberg.config",
+    "semel.sinks.files.sink:FilesSink": "semel.sinks.files.config",
 }
 """Sink -> the module whose ``CLASSES`` are the ``connector.class`` names it answers to."""
 

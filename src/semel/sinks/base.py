@@ -312,6 +312,11 @@ class StagingSink(Sink):
         one commit each table must have all ranges or none."""
         return {}
 
+    @property
+    def letters_come_first(self) -> bool:
+        """Whether dead letters have a commit of their own, before the results'."""
+        return True
+
     @abstractmethod
     def stager(self, label: str) -> Stager:
         """Begin to stage; ``label`` says in file names what they hold."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,32 @@ _ROW_GROUP = 64 * 1024 * 1024
 _WAITING = 256 * 1024 * 1024
 """Arrow bytes that may wait in all open files of a table; with many partitions they are many."""
 
+
+class OpenFile(Protocol):
+    """One file that is being written; :class:`ParquetFile` is one."""
+
+    path: str
+    schema: pa.Schema
+    waiting: int
+
+    @property
+    def order(self) -> Callable[[pa.Table], pa.Table] | None: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def add(self, rows: pa.Table) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
 Values = TypeVar("Values")
 Done = TypeVar("Done")
+File = TypeVar("File", bound=OpenFile)
 
 
 class ParquetFile:
@@ -91,20 +115,20 @@ class ParquetFile:
         self._stream.close()
 
 
-class RollingWriter(ABC, Generic[Values, Done]):
+class RollingWriter(ABC, Generic[Values, Done, File]):
     """Writes one table's rows. A subclass knows where files go and what is said of them."""
 
     def __init__(self, target: int) -> None:
         self._target = target
-        self._open: dict[Values, ParquetFile] = {}
+        self._open: dict[Values, File] = {}
         self._done: list[Done] = []
 
     @abstractmethod
-    def _new(self, values: Values, schema: pa.Schema) -> ParquetFile:
+    def _new(self, values: Values, schema: pa.Schema) -> File:
         """Begin a file."""
 
     @abstractmethod
-    def _described(self, values: Values, file: ParquetFile) -> Done:
+    def _described(self, values: Values, file: File) -> Done:
         """What is told of a complete file."""
 
     @abstractmethod

@@ -44,7 +44,7 @@ class DataFile:
         )
 
 
-class FileWriter(RollingWriter[Values, DataFile]):
+class FileWriter(RollingWriter[Values, DataFile, ParquetFile]):
     """Writes one table's rows: a file for each partition, and another one when it is full."""
 
     def __init__(self, table: Table, topic: str, prefix: str, target: int, codec: str) -> None:

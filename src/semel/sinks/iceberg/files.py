@@ -69,7 +69,7 @@ class StagedFile:
         return file
 
 
-class FileWriter(RollingWriter[Values, StagedFile]):
+class FileWriter(RollingWriter[Values, StagedFile, ParquetFile]):
     """Writes one table's rows: a file for each partition, and another one when it is full.
 
     Changes by key are written as they are, below the table's data, and are never part of it.

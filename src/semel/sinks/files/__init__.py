@@ -1,0 +1,1 @@
+"""Files in a directory, in HDFS or in an object store."""

@@ -1,0 +1,276 @@
+"""Which folder of a topic a record goes to: by its partition, by fields, or by its time.
+
+The folders are Hive's ``name=value``, as Kafka Connect's file sinks make them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.errors import ConfigError
+from semel.records import (
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    TIMESTAMP_TYPE,
+    Records,
+    Rejected,
+    RowsRejected,
+)
+from semel.sinks.convert import UNFIT, convert, unfit_rows
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_UNSAFE_KEPT = " !$&'()+,-.;@_~"
+"""What Hive writes as it is, besides letters and digits."""
+
+_UNITS = {"s": 1, "m": 60, "H": 3600, "d": 86400, "M": 86400, "y": 86400, "Y": 86400}
+"""Seconds of the finest step that a letter of a path's format shows; months begin with days."""
+_DIRECTIVES = {"y": "%Y", "Y": "%Y", "M": "%m", "d": "%d", "H": "%H", "m": "%M", "s": "%S"}
+_PIECE = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
+
+DAILY = "'year'=YYYY/'month'=MM/'day'=dd"
+HOURLY = f"{DAILY}/'hour'=HH"
+
+
+class Folders(ABC):
+    """Chooses folders below a topic's."""
+
+    @abstractmethod
+    def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
+        """Columns whose values decide it, one row a record; possibly none.
+
+        Raises:
+            RowsRejected: records that lack what decides it.
+        """
+
+    @abstractmethod
+    def folder(self, partition: int, values: Sequence[Any]) -> str:
+        """The folder of a partition's records that have these values; empty for the topic's."""
+
+
+class Flat(Folders):
+    """None but the topic's own."""
+
+    def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
+        return {}
+
+    def folder(self, partition: int, values: Sequence[Any]) -> str:
+        return ""
+
+
+class ByPartition(Flat):
+    """One for each Kafka partition."""
+
+    def folder(self, partition: int, values: Sequence[Any]) -> str:
+        return f"partition={partition}"
+
+
+class ByField(Folders):
+    """One for each combination of some fields' values; ``a.b`` is field b of field a."""
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        self._fields = list(fields)
+
+    def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
+        found = [_field(records, name, "partition.field.name") for name in self._fields]
+        for name, column in zip(self._fields, found, strict=True):
+            if pa.types.is_nested(column.type):
+                raise ConfigError(
+                    f"partition.field.name={name}: it is {column.type} in topic {records.topic}; "
+                    "name a field that holds one value"
+                )
+        return dict(zip(self._fields, found, strict=True))
+
+    def folder(self, partition: int, values: Sequence[Any]) -> str:
+        pairs = zip(self._fields, values, strict=True)
+        return "/".join(f"{_escaped(n)}={_text(v)}" for n, v in pairs)
+
+
+class Clock:
+    """The time of each record: when it is written, Kafka's timestamp, or a field of its own."""
+
+    def __init__(self, extractor: str, field: str) -> None:
+        self.extractor = extractor
+        self._field = field
+
+    @property
+    def reads_records(self) -> bool:
+        """Whether it is a record's own time."""
+        return self.extractor != "wallclock"
+
+    def times(self, records: Records) -> pa.ChunkedArray:
+        """Milliseconds, in UTC.
+
+        Raises:
+            RowsRejected: records without one.
+        """
+        rows = records.rows
+        if self.extractor == "wallclock":
+            now = pa.scalar(int(time.time() * 1000), pa.int64()).cast(TIMESTAMP_TYPE)
+            return pa.chunked_array([pa.repeat(now, rows.num_rows)])
+        if self.extractor == "record":
+            found, source = rows.column(TIMESTAMP), "the record's timestamp"
+        else:
+            found, source = _field(records, self._field, "timestamp.field"), self._field
+        if pa.types.is_integer(found.type):  # as Kafka Connect reads it
+            found = found.cast(pa.int64()).cast(pa.timestamp("ms"))
+        elif pa.types.is_string(found.type):
+            found = _in_utc(found)
+        try:
+            stamps = convert(found, TIMESTAMP_TYPE)
+        except UNFIT:
+            wrong = unfit_rows(found, TIMESTAMP_TYPE)
+            raise _rejected(
+                records, [(i, f"{source} is no time: {why}") for i, why in wrong]
+            ) from (None)
+        if stamps.null_count:
+            missing = pc.indices_nonzero(stamps.is_null()).to_pylist()
+            raise _rejected(records, [(i, f"{source} is null") for i in missing])
+        return stamps
+
+
+class ByTime(Folders):
+    """One for each span of time, named by a format such as ``'day'=YYYY-MM-dd/'hour'=HH``."""
+
+    def __init__(self, clock: Clock, path_format: str, duration_ms: int, zone: ZoneInfo) -> None:
+        self._clock = clock
+        self._pieces = list(_pieces(path_format))
+        finest = min((_UNITS[p] for p, literal in self._pieces if not literal), default=86400)
+        self._step = duration_ms if duration_ms > 0 else finest * 1000
+        self._zone = zone
+
+    def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
+        local = pc.local_timestamp(self._clock.times(records).cast(_zoned(self._zone)))
+        counted = local.cast(pa.int64())
+        # Arrow divides towards zero, and there were times before 1970.
+        below = pc.and_(pc.less(counted, 0), pc.not_equal(_remainder(counted, self._step), 0))
+        spans = pc.subtract(pc.divide(counted, self._step), below.cast(pa.int64()))
+        return {"span": spans}
+
+    def folder(self, partition: int, values: Sequence[Any]) -> str:
+        at = datetime(1970, 1, 1) + timedelta(milliseconds=values[0] * self._step)
+        return "".join(
+            text if literal else _shown(at, text) for text, literal in self._pieces
+        ).strip("/")
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """A time zone.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ConfigError(
+            f"timezone={name!r} is no time zone, such as UTC or Europe/Vienna"
+        ) from None
+
+
+def check_format(path_format: str) -> None:
+    """Raises ConfigError if a path's format cannot be written."""
+    list(_pieces(path_format))
+
+
+def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
+    """Letters of a format, or literal text."""
+    at = 0
+    for found in _PIECE.finditer(path_format):
+        if found.start() != at:
+            break
+        at = found.end()
+        if found[2] is None:
+            quoted = found[1] is not None
+            yield (found[1].replace("''", "'") if quoted else found[0]), True
+        elif found[2] not in _DIRECTIVES or (found[2] == "M" and len(found[0]) > 2):
+            raise ConfigError(
+                f"path.format={path_format!r}: {found[0]} is not available; years (YYYY), months "
+                "(MM), days (dd), hours (HH), minutes (mm) and seconds (ss) are. Text stands in "
+                "single quotes"
+            )
+        else:
+            yield found[2], False
+    if at != len(path_format):
+        raise ConfigError(f"path.format={path_format!r}: a single quote is not closed")
+
+
+def _in_utc(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times in ISO 8601, of which some may be dates or say no zone."""
+    days = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d$")
+    whole = pc.if_else(days, pc.binary_join_element_wise(texts, "T00:00:00", ""), texts)
+    zoned = pc.match_substring_regex(whole, r"(Z|[+-]\d\d(:?\d\d)?)$")
+    return pc.if_else(zoned, whole, pc.binary_join_element_wise(whole, "Z", ""))
+
+
+def _shown(at: datetime, letter: str) -> str:
+    return f"{at.year:04}" if letter in "yY" else at.strftime(_DIRECTIVES[letter])
+
+
+def _zoned(zone: ZoneInfo) -> pa.DataType:
+    return pa.timestamp("ms", zone.key)
+
+
+def _remainder(values: pa.ChunkedArray, by: int) -> pa.ChunkedArray:
+    return pc.subtract(values, pc.multiply(pc.divide(values, by), by))
+
+
+def _field(records: Records, name: str, key: str) -> pa.ChunkedArray:
+    """A field of the values; with dots, one that is nested."""
+    rows = records.rows
+    if name in rows.column_names:
+        return rows.column(name)
+    first, *rest = name.split(".")
+    if first in rows.column_names:
+        found = rows.column(first)
+        for part in rest:
+            if not pa.types.is_struct(found.type) or found.type.get_field_index(part) < 0:
+                break
+            found = pc.struct_field(found, part)
+        else:
+            return found
+    raise ConfigError(
+        f"{key}={name}: values of topic {records.topic} have no such field; they have "
+        + ", ".join(n for n in rows.column_names if not n.startswith("__connect_"))
+    )
+
+
+def _rejected(records: Records, problems: Sequence[tuple[int, str]]) -> RowsRejected:
+    partitions, offsets = records.rows.column(PARTITION), records.rows.column(OFFSET)
+    return RowsRejected(
+        [
+            Rejected(
+                records.topic, partitions[i].as_py(), offsets[i].as_py(), "PartitionException", why
+            )
+            for i, why in problems
+        ]
+    )
+
+
+def _text(value: Any) -> str:
+    """A value in a path, as Hive writes it."""
+    if value is None or value == "":
+        return _NULL
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        plain = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+        return _escaped(plain.isoformat(" "))
+    if isinstance(value, bytes):
+        return _escaped(value.decode("utf-8", "backslashreplace"))
+    return _escaped(str(value))
+
+
+def _escaped(text: str) -> str:
+    whole = "".join(c if ord(c) > 127 else quote(c, safe=_UNSAFE_KEPT) for c in text)
+    return f"%2E{whole[1:]}" if whole.startswith(".") else whole

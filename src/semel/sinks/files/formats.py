@@ -1,0 +1,250 @@
+"""The formats of files: Parquet, lines of JSON, CSV and Avro, each written a batch at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+import pyarrow.types as is_
+
+from semel.converters import json_write
+from semel.converters.json_columns import JSON
+from semel.errors import ConfigError
+from semel.sinks.files.schemas import holds_json
+from semel.sinks.parquet import OpenFile, ParquetFile
+
+_WAITING = 4 * 1024 * 1024
+"""Arrow bytes of rows that wait to be written together."""
+_SUFFIX = {"none": "", "gzip": ".gz", "zstd": ".zst"}
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How files are written."""
+
+    name: str
+    parquet_codec: str
+    compression: str
+    avro_codec: str
+
+    @property
+    def extension(self) -> str:
+        """What the names of complete files end with."""
+        if self.name in ("json", "csv"):
+            return f".{self.name}{_SUFFIX[self.compression]}"
+        return f".{self.name}"
+
+    def open(self, path: str, stream: BinaryIO, schema: pa.Schema) -> OpenFile:
+        """Begin a file of rows of one schema."""
+        if self.name == "parquet":
+            return ParquetFile(path, stream, schema, compression=self.parquet_codec)
+        if self.name == "avro":
+            return RowsFile(path, stream, schema, _avro(stream, schema, self.avro_codec))
+        target: Any = stream
+        if self.compression != "none":
+            target = pa.CompressedOutputStream(stream, self.compression)
+        write = _lines(target) if self.name == "json" else _csv(target, schema)
+        return RowsFile(path, stream, schema, write, target)
+
+
+Write = Callable[[pa.Table], None]
+
+
+class RowsFile:
+    """One file that is being written by appending rows; see ParquetFile."""
+
+    order = None
+
+    def __init__(
+        self, path: str, stream: BinaryIO, schema: pa.Schema, write: Write, outer: Any = None
+    ) -> None:
+        self.path = path
+        self.schema = schema
+        self.waiting = 0
+        self._rows: list[pa.Table] = []
+        self._stream = stream
+        self._outer = outer if outer is not stream else None
+        self._write = write
+
+    @property
+    def size(self) -> int:
+        return int(self._stream.tell())
+
+    def add(self, rows: pa.Table) -> None:
+        self._rows.append(rows)
+        self.waiting += rows.nbytes
+        if self.waiting >= _WAITING:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._rows:
+            rows = pa.concat_tables(self._rows)
+            self._rows, self.waiting = [], 0
+            self._write(rows)
+
+    def close(self) -> None:
+        self.flush()
+        if self._outer is not None:
+            self._outer.close()
+        self._stream.close()
+
+    def abandon(self) -> None:
+        self._stream.close()
+
+
+def _lines(target: Any) -> Write:
+    """An object a line."""
+
+    def write(rows: pa.Table) -> None:
+        for batch in rows.combine_chunks().to_batches():
+            objects = json_write.encode(_embedding(batch), envelope=False)
+            lines = pc.binary_join_element_wise(objects, b"\n", b"")
+            start, end = (lines.offset, lines.offset + len(lines))
+            offsets = pa.Array.from_buffers(pa.int32(), end + 1, [None, lines.buffers()[1]])
+            first, last = offsets[start].as_py(), offsets[end].as_py()
+            target.write(lines.buffers()[2].slice(first, last - first))
+
+    return write
+
+
+def _embedding(batch: pa.RecordBatch) -> pa.StructArray:
+    """A struct a row, in which text that holds JSON is known as such."""
+    columns = [
+        pa.ExtensionArray.from_storage(JSON, column) if holds_json(field) else column
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, batch.schema.names)
+
+
+def _csv(target: Any, schema: pa.Schema) -> Write:
+    """Nested values as JSON, bytes in base64; the first line names the columns."""
+    plain = pa.schema([pa.field(f.name, _csv_type(f.type)) for f in schema])
+    header = ",".join('"' + n.replace('"', '""') + '"' for n in plain.names)
+    target.write(f"{header}\n".encode())
+    options = pcsv.WriteOptions(include_header=False)
+
+    def write(rows: pa.Table) -> None:
+        columns = [_csv_text(c) for c in rows.columns]
+        pcsv.write_csv(pa.Table.from_arrays(columns, schema=plain), _Kept(target), options)
+
+    return write
+
+
+class _Kept:
+    """A stream that whoever writes to it cannot close."""
+
+    closed = False
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def write(self, content: Any) -> int:
+        self._target.write(content)
+        return len(content)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _csv_type(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if is_.is_nested(kind) or is_.is_binary(kind) else kind
+
+
+def _csv_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if _csv_type(column.type) == column.type:
+        return column
+    chunks = [json_write.encode(c, envelope=False).cast(pa.string()) for c in column.chunks]
+    text = pa.chunked_array(chunks, pa.string())
+    return pc.utf8_trim(text, '"') if is_.is_binary(column.type) else text
+
+
+def _avro(stream: BinaryIO, schema: pa.Schema, codec: str) -> Write:
+    """fastavro takes one record at a time: no maintained library writes Avro from columns with its
+    logical types. It is the slowest format by far, and a reason to choose Parquet."""
+    import fastavro
+    from fastavro.write import Writer
+
+    names = _Names()
+    fields = [{"name": names.checked(f.name), **_optional(names, f)} for f in schema]
+    parsed = fastavro.parse_schema({"type": "record", "name": "Value", "fields": fields})
+    writer = Writer(stream, parsed, codec=codec)
+
+    def write(rows: pa.Table) -> None:
+        for batch in rows.to_batches(max_chunksize=10_000):
+            for record in _plain(batch).to_pylist(maps_as_pydicts="strict"):
+                writer.write(record)
+        writer.flush()
+
+    return write
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Times as numbers: fastavro takes those as they are, and Python's own are slow to make."""
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        timed = is_.is_timestamp(column.type)
+        columns[name] = column.cast(pa.int64()) if timed else column
+    return pa.RecordBatch.from_pydict(columns)
+
+
+class _Names:
+    """Records of an Avro schema have names, each its own."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def record(self) -> str:
+        self._made += 1
+        return f"Record{self._made}"
+
+    def checked(self, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ConfigError(
+                f"field {name!r} has no place in Avro, whose names are letters, digits and _. "
+                "Leave it out (field.exclude.list), rename it in a transform, or set another format"
+            )
+        return name
+
+
+def _optional(names: _Names, field: pa.Field) -> dict[str, Any]:
+    return {"type": ["null", _avro_type(names, field.type)], "default": None}
+
+
+_AVRO: Sequence[tuple[Callable[[pa.DataType], bool], Any]] = (
+    (is_.is_boolean, "boolean"),
+    (is_.is_int64, "long"),
+    (is_.is_integer, "int"),
+    (is_.is_float32, "float"),
+    (is_.is_floating, "double"),
+    (is_.is_string, "string"),
+    (is_.is_binary, "bytes"),
+    (is_.is_date, {"type": "int", "logicalType": "date"}),
+)
+
+
+def _avro_type(names: _Names, kind: pa.DataType) -> Any:
+    for matches, found in _AVRO:
+        if matches(kind):
+            return found
+    if is_.is_timestamp(kind):
+        local = "" if kind.tz else "local-"
+        return {"type": "long", "logicalType": f"{local}timestamp-micros"}
+    if is_.is_decimal(kind):
+        exact = {"precision": kind.precision, "scale": kind.scale}
+        return {"type": "bytes", "logicalType": "decimal", **exact}
+    if is_.is_struct(kind):
+        fields = [{"name": names.checked(f.name), **_optional(names, f)} for f in kind]
+        return {"type": "record", "name": names.record(), "fields": fields}
+    if is_.is_map(kind) and is_.is_string(kind.key_type):
+        return {"type": "map", "values": ["null", _avro_type(names, kind.item_type)]}
+    if is_.is_list(kind):
+        return {"type": "array", "items": ["null", _avro_type(names, kind.value_type)]}
+    raise ConfigError(
+        f"{kind} has no place in Avro here. Let a transform change it, or set another format"
+    )

@@ -1,0 +1,277 @@
+"""The ledger beside the files: a log of small entries, each created exclusively.
+
+``_semel/<connector>/<20 digits>.ledger`` holds everything after that commit: all positions with
+running counts, and the files that the commit makes visible. Creating entry N+1 is the commit: it
+is the compare-and-set on the positions of entry N, and fails if another writer was there first.
+Then the files, complete but hidden until now, get their final names. Whoever is to commit next
+finishes that for the newest entry before it goes on, so a crash in between delays files and loses
+none; and no more than one entry is ever unfinished.
+
+Old entries are deleted. A writer that slept so long that "its" entry was there and is deleted could
+create it a second time; it notices, because the entries after it are then not without a gap, and
+takes it back before a file becomes visible. So nothing depends on how long a writer slept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from semel.errors import LedgerConflict, ServiceError
+from semel.failpoints import hit
+from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
+from semel.sinks.files.store import Store
+
+log = logging.getLogger(__name__)
+
+ROOT = "_semel"
+_ENTRY = re.compile(r"(\d{20})\.ledger")
+_AT_ONCE = 8
+_KEPT = 20
+"""Entries that are kept for whoever wants to see what happened; one would do."""
+
+
+class Taken(Exception):
+    """Another writer has created the next entry; nothing was committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """A complete hidden file, and the name by which it becomes visible."""
+
+    staged: str
+    target: str
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What one entry of the ledger says; sequence 0 is the ledger that is not there yet."""
+
+    connector: str
+    sequence: int = 0
+    entries: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
+    holes: tuple[OffsetRange, ...] = ()
+    files: tuple[Landing, ...] = ()
+
+    def judge(self, advances: Sequence[Advance]) -> Outcome:
+        """Apply the ledger rule.
+
+        Raises:
+            LedgerConflict: see :func:`semel.ledger.judge`.
+        """
+        positions = {tp: e.position for tp, e in self.entries.items()}
+        return judge(self.connector, positions, [a.range for a in advances])
+
+    def after(self, advances: Sequence[Advance], files: Sequence[Landing]) -> State:
+        """The next entry."""
+        now = _now()
+        moved = dict(self.entries)
+        for a in advances:
+            tp = a.range.topic_partition
+            moved[tp] = moved[tp].after(a, now)
+        lost = tuple(a.range for a in advances if a.lost)
+        return replace(
+            self,
+            sequence=self.sequence + 1,
+            entries=moved,
+            holes=self.holes + lost,
+            files=tuple(files),
+        )
+
+    def started(self, positions: Mapping[TopicPartition, int]) -> State:
+        """The next entry, with first positions where there are none."""
+        return self.set({tp: at for tp, at in positions.items() if tp not in self.entries})
+
+    def set(self, positions: Mapping[TopicPartition, int]) -> State:
+        """The next entry, with positions overwritten; counts and holes start anew."""
+        now = _now()
+        new = {tp: LedgerEntry(*tp, at, at, updated_at=now) for tp, at in positions.items()}
+        holes = tuple(h for h in self.holes if h.topic_partition not in new)
+        return replace(
+            self,
+            sequence=self.sequence + 1,
+            entries={**self.entries, **new},
+            holes=holes,
+            files=(),
+        )
+
+    def forgotten(self) -> State:
+        """The next entry, with nothing in it."""
+        return State(self.connector, self.sequence + 1)
+
+    def text(self) -> bytes:
+        facts = {
+            "connector": self.connector,
+            "sequence": self.sequence,
+            "time": _now(),
+            "positions": [asdict(e) for _, e in sorted(self.entries.items())],
+            "holes": [asdict(h) for h in self.holes],
+            "files": [asdict(f) for f in self.files],
+        }
+        return json.dumps(facts, indent=1).encode()
+
+
+def _read(name: str, content: bytes) -> State:
+    try:
+        facts = json.loads(content)
+        entries = [LedgerEntry(**e) for e in facts["positions"]]
+        return State(
+            facts["connector"],
+            int(facts["sequence"]),
+            {e.topic_partition: e for e in entries},
+            tuple(OffsetRange(**h) for h in facts["holes"]),
+            tuple(Landing(**f) for f in facts["files"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        raise ServiceError(
+            f"{name} is no entry of a ledger. Was it changed by hand? Restore it, or delete it to "
+            "go back to the one before"
+        ) from None
+
+
+class Ledger:
+    """The log of one connector, and the hidden folder where its files wait."""
+
+    def __init__(self, store: Store, connector: str, folder: str | None = None) -> None:
+        self._store = store
+        self._connector = connector
+        self.folder = f"{ROOT}/{folder or folder_of(connector)}"
+        self._newest = State(connector)
+        self._finished = 0
+
+    @property
+    def staging(self) -> str:
+        return f"{self.folder}/staged"
+
+    def _name(self, sequence: int) -> str:
+        return f"{self.folder}/{sequence:020}.ledger"
+
+    def _sequences(self) -> list[int]:
+        found = map(_ENTRY.fullmatch, self._store.names(self.folder))
+        return sorted(int(m[1]) for m in found if m)
+
+    def sequence(self) -> int:
+        """The number of the newest entry."""
+        return max(self._sequences(), default=0)
+
+    def newest(self) -> State:
+        """The newest entry; its files may not all have their final names yet."""
+        while True:
+            newest = self.sequence()
+            if newest == self._newest.sequence:
+                return self._newest
+            if newest == 0:
+                self._newest = State(self._connector)
+                return self._newest
+            with contextlib.suppress(FileNotFoundError):  # others have gone on, and deleted it
+                self._newest = self._entry(newest)
+                return self._newest
+
+    def _entry(self, sequence: int) -> State:
+        name = self._name(sequence)
+        return _read(f"{self._store.where}/{name}", self._store.read(name))
+
+    def since(self, sequence: int) -> set[str] | None:
+        """The files that entries after this one have made visible, or are about to; None if some
+        of them are gone already."""
+        there = [n for n in self._sequences() if n > sequence]
+        if there != list(range(sequence + 1, sequence + 1 + len(there))):
+            return None
+        found: set[str] = set()
+        for number in there:
+            try:
+                found |= {f.target for f in self._entry(number).files}
+            except FileNotFoundError:
+                return None
+        return found
+
+    def finish(self, state: State) -> None:
+        """Give the files of an entry their final names; those that have them are left alone."""
+        if self._finished != state.sequence:
+            for file in self.land(state.files):
+                log.warning("%s has been removed by others", file.target)
+            self._finished = state.sequence
+
+    def land(self, files: Sequence[Landing]) -> list[Landing]:
+        """Give files their final names; returns those that are in neither place. Object stores
+        take their time for each, so several are under way at once."""
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-files") as pool:
+            landed = list(pool.map(self._landed, range(len(files)), files))
+        return [f for f, there in zip(files, landed, strict=True) if not there]
+
+    def _landed(self, number: int, file: Landing) -> bool:
+        if number:
+            hit("files.between_renames")
+        moved = self._store.move(file.staged, file.target, file.size)
+        return moved or self._store.exists(file.target)
+
+    def append(self, state: State) -> None:
+        """Commit: create the entry; the one before is finished. Then :meth:`finish` it.
+
+        Raises:
+            Taken: nothing was committed.
+            LedgerConflict: nothing was committed; the ledger has gone on far beyond.
+            TransientError: whether it was committed is not known.
+        """
+        name = self._name(state.sequence)
+        try:
+            self._store.create(name, state.text())
+        except FileExistsError:
+            raise Taken from None
+        there = self._sequences()
+        since = [n for n in there if n >= state.sequence]
+        if since != list(range(state.sequence, state.sequence + len(since))):
+            self._store.delete([name])
+            raise LedgerConflict(
+                f"connector {self._connector}: the ledger stands at entry {there[-1]}, far beyond "
+                f"entry {state.sequence} that this run wanted to make. Nothing was written. Does "
+                "another run of this connector write too?"
+            )
+        self._newest = state
+        self._store.delete([self._name(n) for n in there if n <= state.sequence - _KEPT])
+
+    def clean(self) -> None:
+        """Delete files that were staged and will never be committed.
+
+        A staged file can be committed by one entry alone, the one after that which stood when it
+        was begun; so those that were begun before the newest entry are garbage, however young.
+        """
+        state = self.newest()
+        named = {f.staged for f in state.files}
+        waiting = {f"{self.staging}/{n}": n for n in self._store.names(self.staging)}
+        stale = [
+            path
+            for path, name in waiting.items()
+            if path not in named and begun_at(name) < state.sequence
+        ]
+        self._store.delete(stale)
+
+
+def staged_name(sequence: int, unique: str) -> str:
+    """The name of a file that waits; it has no format's extension, so that no pattern finds it."""
+    return f"{sequence:020}-{unique}"
+
+
+def begun_at(name: str) -> int:
+    """The newest entry when a staged file was begun."""
+    first = name.rpartition("/")[2].partition("-")[0]
+    return int(first) if first.isdigit() else 0
+
+
+def folder_of(name: str) -> str:
+    """A name as one part of a path that no reader hides; different names are different parts."""
+    text = quote(name, safe="")
+    return f"%{ord(text[0]):02X}{text[1:]}" if text[0] in "._" else text
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,95 @@
+"""The fields of each topic's files: those that have been seen so far, with one type each.
+
+A task that finds a new field adds it by creating the next version exclusively, so that all tasks
+agree on its type; a value that does not fit makes its record a bad one. Files have all fields that
+were known when they were begun.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import pyarrow as pa
+
+from semel.converters.json_columns import JSON
+from semel.errors import ServiceError
+from semel.sinks import convert
+from semel.sinks.files.ledger import folder_of
+from semel.sinks.files.store import Store
+
+_JSON = b"semel.json"
+_VERSION = re.compile(r"(\d{6})\.schema")
+
+
+class Schemas:
+    """What one connector knows of its topics."""
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self._store = store
+        self._folder = f"{folder}/schemas"
+        self._known: dict[str, tuple[int, pa.Schema]] = {}
+
+    def find(self, topic: str) -> pa.Schema | None:
+        """The fields as they were when the topic was first asked for, or last extended here."""
+        if topic not in self._known:
+            self.renew(topic)
+        version, schema = self._known.get(topic, (0, None))
+        return schema if version else None
+
+    def renew(self, topic: str) -> None:
+        """Look again: another task may have added fields."""
+        folder = self._of(topic)
+        found = [int(m[1]) for m in map(_VERSION.fullmatch, self._store.names(folder)) if m]
+        newest = max(found, default=0)
+        if newest and self._known.get(topic, (0, None))[0] != newest:
+            content = self._store.read(f"{folder}/{newest:06}.schema")
+            self._known[topic] = newest, _schema(f"{folder}/{newest:06}.schema", content)
+
+    def widened(self, topic: str, fields: list[pa.Field]) -> pa.Schema:
+        """The topic's fields, with these added where they are new."""
+        while True:
+            version, known = self._known.get(topic, (0, pa.schema([])))
+            new = [f for f in fields if f.name not in known.names]
+            if not new:
+                return known
+            self.renew(topic)
+            if self._known.get(topic, (0, None))[0] != version:
+                continue
+            wider = pa.schema([*known, *map(_column, new)])
+            try:
+                name = f"{self._of(topic)}/{version + 1:06}.schema"
+                self._store.create(name, _text(topic, wider))
+                self._known[topic] = version + 1, wider
+            except FileExistsError:
+                self.renew(topic)
+
+    def _of(self, topic: str) -> str:
+        return f"{self._folder}/{folder_of(topic)}"
+
+
+def holds_json(field: pa.Field) -> bool:
+    """Whether a column of text holds JSON: nested or mixed values without a schema of their own."""
+    return bool(field.metadata and field.metadata.get(_JSON))
+
+
+def _column(field: pa.Field) -> pa.Field:
+    kind = convert.column_type(field.type, convert.common_type)
+    return pa.field(field.name, kind, metadata={_JSON: b"1"} if field.type == JSON else None)
+
+
+def _text(topic: str, schema: pa.Schema) -> bytes:
+    facts = {
+        "topic": topic,
+        "fields": {f.name: str(f.type) for f in schema},
+        "arrow": base64.b64encode(schema.serialize()).decode(),
+    }
+    return json.dumps(facts, indent=1).encode()
+
+
+def _schema(name: str, content: bytes) -> pa.Schema:
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(json.loads(content)["arrow"])))
+    except (ValueError, KeyError, TypeError, pa.ArrowException):
+        raise ServiceError(f"{name} is no schema. Was it changed by hand? Restore it") from None

@@ -1,0 +1,396 @@
+"""The files sink: tasks write hidden files, one entry of the ledger makes them visible."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from semel.config import ConnectorConfig, read
+from semel.converters.json_columns import JSON
+from semel.delivery import Delivery, Mechanism, Support
+from semel.errors import ConfigError, TargetChanged, TransientError
+from semel.failpoints import hit
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.records import OFFSET, PARTITION, TIMESTAMP, Commit, DeadLetter, Records
+from semel.sinks import letters as letter_rows
+from semel.sinks import rows as made
+from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
+from semel.sinks.files.config import CLASSES, IGNORED, FilesConfig
+from semel.sinks.files.folders import ByPartition
+from semel.sinks.layout import layout
+
+try:
+    from semel.sinks.files import snapshot
+    from semel.sinks.files.formats import Format
+    from semel.sinks.files.ledger import (
+        ROOT,
+        Landing,
+        Ledger,
+        State,
+        Taken,
+        begun_at,
+        folder_of,
+    )
+    from semel.sinks.files.schemas import Schemas, holds_json
+    from semel.sinks.files.store import cannot_create_exclusively, open_store
+    from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
+except ModuleNotFoundError as missing:
+    raise ConfigError(
+        f"connector.class=files needs the package {missing.name}: pip install 'semel[files]'"
+    ) from missing
+
+
+_TRIES = 20
+
+
+class FilesSink(StagingSink):
+    """See :class:`~semel.sinks.base.StagingSink`; configuration in docs/files.md."""
+
+    section = FilesConfig
+    ignored = IGNORED
+    engines = frozenset({"bounded", "direct"})
+
+    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+        self._connector = connector
+        self._config = config = read(FilesConfig, raw)
+        _check(connector, config)
+        self._where = config.location()
+        self._store = open_store(self._where, config.options(raw))
+        self._ledger = Ledger(self._store, connector.name)
+        self._schemas = Schemas(self._store, self._ledger.folder)
+        self._folders = config.folders()
+        self._clock = config.clock()
+        self._format = Format(
+            config.format_name(), config.parquet_codec, config.compression, config.avro_codec
+        )
+        by_record = config.rotate_ms > 0 and self._clock.reads_records
+        self._naming = Naming(
+            config.delimiter,
+            config.zero_pad,
+            config.max_records,
+            config.rotate_ms if by_record else 0,
+            config.target_file_size,
+        )
+
+    @property
+    def uses_key(self) -> bool:
+        return False
+
+    @property
+    def evolves(self) -> bool:
+        return True
+
+    @property
+    def carries(self) -> frozenset[str]:
+        return frozenset({TIMESTAMP}) if self._config.reads_times else frozenset()
+
+    @property
+    def interval(self) -> float | None:
+        return self._config.interval
+
+    @property
+    def letters_come_first(self) -> bool:
+        return False
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "files": f"{self._where}/<topic>/**/*{self._format.extension}",
+            "ledger": f"{self._where}/{self._ledger.folder}",
+        }
+
+    def support(self) -> Mapping[Mechanism, Support]:
+        why_not = cannot_create_exclusively(self._where)
+        return {
+            Mechanism.TRANSACTIONAL: Support(
+                why_not is None,
+                "one entry of the ledger, created exclusively, moves the positions and makes the "
+                "files visible"
+                if why_not is None
+                else f"{why_not}, so nothing would stop a second writer. Use a local directory, "
+                "S3, GCS or Azure, or set delivery=at-least-once",
+            ),
+            Mechanism.IDEMPOTENT: Support(
+                False,
+                "a file is named by its offsets, but a replay may cut the records into other "
+                "files, and those that were written before would stay beside them. "
+                + (
+                    "Set delivery.mechanism=transactional"
+                    if why_not is None
+                    else "Set delivery=at-least-once"
+                ),
+            ),
+        }
+
+    # Targets
+
+    def prepare(self, topics: Collection[str]) -> None:
+        _check_letters(self._connector, topics)
+        self._check_exclusive()
+        self._check_owner(topics)
+        self._ledger.finish(self._ledger.newest())
+        self._ledger.clean()
+
+    def _check_exclusive(self) -> None:
+        """Stores that speak S3's protocol may ignore the condition; so it is tried out."""
+        if self._connector.delivery not in (None, Delivery.EXACTLY_ONCE):
+            return
+        if cannot_create_exclusively(self._where) is not None:
+            return
+        probe = f"{self._ledger.folder}/probe-{uuid.uuid4().hex}"
+        try:
+            self._store.create(probe, b"first")
+            self._store.create(probe, b"second")
+        except FileExistsError:
+            return
+        finally:
+            self._store.delete([probe])
+        raise ConfigError(
+            f"connector {self._connector.name}: {self._where} does not keep exclusive creation: a "
+            "second write went over the first, so nothing would stop a second writer. Set "
+            "delivery=at-least-once, or use a store that knows If-None-Match"
+        )
+
+    def _check_owner(self, topics: Collection[str]) -> None:
+        """A folder is one connector's: names are told by offsets alone."""
+        mine = self._ledger.folder.rpartition("/")[2]
+        for other in set(self._store.folders(ROOT)) - {mine}:
+            state = Ledger(self._store, other, folder=other).newest()
+            both = sorted({tp.topic for tp in state.entries} & set(topics))
+            if both:
+                raise ConfigError(
+                    f"connector {self._connector.name}: the files of topic {both[0]} below "
+                    f"{self._where} are connector {state.connector}'s. Choose another path or "
+                    f"topics.dir, or give them up: semel offsets reset {state.connector}"
+                )
+
+    def schema(self, topic: str) -> pa.Schema | None:
+        found = self._schemas.find(topic)
+        if found is None:
+            return None
+        skip = set(self._connector.provenance_columns.values())
+        wanted = [f for f in found if f.name not in skip and self._config.takes(topic, f.name)]
+        return pa.schema([pa.field(f.name, JSON) if holds_json(f) else f for f in wanted])
+
+    def accommodate(self, records: Records) -> None:
+        if records.rows.num_rows:
+            self._fields(records)
+
+    def _fields(self, records: Records) -> pa.Schema:
+        """The topic's fields, with those of the records."""
+        arranged = layout(self._config, self._connector.provenance_columns, records, deletes=False)
+        given = [
+            pa.field(n, v.type)
+            for n, v in arranged.columns.items()
+            if not pa.types.is_null(v.type)  # only nulls so far: of what type is not known yet
+        ]
+        self._schemas.find(records.topic)
+        return self._schemas.widened(records.topic, given)
+
+    # The ledger
+
+    def entries(self) -> list[LedgerEntry]:
+        return [e for _, e in sorted(self._ledger.newest().entries.items())]
+
+    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        state = self._ledger.newest()
+        if positions.keys() - state.entries.keys():
+            state = self._moved(lambda before: before.started(positions))
+        return {tp: state.entries[tp].position for tp in positions}
+
+    def _moved(self, after: Callable[[State], State]) -> State:
+        """The next entry, whatever the newest one is."""
+        for _ in range(_TRIES):
+            state = self._ledger.newest()
+            self._ledger.finish(state)
+            with contextlib.suppress(Taken):
+                state = after(state)
+                self._ledger.append(state)
+                return state
+        raise self._busy()
+
+    def _busy(self) -> TransientError:
+        return TransientError(f"{self._where}: other writers move the positions all the time")
+
+    # Staging
+
+    def stager(self, label: str) -> Stager:
+        return _FilesStager(self, self._writer(self._ledger.sequence()))
+
+    def _writer(self, sequence: int) -> FileWriter:
+        staging = self._ledger.staging
+        return FileWriter(self._store, staging, sequence, self._naming, self._format)
+
+    def renew(self, topic: str) -> None:
+        """Look for fields that others have found: a worker process goes from trigger to trigger."""
+        self._schemas.renew(topic)
+
+    def arranged(self, records: Records) -> tuple[pa.Table, Rows]:
+        """Records as rows of their topic's files, and where they belong.
+
+        Raises:
+            RowsRejected: records that do not fit.
+        """
+        columns = self._fields(records)
+        provenance = self._connector.provenance_columns
+        rows = made.inserts(self._config, provenance, records, columns).table
+        source = records.rows
+        where = Rows(
+            records.topic,
+            folder_of(records.topic),
+            source.column(PARTITION),
+            source.column(OFFSET),
+            self._folders.by(records),
+            self._folders.folder,
+            self._clock.times(records) if self._naming.longest else None,
+        )
+        return rows, where
+
+    def discard(self, staged: Staged) -> None:
+        delete(self._store, [f.staged for f in staged.files])
+
+    # Committing
+
+    def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
+        for _ in range(_TRIES):
+            state = self._ledger.newest()
+            self._ledger.finish(state)
+            if state.judge(advances) is Outcome.REPLAYED:
+                return Outcome.REPLAYED
+            hit("sink.after_positions")
+            files = [*staged.files, *self._letters(staged.dead_letters, state)]
+            self._check(state, files)
+            hit("sink.before_commit")
+            try:
+                state = state.after(advances, files)
+                self._ledger.append(state)
+            except Taken:
+                continue
+            hit("sink.after_commit")
+            self._ledger.finish(state)
+            return Outcome.APPLIED
+        raise self._busy()
+
+    def advance(self, advances: Sequence[Advance]) -> Outcome:
+        return self.commit_staged(advances, Staged(()))
+
+    def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
+        state = self._ledger.newest()
+        self._ledger.finish(state)
+        if guard and state.judge(guard) is Outcome.REPLAYED:
+            return Outcome.REPLAYED
+        hit("sink.after_positions")
+        files = [*staged.files, *self._letters(staged.dead_letters, state)]
+        hit("sink.before_commit")
+        gone = self._ledger.land(files)
+        if gone:
+            raise TargetChanged(f"{self._where}: the staged file {gone[0].staged} is gone")
+        hit("sink.after_commit")
+        return Outcome.APPLIED
+
+    def _letters(self, letters: Sequence[DeadLetter], state: State) -> list[Landing]:
+        """Files of dead letters, hidden like the others."""
+        folder = self._connector.dead_letter_table
+        if not letters or not folder:
+            return []
+        rows = letter_rows.rows(self._connector.name, letters)
+        writer = self._writer(state.sequence)
+        by_partition = ByPartition()
+        for topic in sorted({x.topic for x in letters}):
+            mine = rows.filter(pa.compute.equal(rows.column("topic"), topic))
+            where = Rows(
+                topic,
+                f"{folder_of(folder)}/topic={folder_of(topic)}",
+                mine.column("partition"),
+                mine.column("offset"),
+                {},
+                by_partition.folder,
+            )
+            writer.write(mine, where)
+        return writer.finish()
+
+    def _check(self, state: State, files: Sequence[Landing]) -> None:
+        """Files can be committed by the entry after the one they were begun at, and by no other:
+        by then they may have been cleaned away.
+
+        Raises:
+            TargetChanged: the ledger has gone on meanwhile.
+        """
+        if any(begun_at(f.staged) != state.sequence for f in files):
+            raise TargetChanged(
+                f"{self._where}: the ledger has gone on to entry {state.sequence} since the files "
+                "were written; they are written again"
+            )
+
+    # For the audit and by hand
+
+    def snapshot(self, topics: Collection[str]) -> Snapshot:
+        return snapshot.take(self._connector, self._store, self._ledger, self._format.name, topics)
+
+    def claim(self) -> None:
+        """Nothing to hold on to: there are no locks. Whoever moves positions by hand while the
+        connector runs fences it."""
+
+    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+        self._moved(State.forgotten if positions is None else lambda s: s.set(positions))
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class _FilesStager(Stager):
+    """The files of one task."""
+
+    def __init__(self, sink: FilesSink, writer: FileWriter) -> None:
+        self._sink = sink
+        self._writer = writer
+        self._renewed: set[str] = set()
+
+    def add(self, commit: Commit) -> None:
+        given = [r for r in commit.records if r.rows.num_rows]
+        for topic in {r.topic for r in given} - self._renewed:
+            self._sink.renew(topic)
+            self._renewed.add(topic)
+        for rows, where in [self._sink.arranged(r) for r in given]:
+            self._writer.write(rows, where)
+
+    def finish(self) -> Sequence[Any]:
+        return self._writer.finish()
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+
+def _check(connector: ConnectorConfig, config: FilesConfig) -> None:
+    """Raises ConfigError if keys of the connector and of the sink do not go together."""
+    chosen = (config.format, config.format_class, config.format_output)
+    if connector.connector_class not in CLASSES[:2] and not any(chosen):
+        raise ConfigError(
+            f"connector {connector.name}: format.class is required with connector.class="
+            f"{connector.connector_class}, or format: parquet, json, csv or avro"
+        )
+    _check_letters(connector, connector.topics)
+    shared = set(connector.provenance_columns.values()) & set(config.exclude)
+    if shared:
+        raise ConfigError(
+            f"connector {connector.name}: field.exclude.list={','.join(config.exclude)} leaves out "
+            f"{min(shared)}, which provenance=true writes"
+        )
+    if config.extractor == "recordfield" and not re.search(r"\S", config.timestamp_field):
+        raise ConfigError(
+            f"connector {connector.name}: timestamp.extractor=RecordField needs timestamp.field"
+        )
+
+
+def _check_letters(connector: ConnectorConfig, topics: Collection[str]) -> None:
+    """Raises ConfigError if dead letters would stand among a topic's files."""
+    folder = connector.dead_letter_table
+    if folder in topics:
+        raise ConfigError(
+            f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder of "
+            f"topic {folder} too: dead letters need one of their own"
+        )

@@ -1,0 +1,145 @@
+"""What an audit needs of the files: those that one entry of the ledger stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow import csv, fs, json
+
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError, ServiceError, TransientError
+from semel.records import OFFSET, PARTITION, TOPIC
+from semel.sinks.base import Snapshot
+from semel.sinks.files.ledger import Ledger, folder_of
+from semel.sinks.files.store import Store
+from semel.sinks.letters import PLACES, places_of
+from semel.sinks.rows import places
+
+_TRIES = 20
+_BLOCK = 64 * 1024 * 1024
+"""A line may be that long."""
+_CODECS = {"gz": "gzip", "zst": "zstd"}
+_PLACE = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+
+
+def take(
+    connector: ConnectorConfig, store: Store, ledger: Ledger, kind: str, topics: Collection[str]
+) -> Snapshot:
+    """Read ledger and results. A run may go on meanwhile: what it adds is left out."""
+    folders = {t: folder_of(t) for t in topics}
+    dead_folder = folder_of(connector.dead_letter_table) if connector.dead_letter_table else ""
+    for _ in range(_TRIES):
+        state = ledger.newest()
+        ledger.finish(state)
+        listed = {f: visible(store, f) for f in [*folders.values(), dead_folder] if f}
+        newer = ledger.since(state.sequence)
+        if newer is not None:
+            break
+    else:
+        raise TransientError(f"{store.where}: the ledger goes on faster than files are listed")
+    listed = {f: [n for n in names if n not in newer] for f, names in listed.items()}
+    reader = Reader(store, kind)
+    records: dict[str, pa.Table] = {}
+    rows: dict[str, int] = {}
+    untraced: dict[str, int] = {}
+    targets = {t: f"{store.where}/{f}" for t, f in folders.items()}
+    provenance = connector.provenance_columns
+    for topic, folder in folders.items():
+        names = listed[folder]
+        untraced[targets[topic]] = 0
+        if not provenance:
+            rows[targets[topic]] = reader.count(names)
+            continue
+        wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
+        found = reader.columns(names, dict(zip(wanted, _PLACE.types, strict=True)))
+        if found.num_rows and found.column(0).null_count == found.num_rows:
+            raise ConfigError(
+                f"connector {connector.name}: the files in {targets[topic]} have no column "
+                f"{wanted[0]}, which provenance=true asks for: was that set after they were "
+                "written? Audit by counts with provenance=false"
+            )
+        rows[targets[topic]] = found.num_rows
+        records[topic] = places(found, topic)
+        untraced[targets[topic]] = found.column(0).null_count
+    dead = {}
+    if dead_folder:
+        kinds = {n: _PLACE.field(n).type if n in _PLACE.names else pa.string() for n in PLACES}
+        dead = places_of(connector.name, reader.columns(listed[dead_folder], kinds))
+    entries = [e for _, e in sorted(state.entries.items())]
+    return Snapshot(entries, state.holes, records, rows, untraced, targets, dead)
+
+
+def visible(store: Store, folder: str) -> list[str]:
+    """The files that a reader of the folder sees."""
+    found = store.below(folder)
+    return [n for n in found if not any(p[0] in "._" for p in n.split("/") if p)]
+
+
+class Reader:
+    """Reads some columns of files."""
+
+    def __init__(self, store: Store, kind: str) -> None:
+        self._store = store
+        self._kind = kind
+
+    def count(self, names: Sequence[str]) -> int:
+        if self._kind == "parquet" and names:
+            return int(self._dataset(names, None).count_rows())
+        return int(self.columns(names, {"__semel_none": pa.string()}).num_rows)
+
+    def columns(self, names: Sequence[str], kinds: Mapping[str, pa.DataType]) -> pa.Table:
+        """Null where a file has no such column."""
+        schema = pa.schema(list(kinds.items()))
+        if not names:
+            return schema.empty_table()
+        try:
+            if self._kind == "parquet":
+                return self._dataset(names, schema).to_table()
+            return pa.concat_tables([self._text(name, schema) for name in names])
+        except pa.ArrowInvalid as error:
+            raise ServiceError(f"{self._store.where}: {error}") from None
+
+    def _dataset(self, names: Sequence[str], schema: pa.Schema | None) -> Any:
+        filesystem = fs.PyFileSystem(fs.FSSpecHandler(self._store.filesystem))
+        paths = [self._store.path(n) for n in names]
+        return ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
+
+    def _text(self, name: str, schema: pa.Schema) -> pa.Table:
+        with self._store.filesystem.open(self._store.path(name), "rb") as stream:
+            if self._kind == "avro":
+                return _avro(stream, schema)
+            codec = _CODECS.get(name.rpartition(".")[2])
+            plain = pa.CompressedInputStream(stream, codec) if codec else stream
+            return _json(plain, schema) if self._kind == "json" else _csv(plain, schema)
+
+
+def _json(stream: Any, schema: pa.Schema) -> pa.Table:
+    options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    return json.read_json(stream, json.ReadOptions(block_size=_BLOCK), options)
+
+
+def _csv(stream: Any, schema: pa.Schema) -> pa.Table:
+    options = csv.ConvertOptions(
+        include_columns=schema.names,
+        include_missing_columns=True,
+        column_types=schema,
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    return csv.read_csv(
+        stream,
+        csv.ReadOptions(block_size=_BLOCK),
+        csv.ParseOptions(newlines_in_values=True),
+        options,
+    )
+
+
+def _avro(stream: Any, schema: pa.Schema) -> pa.Table:
+    import fastavro
+
+    read: Iterator[Any] = iter(fastavro.reader(stream))
+    found = [{n: r.get(n) for n in schema.names} for r in read]
+    return pa.Table.from_pylist(found, schema=schema)

@@ -1,0 +1,293 @@
+"""Where the files are: a local directory, or a store that fsspec knows.
+
+Three things are asked of a store. A file that is being written is seen by nobody who does not know
+its name. An entry of the ledger can be created exclusively, whole or not at all. And a complete
+file can be given its final name at once: by renaming it, or by a copy that the store makes itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fsspec
+from fsspec.core import split_protocol
+
+from semel.errors import ConfigError, ServiceError, TransientError
+
+log = logging.getLogger(__name__)
+
+_LOCAL = ("file", "local")
+_EXCLUSIVE = frozenset({*_LOCAL, "memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
+"""Stores whose fsspec driver creates a file only where there is none, in one step:
+``If-None-Match`` on S3 and Azure, ``ifGenerationMatch=0`` on GCS."""
+
+_WHY_NOT = {
+    "hdfs": "libhdfs offers no exclusive creation, and Arrow's rename replaces what is there",
+    "webhdfs": "its driver looks first and writes then, and another writer fits in between",
+}
+_RENAMING = ("hdfs", "webhdfs")
+"""Stores with folders, where a file is renamed at once."""
+
+_FOREIGN = ("botocore", "aiobotocore", "aiohttp", "azure", "google", "gcsfs", "requests")
+"""Packages whose errors are the store's."""
+
+
+def protocol_of(where: str) -> str:
+    return str(split_protocol(where)[0] or "file")
+
+
+def cannot_create_exclusively(where: str) -> str | None:
+    """Why a store cannot hold a ledger that fences, if so. Reaches no store."""
+    protocol = protocol_of(where)
+    if protocol in _EXCLUSIVE:
+        return None
+    why = _WHY_NOT.get(protocol, "its driver does not promise exclusive creation")
+    return f"{protocol}:// cannot create a file exclusively: {why}"
+
+
+def open_store(where: str, options: Mapping[str, Any]) -> Store:
+    """The store of a URL or directory.
+
+    Raises:
+        ConfigError: nothing is installed that knows it.
+    """
+    protocol = protocol_of(where)
+    if protocol in _LOCAL:
+        return LocalStore(where)
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as missing:
+        raise ConfigError(f"path={where}: {missing}") from None
+    except ValueError:
+        raise ConfigError(
+            f"path={where}: {protocol}:// is no store that fsspec knows; such as s3://, gs://, "
+            "abfs://, hdfs:// or a directory"
+        ) from None
+    return Store(where, options)
+
+
+class Store:
+    """A store that fsspec reaches. Names are below its root, with ``/`` between their parts."""
+
+    def __init__(self, where: str, options: Mapping[str, Any]) -> None:
+        self.where = where.rstrip("/")
+        self._renames = protocol_of(where) in _RENAMING
+        self._options = dict(options)
+        self._found: tuple[Any, str] | None = None
+
+    @property
+    def filesystem(self) -> Any:
+        return self._reached()[0]
+
+    def path(self, name: str) -> str:
+        """The full path of a name, as the file system wants it."""
+        root = self._reached()[1]
+        return f"{root}/{name}" if name else root
+
+    def _reached(self) -> tuple[Any, str]:
+        if self._found is None:
+            with self.translated():
+                # What others have written must be seen at once.
+                options = {"use_listings_cache": False, **self._options}
+                filesystem, root = fsspec.url_to_fs(self.where, **options)
+                self._found = filesystem, root.rstrip("/")
+        return self._found
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """The store's errors as semel's, but for files that are there or not."""
+        try:
+            yield
+        except (FileNotFoundError, FileExistsError):
+            raise
+        except PermissionError as error:
+            raise ServiceError(f"{self.where}: access is denied: {_reason(error)}") from None
+        except Exception as error:
+            known = isinstance(error, OSError) or type(error).__module__.startswith(_FOREIGN)
+            if not known:
+                raise
+            raise TransientError(f"{self.where}: {_reason(error)}") from None
+
+    # Looking
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files in a folder, without it."""
+        return self._listed(folder, "file")
+
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders in a folder, without it."""
+        return self._listed(folder, "directory")
+
+    def _listed(self, folder: str, kind: str) -> list[str]:
+        with self.translated():
+            self.filesystem.invalidate_cache()
+            try:
+                found = self.filesystem.ls(self.path(folder), detail=True)
+            except FileNotFoundError:
+                return []
+        wanted = (str(f["name"]).rstrip("/") for f in found if f["type"] == kind)
+        return [f.rpartition("/")[2] for f in wanted]
+
+    def below(self, folder: str) -> list[str]:
+        """The names of all files below a folder, from the root on."""
+        root = f"{self.path('').rstrip('/')}/"
+        with self.translated():
+            self.filesystem.invalidate_cache()
+            try:
+                found = self.filesystem.find(self.path(folder))
+            except FileNotFoundError:
+                return []
+        return [str(f).removeprefix(root) for f in found]
+
+    def exists(self, name: str) -> bool:
+        return self.size(name) is not None
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None if there is none."""
+        with self.translated():
+            self.filesystem.invalidate_cache()
+            try:
+                return int(self.filesystem.info(self.path(name))["size"])
+            except FileNotFoundError:
+                return None
+
+    def read(self, name: str) -> bytes:
+        with self.translated():
+            return bytes(self.filesystem.cat_file(self.path(name)))
+
+    # Writing
+
+    def create(self, name: str, content: bytes) -> None:
+        """Create a file with this content, unless there is one.
+
+        Raises:
+            FileExistsError: there is one; it stays as it is.
+        """
+        with self.translated():
+            self._make_room(name)
+            self.filesystem.pipe_file(self.path(name), content, mode="create")
+
+    def open(self, name: str) -> BinaryIO:
+        """A stream into a new file; it lasts once the stream is closed."""
+        with self.translated():
+            self._make_room(name)
+            stream: BinaryIO = self.filesystem.open(self.path(name), "wb")
+            return stream
+
+    def move(self, source: str, target: str, size: int) -> bool:
+        """Give a file its final name; False if it has gone from where it was.
+
+        Where the store copies, the source goes when the copy is whole: some answer earlier.
+        """
+        with self.translated():
+            try:
+                if self._renames:
+                    self._make_room(target)
+                    self.filesystem.mv(self.path(source), self.path(target))
+                    return True
+                self.filesystem.cp_file(self.path(source), self.path(target))
+            except FileNotFoundError:
+                return False
+        found = self.size(target)
+        if found != size:
+            raise TransientError(
+                f"{self.where}: the copy of {source} to {target} has {found} bytes of {size}"
+            )
+        self.delete([source])
+        return True
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete files, as far as they are there."""
+        for name in names:
+            with self.translated(), contextlib.suppress(FileNotFoundError):
+                self.filesystem.rm_file(self.path(name))
+
+    def _make_room(self, name: str) -> None:
+        if self._renames:
+            self.filesystem.makedirs(self.path(name).rpartition("/")[0], exist_ok=True)
+
+
+class LocalStore(Store):
+    """A directory. What is told to be written is on the disk, not only on its way to it."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where, {})
+
+    def create(self, name: str, content: bytes) -> None:
+        """A hard link is made at once or not at all, and never over another file: a file that was
+        opened exclusively could be left half written, and be in the way for ever."""
+        whole = Path(self.path(f"{name.rpartition('/')[0]}/.{uuid.uuid4().hex}"))
+        target = Path(self.path(name))
+        with self.translated():
+            _make(target.parent)
+            try:
+                with _Lasting(whole) as stream:
+                    stream.write(content)
+                os.link(whole, target)
+                _sync(target.parent)
+            finally:
+                whole.unlink(missing_ok=True)
+
+    def open(self, name: str) -> BinaryIO:
+        path = Path(self.path(name))
+        with self.translated():
+            _make(path.parent)
+            return _Lasting(path)
+
+    def move(self, source: str, target: str, size: int) -> bool:
+        path = Path(self.path(target))
+        with self.translated():
+            _make(path.parent)
+            try:
+                Path(self.path(source)).replace(path)
+            except FileNotFoundError:
+                return False
+            _sync(path.parent)
+        return True
+
+
+class _Lasting(io.BufferedWriter):
+    """A file that is on the disk when it is closed, its name too."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = path.parent
+        super().__init__(io.FileIO(path, "wb"))
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                self.flush()
+                os.fsync(self.fileno())
+                _sync(self._folder)
+            finally:
+                super().close()
+
+
+def _make(folder: Path) -> None:
+    """Make a folder that is there after a power failure, too."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        _sync(each.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__

@@ -1,0 +1,172 @@
+"""Files that a task writes: hidden until a commit gives them the names that are known by then."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from semel.errors import SemelError
+from semel.failpoints import hit
+from semel.sinks.files.formats import Format
+from semel.sinks.files.ledger import Landing, folder_of, staged_name
+from semel.sinks.files.store import Store
+from semel.sinks.parquet import OpenFile, RollingWriter, split
+
+log = logging.getLogger(__name__)
+
+_PARTITION, _OFFSET, _TIME = "__semel_partition", "__semel_offset", "__semel_time"
+_OWN = (_PARTITION, _OFFSET, _TIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How files are named and when they end; ``longest`` is in milliseconds, and 0 is no limit."""
+
+    delimiter: str
+    digits: int
+    most: int
+    longest: int
+    target: int
+
+    def name(self, topic: str, partition: int, first: int, last: int, extension: str) -> str:
+        """The name of a file, told by the offsets of its first and last record."""
+        offsets = f"{first:0{self.digits}}-{last + 1:0{self.digits}}"
+        return f"{self.delimiter.join([folder_of(topic), str(partition), offsets])}{extension}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What all records of a file have in common."""
+
+    folder: str
+    topic: str
+    partition: int
+
+
+@dataclass(slots=True)
+class _Span:
+    """Which records an open file holds."""
+
+    first: int
+    last: int
+    rows: int
+    since: int
+
+
+class FileWriter(RollingWriter[Place, Landing, OpenFile]):
+    """Writes the files of one task, or of a commit's dead letters.
+
+    ``sequence`` is the newest entry of the ledger: the files can be committed by the next one.
+    """
+
+    def __init__(
+        self, store: Store, staging: str, sequence: int, naming: Naming, kind: Format
+    ) -> None:
+        super().__init__(naming.target)
+        self._store = store
+        self._staging = staging
+        self._sequence = sequence
+        self._naming = naming
+        self._kind = kind
+        self._spans: dict[Place, _Span] = {}
+
+    def write(self, rows: pa.Table, where: Rows) -> None:
+        """Add rows."""
+        self._write(self._parts(rows, where))
+
+    def _parts(self, rows: pa.Table, where: Rows) -> Iterator[tuple[Place, pa.Table]]:
+        """Rows by their place, and cut where a file ends."""
+        marked = rows.append_column(_PARTITION, where.partitions)
+        marked = marked.append_column(_OFFSET, where.offsets)
+        if where.times is not None:
+            marked = marked.append_column(_TIME, where.times.cast(pa.int64()))
+        by = pa.table({**where.by, _PARTITION: where.partitions})
+        for (*values, partition), part in split(marked, by):
+            below = where.folder(partition, values)
+            folder = "/".join(p for p in (where.root, below) if p)
+            yield from self._cut(Place(folder, where.topic, partition), part)
+
+    def _cut(self, place: Place, part: pa.Table) -> Iterator[tuple[Place, pa.Table]]:
+        offsets = part.column(_OFFSET).to_numpy()
+        times = part.column(_TIME).to_numpy() if _TIME in part.column_names else None
+        rows = part.drop_columns([n for n in _OWN if n in part.column_names])
+        if place in self._open and self._open[place].schema != rows.schema:
+            self._close(place)  # the topic has got more fields
+        start = 0
+        while start < len(offsets):
+            end = self._end(place, start, len(offsets), times)
+            if end == start:
+                self._close(place)
+                continue
+            chosen = offsets[start:end]
+            low, high = int(chosen.min()), int(chosen.max())
+            span = self._spans.get(place)
+            if span is None:
+                since = int(times[start]) if times is not None else 0
+                self._spans[place] = _Span(low, high, end - start, since)
+            else:
+                span.first, span.last = min(span.first, low), max(span.last, high)
+                span.rows += end - start
+            yield place, rows.slice(start, end - start)
+            hit("files.mid_file")
+            start = end
+
+    def _end(self, place: Place, start: int, end: int, times: Any) -> int:
+        """Where the rows end that the place's file still takes."""
+        span = self._spans.get(place)
+        if self._naming.most:
+            end = min(end, start + self._naming.most - (span.rows if span else 0))
+        if times is not None and end > start:
+            since = span.since if span else int(times[start])
+            late = np.flatnonzero(times[start:end] >= since + self._naming.longest)
+            end = start + int(late[0]) if len(late) else end
+        return end
+
+    def _new(self, values: Place, schema: pa.Schema) -> OpenFile:
+        path = f"{self._staging}/{staged_name(self._sequence, uuid.uuid4().hex)}"
+        return self._kind.open(path, self._store.open(path), schema)
+
+    def _described(self, values: Place, file: OpenFile) -> Landing:
+        span = self._spans.pop(values)
+        naming, extension = self._naming, self._kind.extension
+        name = naming.name(values.topic, values.partition, span.first, span.last, extension)
+        target = f"{values.folder}/{name}"
+        return Landing(file.path, target, span.rows, self._store.size(file.path) or 0)
+
+    def _delete(self, paths: list[str]) -> None:
+        delete(self._store, paths)
+
+    def _path(self, done: Landing) -> str:
+        return done.staged
+
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return self._store.translated()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where rows belong, a value for each: ``by`` are the columns that ``folder`` is told by."""
+
+    topic: str
+    root: str
+    partitions: pa.ChunkedArray
+    offsets: pa.ChunkedArray
+    by: Mapping[str, pa.ChunkedArray]
+    folder: Any
+    times: pa.ChunkedArray | None = None
+
+
+def delete(store: Store, paths: list[str]) -> None:
+    """Delete staged files; what cannot be deleted is left to the next start."""
+    for path in paths:
+        try:
+            store.delete([path])
+        except SemelError as error:
+            log.info("staged file %s stays: %s", path, error)

@@ -1,0 +1,462 @@
+"""The bounded direct engine on files: nothing lost, nothing twice, whatever dies when."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fastavro
+import fsspec
+import psutil
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from semel import failpoints
+from semel.audit import AuditReport, audit
+from semel.embedded import Kafka
+from semel.engine import triggers
+from semel.errors import BadRecord, Fenced, OffsetOutOfRange, ServiceError
+from semel.ledger import OffsetRange, TopicPartition
+from semel.run import plan
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Config, Start
+from tests.engine.harness import (
+    PATIENCE,
+    InlineSpark,
+    LocalSpark,
+    assert_promise_kept,
+    caught_up,
+    drive,
+    driving,
+    name,
+    positions,
+    records,
+    wait_until,
+)
+from tests.s3 import Bucket, server
+
+pytestmark = pytest.mark.integration
+
+Files = Callable[..., Config]
+
+COUNT = 300
+DELIVERIES = {
+    "at-most-once": {"delivery": "at-most-once"},
+    "at-least-once": {"delivery": "at-least-once"},
+    "transactional": {"delivery": "exactly-once", "delivery.mechanism": "transactional"},
+}
+IN_TASKS = ("task.after_poll", "task.after_convert", "files.mid_file")
+LOSES = {"deliver.between", "files.between_renames"}
+PLACES = [p for p in (*failpoints.PLACES, *failpoints.OF_FILES) if p != "deliver.between"]
+IN_BETWEEN = ["deliver.between", "sink.before_commit", "sink.after_commit", "files.between_renames"]
+KILLED = [
+    *(("transactional", p) for p in PLACES),
+    *((d, p) for d in ("at-least-once", "at-most-once") for p in IN_BETWEEN),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triggers of few records are spread over the tasks too."""
+    monkeypatch.setattr(triggers, "_SHARE", 10)
+
+
+@pytest.fixture
+def files(kafka: Kafka, tmp_path: Path) -> Files:
+    """A connector from the session's Kafka to files below the test's directory."""
+
+    def make(topics: str | None, keys: dict[str, Any] | None = None) -> Config:
+        config = {
+            "name": name(),
+            "connector.class": "files",
+            "topics": topics,
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "path": str(tmp_path / "files"),
+            "provenance": "true",
+            "value.converter.schemas.enable": "false",
+            "retry.backoff.ms": "100",
+            "processingTime": "0 seconds",
+            "maxOffsetsPerTrigger": "120",
+            "flush.size": "20",
+            "tasks.max": "2",
+            **(keys or {}),
+        }
+        return {k: v for k, v in config.items() if v is not None}
+
+    return make
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    """An object store in this process: no folders, no renaming."""
+    where = f"memory://bucket-{uuid.uuid4().hex}"
+    yield where
+    filesystem, root = fsspec.url_to_fs(where)
+    filesystem.rm(root, recursive=True)
+
+
+def visible(config: Config, topic: str) -> list[Path]:
+    return sorted(Path(config["path"], topic).rglob("*.parquet"))
+
+
+def ids(config: Config) -> list[int]:
+    """Straight from the files, by a reader that knows nothing of semel."""
+    found: list[int] = []
+    for topic in config["topics"].split(","):
+        for file in visible(config, topic):
+            found += pq.read_table(file, partitioning=None).column("id").to_pylist()
+    return sorted(found)
+
+
+def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> AuditReport:
+    """Told twice: by the audit, and straight from the files."""
+    assert ids(config) == sorted(expected)
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+    assert report.exact
+    return report
+
+
+@pytest.mark.cell(sink="files", mode="bounded", delivery="delivery")
+@pytest.mark.parametrize(("delivery", "place"), KILLED)
+def test_killed_at(
+    delivery: str, place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = files(source, DELIVERIES[delivery])
+    failpoints.arm(points, place, "kill-worker", skip=2)
+    if place in IN_TASKS:
+        caught_up(config, spark=LocalSpark(points))
+    else:
+        assert drive(config, points) == -9
+        caught_up(config)
+    shows = delivery == "at-most-once" and place in LOSES
+    assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
+
+
+def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
+    topic: MakeTopic, produce: Produce, files: Files, points: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = files(source)
+    monkeypatch.setattr(failpoints, "_directory", str(points))
+    in_driver = [p for p in failpoints.PLACES if p.startswith("sink.")]
+    in_driver.append("files.between_renames")
+    for place in in_driver:
+        failpoints.arm(points, place, "raise")
+    failpoints.arm(points, "files.mid_file", "raise")
+    progress = caught_up(config, spark=LocalSpark(points))
+    assert len((points / "fired.log").read_text().splitlines()) == len(in_driver) + 1
+    assert progress.rows == COUNT
+    assert_nothing_lost_nothing_twice(config, range(COUNT))
+
+
+def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
+    topic: MakeTopic, produce: Produce, files: Files, start: Start
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(1000))
+    config = files(source, {"maxOffsetsPerTrigger": "100"})
+    both = [start(config, until_caught_up=True) for _ in range(2)]
+    fenced = 0
+    for running in both:
+        try:
+            running.wait()
+        except Fenced as error:
+            fenced += 1
+            assert "the ledger stands at" in str(error)
+    assert fenced < 2
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(1000))
+
+
+@pytest.mark.parametrize(
+    "place", ["sink.after_positions", "sink.before_commit", "sink.after_commit"]
+)
+def test_a_driver_that_was_frozen_in_a_commit_changes_nothing_when_it_wakes_up(
+    place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
+) -> None:
+    """Before its entry it is fenced; after it, the other one has finished its commit for it."""
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = files(source)
+    failpoints.arm(points, place, "freeze", skip=1)
+    zombie = driving(config, points)
+    assert zombie.pid is not None
+    wait_until((points / f"frozen.{zombie.pid}").exists)
+    caught_up(config)
+    before = visible(config, source)
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may end while it is being woken up
+        failpoints.thaw(points, zombie.pid)
+    zombie.join(PATIENCE)
+    assert zombie.exitcode == (0 if place == "sink.after_commit" else Fenced.exit_code)
+    assert visible(config, source) == before
+    assert_nothing_lost_nothing_twice(config, range(COUNT))
+
+
+def test_no_reader_ever_sees_a_file_that_is_not_whole(
+    topic: MakeTopic, produce: Produce, files: Files, start: Start
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(1000))
+    config = files(source)
+    running = start(config, until_caught_up=True)
+    seen: set[Path] = set()
+    while running.alive:
+        for file in set(Path(config["path"]).rglob("*.parquet")) - seen:
+            assert pq.read_table(file, partitioning=None).num_rows
+            seen.add(file)
+        time.sleep(0.01)
+    running.wait()
+    assert seen
+    assert_nothing_lost_nothing_twice(config, range(1000))
+    shown = [p.name for p in Path(config["path"], source).rglob("*") if p.is_file()]
+    assert all(n.startswith(f"{source}+") and n.endswith(".parquet") for n in shown)
+
+
+def test_a_replay_may_cut_the_records_into_other_files(
+    topic: MakeTopic, produce: Produce, files: Files, points: Path
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(200))
+    config = files(source)
+    for place in ("sink.before_commit", "sink.after_commit"):
+        failpoints.arm(points, place, "kill-worker", skip=1)
+        assert drive(config, points) == -9
+        produce(source, records(50, start=200 if place == "sink.before_commit" else 250))
+        config = {**config, "maxOffsetsPerTrigger": "33", "flush.size": "7"}
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(300))
+
+
+def test_a_disk_that_fills_up_is_tried_again_and_then_named(
+    topic: MakeTopic, produce: Produce, files: Files
+) -> None:
+    source = topic()
+    produce(source, records(100))
+    config = files(source, {"max.retries": "1", "flush.size": "0"})
+    caught_up(config, spark=InlineSpark())
+    produce(source, records(100, start=100))
+    before = visible(config, source)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, limits[1]))
+    try:
+        with pytest.raises(ServiceError, match=r"gave up after 1 retries.*File too large"):
+            caught_up(config, spark=InlineSpark())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert visible(config, source) == before
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(200))
+
+
+def test_the_disk_is_full_when_the_entry_is_to_be_written(
+    topic: MakeTopic, produce: Produce, files: Files, points: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = topic()
+    produce(source, records(100))
+    config = files(source, {"max.retries": "20"})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    failed = []
+
+    from semel.sinks.files import sink
+
+    def fill(place: str) -> None:
+        if place == "sink.before_commit":
+            failed.append(place)
+            soft = 10 if len(failed) < 4 else limits[0]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, limits[1]))
+
+    monkeypatch.setattr(sink, "hit", fill)
+    try:
+        caught_up(config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(failed) >= 4
+    assert_nothing_lost_nothing_twice(config, range(100))
+
+
+def test_an_object_store_that_copies_instead_of_renaming(
+    topic: MakeTopic,
+    produce: Produce,
+    files: Files,
+    bucket: str,
+    points: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = files(source, {"path": bucket})
+    monkeypatch.setattr(failpoints, "_directory", str(points))
+    for place in (*failpoints.PLACES, *failpoints.OF_FILES):
+        if place.startswith(("sink.", "files.")):
+            failpoints.arm(points, place, "raise", skip=1)
+    caught_up(config, spark=InlineSpark())
+    assert len((points / "fired.log").read_text().splitlines()) == 5
+    filesystem, root = fsspec.url_to_fs(bucket)
+    paths = [f for f in filesystem.find(f"{root}/{source}") if f.endswith(".parquet")]
+    found = [i for p in paths for i in ds.dataset(p, filesystem=filesystem).to_table()["id"]]
+    assert sorted(i.as_py() for i in found) == list(range(COUNT))
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.exact) == (0, 0, True)
+
+
+@pytest.mark.parametrize("place", ["sink.before_commit", "files.between_renames"])
+def test_killed_while_it_writes_to_s3(
+    place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    with server() as endpoint:
+        bucket = Bucket(endpoint)
+        config = files(source, {**bucket.options, "path": bucket.where, "flush.size": "30"})
+        failpoints.arm(points, place, "kill-worker", skip=2)
+        assert drive(config, points) == -9
+        caught_up(config, spark=InlineSpark())
+        assert bucket.ids() == list(range(COUNT))
+        report = audit(config)
+    assert (report.lost, report.duplicated, report.exact) == (0, 0, True)
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "avro"])
+def test_other_formats_are_exactly_once_too(
+    kind: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = files(source, {"format": kind, "partitioner.class": "none"})
+    failpoints.arm(points, "files.between_renames", "kill-worker", skip=2)
+    assert drive(config, points) == -9
+    caught_up(config)
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.exact) == (0, 0, True)
+    pattern = f"{config['path']}/{source}/*.{kind}"
+    if kind == "avro":
+        found = []
+        for file in Path(config["path"], source).iterdir():
+            with file.open("rb") as stream:
+                found += [r["id"] for r in fastavro.reader(stream)]  # type: ignore[index,call-overload]
+    else:
+        with duckdb.connect() as connection:
+            query = f"SELECT id FROM read_{kind}('{pattern}', union_by_name=true)"
+            found = [row[0] for row in connection.execute(query).fetchall()]
+    assert sorted(found) == list(range(COUNT))
+
+
+def test_a_bad_record_ends_the_connector_after_everything_before_it(
+    topic: MakeTopic, produce: Produce, files: Files
+) -> None:
+    source = topic()
+    produce(source, [*records(95), b"{not JSON", *records(50, start=95)])
+    config = files(source)
+    with pytest.raises(BadRecord, match=rf"{source}-0 offset 95 failed in VALUE_CONVERTER"):
+        caught_up(config)
+    assert positions(config) == {TopicPartition(source, 0): 95}
+    assert ids(config) == list(range(95))
+
+
+@pytest.mark.parametrize("place", ["sink.before_commit", "sink.after_commit"])
+def test_dead_letters_are_in_the_same_commit(
+    place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
+) -> None:
+    source = topic(partitions=2)
+    values = [v for i in range(0, COUNT, 10) for v in (*records(10, start=i), b"{bad %d" % i)]
+    produce(source, values)
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    config = files(source, keys)
+    failpoints.arm(points, place, "kill-driver", skip=1)
+    assert drive(config, points) == -9
+    caught_up(config)
+    report = assert_nothing_lost_nothing_twice(config, range(COUNT))
+    assert sum(p.failed for p in report.partitions) == COUNT // 10
+    letters = ds.dataset(f"{config['path']}/dead", partitioning=None).to_table()
+    assert sorted(letters.column("value").to_pylist()) == sorted(
+        b"{bad %d" % i for i in range(0, COUNT, 10)
+    )
+
+
+def test_a_value_that_does_not_fit_is_a_bad_record(
+    topic: MakeTopic, produce: Produce, files: Files
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    config = files(source, keys)
+    caught_up(config)
+    produce(source, [b'{"id": "eleven", "text": "x"}', *records(5, start=10)])
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(15))
+    letters = ds.dataset(f"{config['path']}/dead", partitioning=None).to_table()
+    (letter,) = letters.to_pylist()
+    assert letter["offset"] == 10
+    assert "cannot" in letter["message"] or "eleven" in letter["message"]
+
+
+def test_fields_that_appear_are_in_the_files_that_follow(
+    topic: MakeTopic, produce: Produce, files: Files
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(50))
+    config = files(source)
+    caught_up(config)
+    produce(source, [json.dumps({"id": i, "more": i / 2}).encode() for i in range(50, 200)])
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(200))
+    query = (
+        f"SELECT id, more FROM read_parquet('{config['path']}/{source}/**/*.parquet', "
+        "union_by_name=true) ORDER BY id"
+    )
+    with duckdb.connect() as connection:
+        found = connection.execute(query).fetchall()
+    assert found == [(i, i / 2 if i >= 50 else None) for i in range(200)]
+
+
+def test_tombstones_are_left_out_and_counted(
+    topic: MakeTopic, produce: Produce, files: Files
+) -> None:
+    source = topic()
+    produce(source, [*records(10), None, *records(10, start=10)], [b"k"] * 21)
+    config = files(source)
+    caught_up(config)
+    report = assert_nothing_lost_nothing_twice(config, range(20))
+    assert sum(p.filtered for p in report.partitions) == 1
+    counted = audit({**config, "provenance": "false"})
+    assert (counted.lost, counted.duplicated, counted.exact) == (0, 0, False)
+
+
+def test_records_that_retention_removed_are_a_hole_or_an_error(
+    topic: MakeTopic, produce: Produce, files: Files, kafka: Kafka
+) -> None:
+    source = topic()
+    produce(source, records(50))
+    config = files(source)
+    caught_up(config)
+    produce(source, records(50, start=50))
+    kafka.delete_records(source, {0: 70})
+    with pytest.raises(OffsetOutOfRange, match="20 records lost"):
+        caught_up(config)
+    caught_up({**config, "offset.out.of.range": "earliest"})
+    assert ids(config) == [*range(50), *range(70, 100)]
+    snapshot = plan(config).sink.snapshot([source])
+    assert list(snapshot.holes) == [OffsetRange(source, 0, 50, 70)]
+
+
+def test_folders_by_the_records_time(topic: MakeTopic, produce: Produce, files: Files) -> None:
+    source = topic(partitions=2)
+    produce(source, records(100))
+    keys = {"partitioner.class": "hourly", "timestamp.extractor": "Record"}
+    config = files(source, keys)
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(100))
+    parts = {p.parent.relative_to(Path(config["path"], source)) for p in visible(config, source)}
+    assert all(len(p.parts) == 4 and p.parts[3].startswith("hour=") for p in parts)

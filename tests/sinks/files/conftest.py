@@ -1,0 +1,108 @@
+"""A directory (or a store in memory) of files, and sinks that write into it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fsspec
+import pytest
+
+from semel.config import ConnectorConfig, read
+from semel.ledger import TopicPartition
+from semel.records import Commit, Records, Rejected, RowsRejected
+from semel.sinks.files.ledger import State
+from semel.sinks.files.sink import FilesSink
+
+FIRST = TopicPartition("t", 0)
+
+
+class Folder:
+    """One place that sinks write to."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def config(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> dict[str, str]:
+        return {
+            "name": name,
+            "connector.class": "files",
+            "bootstrap.servers": "nowhere:9092",
+            "topics": "t",
+            "path": self.where,
+            **{k: str(v) for k, v in (keys or {}).items() if v is not None},
+        }
+
+    def made(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> FilesSink:
+        """A sink that has reached nothing yet."""
+        raw = self.config(name, keys)
+        return FilesSink(read(ConnectorConfig, raw), raw)
+
+    def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> FilesSink:
+        """A sink that has entered its first position."""
+        made = self.made(name, keys)
+        made.prepare(["t"])
+        made.start({FIRST: 0})
+        return made
+
+    def state(self, name: str = "c") -> State:
+        return self.made(name)._ledger.newest()
+
+    def all(self) -> list[str]:
+        """Every file there is, hidden ones too."""
+        filesystem, root = fsspec.url_to_fs(self.where)
+        filesystem.invalidate_cache()
+        root = root.rstrip("/")
+        found: list[str] = filesystem.find(root) if filesystem.exists(root) else []
+        return sorted(str(f).removeprefix(f"{root}/") for f in found)
+
+    def files(self) -> list[str]:
+        """What a reader sees."""
+        return [f for f in self.all() if not any(p.startswith(("_", ".")) for p in f.split("/"))]
+
+    def staged(self) -> list[str]:
+        return [f for f in self.all() if "/staged/" in f]
+
+    def read(self, pattern: str = "t/**/*.parquet") -> list[dict[str, Any]]:
+        """Rows, by a reader that knows nothing of semel."""
+        reader = {"parquet": "read_parquet", "json": "read_json", "csv": "read_csv"}[
+            next(k for k in ("parquet", "json", "csv") if f".{k}" in pattern)
+        ]
+        query = f"SELECT * FROM {reader}('{self.where}/{pattern}', union_by_name=true)"
+        with duckdb.connect() as connection:
+            table = connection.sql(query).to_arrow_table()
+        return sorted(table.to_pylist(), key=lambda r: r.get("id") or 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(str(tmp_path / "files"))
+
+
+@pytest.fixture
+def bucket() -> Iterator[Folder]:
+    """An object store: no folders, no renaming."""
+    where = f"memory://bucket-{uuid.uuid4().hex}"
+    yield Folder(where)
+    filesystem, root = fsspec.url_to_fs(where)
+    if filesystem.exists(root):
+        filesystem.rm(root, recursive=True)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest) -> Folder:
+    """Each of both."""
+    found: Folder = request.getfixturevalue(request.param)
+    return found
+
+
+def refused(sink: FilesSink, records: Records) -> dict[int, Rejected]:
+    """What the sink rejects, by offset."""
+    try:
+        sink.stage(Commit([records]))
+    except RowsRejected as rejection:
+        return {r.offset: r for r in rejection.rejected}
+    raise AssertionError("nothing was rejected")

@@ -1,0 +1,106 @@
+"""An object store over the wire: conditional puts and server-side copies, through s3fs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from semel.errors import ConfigError, LedgerConflict
+from semel.ledger import Outcome
+from semel.records import Commit
+from semel.sinks.files.sink import FilesSink
+from tests.s3 import Bucket, server
+from tests.sinks.files.conftest import FIRST, Folder
+from tests.sinks.target import advance, records
+
+
+class Lake(Folder):
+    """A bucket."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._bucket = Bucket(endpoint)
+        super().__init__(self._bucket.where)
+
+    def config(self, name: str = "c", keys: Any = None) -> dict[str, str]:
+        return super().config(name, {**self._bucket.options, **(keys or {})})
+
+    def all(self) -> list[str]:
+        return self._bucket.all()
+
+    def ids(self) -> list[int]:
+        return self._bucket.ids()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with server() as found:
+        yield found
+
+
+@pytest.fixture
+def lake(endpoint: str) -> Lake:
+    return Lake(endpoint)
+
+
+def values(first: int, until: int) -> Commit:
+    offsets = range(first, until)
+    return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
+
+
+def test_rows_and_positions_are_one_conditional_put(lake: Lake) -> None:
+    sink, other = lake.sink(), lake.sink()
+    assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.APPLIED
+    assert lake.files() == ["t/partition=0/t+0+0000000000-0000000010.parquet"]
+    assert lake.staged() == []
+    with pytest.raises(LedgerConflict, match="stands at 10"):
+        other.commit([advance(0, 7)], values(0, 7))
+    assert other.commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
+    assert other.commit([advance(10, 12)], values(10, 12)) is Outcome.APPLIED
+    assert lake.ids() == list(range(12))
+    assert [e.position for e in lake.made().entries()] == [12]
+
+
+def test_of_two_puts_of_one_entry_one_is_refused(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from semel.sinks.files import sink as module
+
+    sink, other = lake.sink(), lake.sink()
+    raced = []
+
+    def race(reached: str) -> None:
+        if reached == "sink.before_commit" and not raced:
+            raced.append(reached)
+            other.commit([advance(0, 10)], values(0, 10))
+
+    monkeypatch.setattr(module, "hit", race)
+    with pytest.raises(LedgerConflict):
+        sink.commit([advance(0, 7)], values(0, 7))
+    assert raced
+    assert lake.ids() == list(range(10))
+
+
+def test_a_store_that_overwrites_in_spite_of_the_condition_is_refused(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from s3fs import S3FileSystem
+
+    original = S3FileSystem._call_s3
+
+    async def deaf(self: Any, method: str, *args: Any, **keys: Any) -> Any:
+        keys.pop("IfNoneMatch", None)
+        return await original(self, method, *args, **keys)
+
+    monkeypatch.setattr(S3FileSystem, "_call_s3", deaf)
+    with pytest.raises(ConfigError, match="does not keep exclusive creation"):
+        lake.sink()
+
+
+def test_an_audit_reads_what_stands_there(lake: Lake) -> None:
+    sink: FilesSink = lake.sink(keys={"provenance": "true", "flush.size": 3})
+    sink.commit([advance(0, 10)], values(0, 10))
+    snapshot = lake.made(keys={"provenance": "true"}).snapshot(["t"])
+    assert sorted(snapshot.records["t"].column("offset").to_pylist()) == list(range(10))
+    assert [e.topic_partition for e in snapshot.entries] == [FIRST]

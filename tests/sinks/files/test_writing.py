@@ -1,0 +1,524 @@
+"""What stands in the files, where they are, and when one ends."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fastavro
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from semel.cli.connector import _facts
+from semel.converters.json_columns import JSON
+from semel.errors import ConfigError
+from semel.ledger import Advance as Moved
+from semel.ledger import OffsetRange
+from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records
+from semel.run import plan
+from tests.sinks.files.conftest import Folder, refused
+from tests.sinks.target import advance, records
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": 1,
+        "name": 'Ann "A", Köln\nlast',
+        "price": Decimal("12.50"),
+        "ratio": 0.5,
+        "yes": True,
+        "at": dt.datetime(2024, 5, 1, 12, 30, 0, 1500, dt.UTC),
+        "day": dt.date(2024, 5, 1),
+        "raw": b"\x00\xff",
+        "tags": ["a", "b"],
+        "inner": {"x": 1, "y": "z"},
+    },
+    {
+        "id": 2,
+        "name": "",
+        "price": None,
+        "ratio": None,
+        "yes": None,
+        "at": None,
+        "day": None,
+        "raw": None,
+        "tags": None,
+        "inner": None,
+    },
+]
+TABLE = pa.Table.from_pylist(
+    ROWS,
+    schema=pa.schema(
+        [
+            ("id", pa.int64()),
+            ("name", pa.string()),
+            ("price", pa.decimal128(10, 2)),
+            ("ratio", pa.float64()),
+            ("yes", pa.bool_()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("day", pa.date32()),
+            ("raw", pa.binary()),
+            ("tags", pa.list_(pa.string())),
+            ("inner", pa.struct([("x", pa.int64()), ("y", pa.string())])),
+        ]
+    ),
+)
+
+
+def put(place: Folder, batch: Records, keys: Mapping[str, Any] | None = None) -> list[str]:
+    """Commit one batch of partition 0; returns the new files."""
+    sink = place.sink(keys=keys)
+    before = set(place.files())
+    position = next(e.position for e in sink.entries() if e.partition == 0)
+    last = max(batch.rows.column("__connect_offset").to_pylist())
+    assert position <= last
+    sink.commit([advance(position, last + 1)], Commit([batch]))
+    return sorted(set(place.files()) - before)
+
+
+def at(*seconds: int) -> Records:
+    """Records with timestamps of their own."""
+    batch = records([{"id": i} for i in range(len(seconds))])
+    column = pa.array([1000 * s for s in seconds], TIMESTAMP_TYPE)
+    index = batch.rows.schema.get_field_index(TIMESTAMP)
+    return Records("t", batch.rows.set_column(index, TIMESTAMP, column))
+
+
+def test_parquet_holds_what_came(folder: Folder) -> None:
+    (file,) = put(folder, records(TABLE))
+    found = folder.read()
+    assert [{k: r[k] for k in ROWS[0]} for r in found] == ROWS
+    assert ds.dataset(Path(folder.where, file)).to_table().to_pylist() == ROWS
+    column = pq.ParquetFile(Path(folder.where, file)).metadata.row_group(0).column(0)
+    assert column.compression == "SNAPPY"
+
+
+def test_maps_are_maps_in_avro(folder: Folder) -> None:
+    kind = pa.map_(pa.string(), pa.int64())
+    column = pa.array([[("a", 1), ("b", None)], None], kind)
+    (file,) = put(folder, records(pa.table({"m": column})), {"format": "avro"})
+    with Path(folder.where, file).open("rb") as stream:
+        assert list(fastavro.reader(stream)) == [{"m": {"a": 1, "b": None}}, {"m": None}]
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2"])
+def test_avro_holds_what_came(folder: Folder, codec: str) -> None:
+    (file,) = put(folder, records(TABLE), {"format": "avro", "avro.codec": codec})
+    assert file.endswith(".avro")
+    with Path(folder.where, file).open("rb") as stream:
+        reader = fastavro.reader(stream)
+        assert list(reader) == ROWS
+        assert reader.codec == codec
+
+
+def test_names_that_avro_does_not_know_are_refused(folder: Folder) -> None:
+    with pytest.raises(ConfigError, match=r"field 'order id' has no place in Avro"):
+        put(folder, records([{"order id": 1}]), {"format": "avro"})
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
+def test_json_has_an_object_a_line(folder: Folder, compression: str) -> None:
+    keys = {"format": "json", "file.compression.type": compression}
+    (file,) = put(folder, records(TABLE), keys)
+    found = folder.read(f"t/**/*.json{'' if compression == 'none' else '.*'}")
+    assert [r["name"] for r in found] == ['Ann "A", Köln\nlast', ""]
+    assert [r["price"] for r in found] == [12.5, None]
+    assert [r["inner"] for r in found] == [{"x": 1, "y": "z"}, None]
+    if compression == "gzip":
+        lines = gzip.decompress(Path(folder.where, file).read_bytes()).splitlines()
+        assert json.loads(lines[0])["at"] == 1714566600001
+        assert len(lines) == 2
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
+def test_csv_has_a_header_and_tells_null_from_empty(folder: Folder, compression: str) -> None:
+    keys = {"format": "csv", "file.compression.type": compression}
+    (file,) = put(folder, records(TABLE), keys)
+    if compression == "none":
+        first = Path(folder.where, file).read_text().splitlines()[0]
+        assert first == '"id","name","price","ratio","yes","at","day","raw","tags","inner"'
+        assert Path(folder.where, file).read_text().splitlines()[-1] == '2,"",,,,,,,,'
+    found = folder.read(f"t/**/*.csv{'' if compression == 'none' else '.*'}")
+    assert [r["id"] for r in found] == [1, 2]
+    assert found[0]["name"] == 'Ann "A", Köln\nlast'
+    assert found[0]["inner"] == '{"x":1,"y":"z"}'
+    assert found[0]["raw"] == "AP8="
+    assert found[0]["at"] == dt.datetime(2024, 5, 1, 12, 30, 0, 1500, dt.UTC)
+
+
+def test_json_that_has_no_schema_of_its_own_stays_json(folder: Folder) -> None:
+    column = pa.ExtensionArray.from_storage(JSON, pa.array(['{"x":[1]}', '"plain"', None]))
+    keys = {"format": "json"}
+    (file,) = put(folder, records(pa.table({"id": [1, 2, 3], "nested": column})), keys)
+    lines = Path(folder.where, file).read_text().splitlines()
+    assert [json.loads(n)["nested"] for n in lines] == [{"x": [1]}, "plain", None]
+    found = folder.made(keys=keys).schema("t")
+    assert found is not None
+    assert found.field("nested").type == JSON  # so that what follows is decoded the same way
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "csv", "avro"])
+@pytest.mark.parametrize("provenance", ["true", "false"])
+def test_an_audit_reads_every_format(place: Folder, kind: str, provenance: str) -> None:
+    keys = {"format": kind, "provenance": provenance, "flush.size": 2}
+    put(place, records([{"id": i, "text": "a\nb"} for i in range(5)]), keys)
+    put(place, records([{"id": 5, "more": 1.5}], offsets=[5]), keys)
+    snapshot = place.made(keys=keys).snapshot(["t"])
+    (target,) = snapshot.rows
+    assert snapshot.rows == {target: 6}
+    assert snapshot.targets == {"t": target}
+    if provenance == "true":
+        assert sorted(snapshot.records["t"].column("offset").to_pylist()) == list(range(6))
+        assert snapshot.untraced == {target: 0}
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_an_audit_reads_compressed_files(place: Folder, kind: str, compression: str) -> None:
+    keys = {"format": kind, "provenance": "true", "file.compression.type": compression}
+    put(place, records([{"id": i} for i in range(5)]), keys)
+    snapshot = place.made(keys=keys).snapshot(["t"])
+    assert sorted(snapshot.records["t"].column("offset").to_pylist()) == list(range(5))
+
+
+def test_provenance_that_came_later_is_told(folder: Folder) -> None:
+    put(folder, records([{"id": 1}]))
+    with pytest.raises(ConfigError, match=r"have no column __connect_topic"):
+        folder.made(keys={"provenance": "true"}).snapshot(["t"])
+    put(folder, records([{"id": 2}], offsets=[1]), {"provenance": "true"})
+    snapshot = folder.made(keys={"provenance": "true"}).snapshot(["t"])
+    assert list(snapshot.untraced.values()) == [1]
+
+
+def test_a_file_is_named_by_its_partition_and_its_offsets(folder: Folder) -> None:
+    sink = folder.sink(keys={"topics": "t"})
+    sink.start({advance(0, 1, partition=1).range.topic_partition: 3})
+    batch = [records([{"id": p}, {"id": p}], offsets=[3, 7], partition=p) for p in (0, 1)]
+    moved = [
+        Moved(OffsetRange("t", 0, 0, 9), read=2, written=2),
+        Moved(OffsetRange("t", 1, 3, 9), read=2, written=2),
+    ]
+    both = pa.concat_tables([b.rows for b in batch])
+    sink.commit(moved, Commit([Records("t", both)]))
+    assert folder.files() == [
+        "t/partition=0/t+0+0000000003-0000000008.parquet",
+        "t/partition=1/t+1+0000000003-0000000008.parquet",
+    ]
+
+
+def test_names_are_made_as_configured(folder: Folder) -> None:
+    keys = {
+        "filename.offset.zero.pad.width": 3,
+        "file.delim": "_",
+        "topics.dir": "all",
+        "partitioner.class": "none",
+        "format": "json",
+    }
+    assert put(folder, records([{"id": 1}]), keys) == ["all/t/t_0_000-001.json"]
+
+
+def test_files_end_after_so_many_records(folder: Folder) -> None:
+    stager = folder.sink(keys={"flush.size": 4}).stager("x")
+    stager.add(Commit([records([{"id": i} for i in range(3)])]))
+    stager.add(Commit([records([{"id": i} for i in range(3, 10)], offsets=range(3, 10))]))
+    found = [(f.target.rpartition("+")[2], f.rows) for f in stager.finish()]
+    assert found == [
+        ("0000000000-0000000004.parquet", 4),
+        ("0000000004-0000000008.parquet", 4),
+        ("0000000008-0000000010.parquet", 2),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "csv", "avro"])
+def test_files_end_at_their_size(
+    folder: Folder, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from semel.sinks import parquet
+    from semel.sinks.files import formats
+
+    monkeypatch.setattr(parquet, "_ROW_GROUP", 10_000)
+    monkeypatch.setattr(formats, "_WAITING", 10_000)
+    keys = {"target.file.size": 60_000, "parquet.codec": "none", "format": kind}
+    stager = folder.sink(keys=keys).stager("x")
+    for n in range(20):
+        texts = [f"{n} {i} {'x' * 50}" for i in range(200)]
+        stager.add(Commit([records({"text": texts}, offsets=range(200 * n, 200 * n + 200))]))
+    files = stager.finish()
+    assert sum(f.rows for f in files) == 4000
+    assert len(files) > 3
+    assert all(50_000 < f.size < 90_000 for f in files[:-1])
+
+
+def test_files_end_after_so_much_time_of_their_records(folder: Folder) -> None:
+    keys = {"rotate.interval.ms": 10_000, "timestamp.extractor": "Record"}
+    files = put(folder, at(0, 5, 9, 10, 11, 25, 3), keys)
+    found = [f.rpartition("+")[2].partition(".")[0] for f in files]
+    assert [tuple(map(int, f.split("-"))) for f in found] == [(0, 3), (3, 5), (5, 7)]
+
+
+def test_the_clock_on_the_wall_paces_commits(folder: Folder) -> None:
+    assert folder.made().interval is None
+    assert folder.made(keys={"rotate.schedule.interval.ms": 60_000}).interval == 60
+    both = {"rotate.schedule.interval.ms": 60_000, "rotate.interval.ms": 5_000}
+    assert folder.made(keys=both).interval == 5
+    assert folder.made(keys={**both, "timestamp.extractor": "Record"}).interval == 60
+
+
+def test_fields_make_folders_as_hive_names_them(folder: Folder) -> None:
+    rows = [
+        {"id": 1, "city": "Köln", "place": {"n": 1}},
+        {"id": 2, "city": "a/b=c", "place": {"n": 2}},
+        {"id": 3, "city": None, "place": None},
+        {"id": 4, "city": "Köln", "place": {"n": 1}},
+        {"id": 5, "city": "..", "place": {"n": 1}},
+    ]
+    keys = {"partitioner.class": "field", "partition.field.name": "city,place.n"}
+    files = put(folder, records(rows), keys)
+    assert {f.rpartition("/")[0] for f in files} == {
+        "t/city=Köln/place.n=1",
+        "t/city=a%2Fb%3Dc/place.n=2",
+        "t/city=__HIVE_DEFAULT_PARTITION__/place.n=__HIVE_DEFAULT_PARTITION__",
+        "t/city=%2E./place.n=1",
+    }
+    assert "t/city=Köln/place.n=1/t+0+0000000000-0000000004.parquet" in files
+    assert [r["id"] for r in folder.read()] == [1, 2, 3, 4, 5]
+    with pytest.raises(ConfigError, match=r"partition.field.name=no: values of topic t have no"):
+        put(folder, records([{"id": 6}], offsets=[5]), {**keys, "partition.field.name": "no"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "folders"),
+    [
+        (
+            {"partitioner.class": "daily", "timezone": "Europe/Vienna"},
+            {"year=2024/month=03/day=31", "year=2024/month=04/day=01"},
+        ),
+        (
+            {"partitioner.class": "io.confluent.connect.storage.partitioner.HourlyPartitioner"},
+            {
+                "year=2024/month=03/day=31/hour=00",
+                "year=2024/month=03/day=31/hour=21",
+                "year=2024/month=03/day=31/hour=22",
+            },
+        ),
+        (
+            {
+                "partitioner.class": "time",
+                "path.format": "'day'=YYYY-MM-dd/'at'=HHmm",
+                "partition.duration.ms": "600000",
+            },
+            {
+                "day=2024-03-31/at=0030",
+                "day=2024-03-31/at=2150",
+                "day=2024-03-31/at=2200",
+            },
+        ),
+    ],
+)
+def test_times_make_folders(folder: Folder, keys: dict[str, str], folders: set[str]) -> None:
+    start = int(dt.datetime(2024, 3, 31, 0, 30, tzinfo=dt.UTC).timestamp())
+    files = put(
+        folder,
+        at(start, start + 77000, start + 77400),
+        {**keys, "timestamp.extractor": "Record"},
+    )
+    assert {f.removeprefix("t/").rpartition("/")[0] for f in files} == folders
+
+
+def test_times_before_1970_have_days_too(folder: Folder) -> None:
+    keys = {"partitioner.class": "daily", "timestamp.extractor": "Record"}
+    files = put(folder, at(-1, -86400, 0), keys)
+    days = sorted(f.split("/")[1:4] for f in files)
+    assert days == [["year=1969", "month=12", "day=31"], ["year=1970", "month=01", "day=01"]]
+
+
+def test_a_field_may_say_the_time_and_a_record_without_it_is_refused(folder: Folder) -> None:
+    keys = {
+        "partitioner.class": "daily",
+        "timestamp.extractor": "RecordField",
+        "timestamp.field": "seen",
+    }
+    day = dt.datetime(2024, 1, 1, 5, tzinfo=dt.UTC)
+    put(folder, records([{"seen": int(day.timestamp() * 1000)}]), keys)
+    assert folder.files()[0].startswith("t/year=2024/month=01/day=01/")
+    text = Folder(f"{folder.where}-text")
+    found = refused(
+        text.sink(keys=keys), records([{"seen": "2024-01-01T00:00:00Z"}, {"seen": "?"}])
+    )
+    assert list(found) == [1]
+    assert "seen is no time" in found[1].message
+    texts = ["2024-01-01 00:00:00", "2024-01-01", "2024-01-01T05:00:00.5+02:00", None]
+    none = Folder(f"{folder.where}-none")
+    found = refused(none.sink(keys=keys), records([{"seen": t} for t in texts]))
+    assert {o: r.message for o, r in found.items()} == {3: "seen is null"}
+    files = put(none, records([{"seen": t} for t in texts[:3]]), keys)
+    assert {f.rpartition("/")[0] for f in files} == {"t/year=2024/month=01/day=01"}
+
+
+def test_the_time_of_writing_chooses_the_folder_once(folder: Folder) -> None:
+    (file,) = put(folder, records([{"id": 1}]), {"partitioner.class": "daily"})
+    today = dt.datetime.now(dt.UTC)
+    days = {today.strftime("%Y-%m-%d"), (today - dt.timedelta(1)).strftime("%Y-%m-%d")}
+    year, month, day = (p.partition("=")[2] for p in file.split("/")[1:4])
+    assert f"{year}-{month}-{day}" in days
+
+
+def test_fields_that_appear_are_in_the_files_that_follow(place: Folder) -> None:
+    put(place, records([{"id": 1}]))
+    put(place, records([{"id": 2, "more": "x"}], offsets=[1]))
+    put(place, records([{"id": 3}], offsets=[2]))
+    assert place.made().schema("t") == pa.schema([("id", pa.int64()), ("more", pa.string())])
+    if place.where.startswith("/"):
+        assert [r["more"] for r in place.read()] == [None, "x", None]
+        last = sorted(Path(place.where, "t/partition=0").iterdir())[-1]
+        assert pq.read_schema(last).names == ["id", "more"]
+
+
+def test_tasks_that_find_the_same_new_field_agree_and_others_reject(place: Folder) -> None:
+    put(place, records([{"id": 1}]))
+    one, other = place.sink(), place.sink()
+    one.schema("t"), other.schema("t")
+    first = one.stage(Commit([records([{"id": 2, "n": 1}], offsets=[1])]))
+    second = other.stage(Commit([records([{"id": 3, "n": 2.0}], offsets=[2])]))
+    files = [*first.files, *second.files]
+    assert len(files) == 2
+    found = refused(other, records([{"id": 4, "n": 2.5}, {"id": 5, "n": 3.0}]))
+    assert list(found) == [0]
+    assert "column n (int64) cannot take 2.5" in found[0].message
+
+
+def test_a_field_that_appears_while_a_task_writes_begins_another_file(folder: Folder) -> None:
+    stager = folder.sink().stager("x")
+    for n, row in enumerate([{"id": 1}, {"id": 2, "more": 5}, {"id": 3}]):
+        stager.add(Commit([records([row], offsets=[n])]))
+    assert [f.rows for f in stager.finish()] == [1, 2]
+
+
+def test_fields_are_chosen(folder: Folder) -> None:
+    put(folder, records([{"id": 1, "a": 1, "b": 2}]), {"field.exclude.list": "a"})
+    assert [set(r) - {"partition"} for r in folder.read()] == [{"id", "b"}]
+
+
+def test_the_names_of_topics_and_connectors_are_safe_in_paths(folder: Folder) -> None:
+    odd = folder.sink("../a b")
+    odd.commit([advance(0, 1)], Commit([records([{"id": 1}])]))
+    assert all(f.startswith(("_semel/%2E.%2Fa%20b/", "t/")) for f in folder.all())
+
+
+def test_tombstones_are_left_out(folder: Folder) -> None:
+    assert folder.made().takes_tombstones is False
+    with pytest.raises(ConfigError, match=r"delete.enabled=true: files are only added to"):
+        folder.made(keys={"delete.enabled": "true"})
+
+
+def test_wrong_combinations_are_refused(folder: Folder) -> None:
+    confluent = "io.confluent.connect.s3.S3SinkConnector"
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"path": None}, "path is required"),
+        ({"path": "nowhere://x"}, r"nowhere:// is no store that fsspec knows"),
+        ({"s3.bucket.name": "b"}, "exclude each other"),
+        ({"format": "orc"}, "must be one of"),
+        ({"format": "csv", "format.class": "x.JsonFormat"}, "the same setting"),
+        ({"format.class": "x.ByteArrayFormat"}, "only ParquetFormat, JsonFormat and AvroFormat"),
+        ({"format.output.type": "json"}, "must be one of"),
+        ({"format.output.envelope": "true"}, "must be one of false"),
+        ({"partitioner.class": "x.MyPartitioner"}, "must be one of default, none, field"),
+        ({"partitioner.class": "field"}, "needs partition.field.name"),
+        ({"partitioner.class": "time"}, "needs path.format"),
+        ({"partitioner.class": "time", "path.format": "EEE"}, "EEE is not available"),
+        ({"partitioner.class": "time", "path.format": "'day"}, "quote is not closed"),
+        ({"partitioner.class": "daily", "timezone": "Mars"}, "timezone='Mars' is no time zone"),
+        ({"partition.duration.ms": "0"}, "must be positive"),
+        ({"behavior.on.null.values": "write"}, "must be one of ignore"),
+        ({"insert.mode": "upsert"}, "must be one of insert"),
+        ({"delivery.mechanism": "idempotent"}, r"other files.*delivery.mechanism=transactional"),
+        ({"path": "webhdfs://h/x", "delivery": "exactly-once"}, "cannot create a file exclusively"),
+        ({"errors.deadletterqueue.table": "t"}, "is the folder of topic t too"),
+        ({"file.delim": "/"}, "must be text without /"),
+        ({"storage.options.key": " "}, "storage.options.key is empty"),
+        ({"storage.options.client_kwargs": "{no"}, "is not JSON"),
+        ({"connector.class": confluent}, "format.class is required"),
+        ({"engine": "micro-batch"}, "does not run on engine=micro-batch"),
+        ({"fields.whitelist": "a", "field.exclude.list": "b"}, "exclude each other"),
+    ]
+    for keys, message in wrong:
+        raw = {k: v for k, v in folder.config(keys=keys).items() if keys.get(k, "") is not None}
+        with pytest.raises(ConfigError, match=message):
+            plan(raw)
+    assert folder.all() == []
+
+
+def test_a_store_without_exclusive_creation_is_at_least_once(folder: Folder) -> None:
+    planned = plan(folder.config(keys={"path": "webhdfs://h/x"}))
+    assert str(planned.guarantee) == "at-least-once"
+    assert "another writer fits in between" in planned.guarantee.why
+
+
+def test_unknown_keys_are_warned_of(folder: Folder) -> None:
+    planned = plan(folder.config(keys={"flush.sizes": 3, "locale": "en", "auto.create": "true"}))
+    assert planned.warnings == [
+        "unknown configuration key flush.sizes; did you mean flush.size?",
+        "locale has no effect: path.format shows numbers only",
+        "auto.create has no effect: folders are made as they are needed",
+    ]
+
+
+def test_a_confluent_configuration_is_taken_as_it_is(folder: Folder) -> None:
+    pytest.importorskip("s3fs")
+    keys = {
+        "connector.class": "io.confluent.connect.s3.S3SinkConnector",
+        "path": None,
+        "s3.bucket.name": "lake",
+        "s3.region": "eu-central-1",
+        "s3.part.size": "5242880",
+        "store.url": "http://localhost:1",
+        "storage.class": "io.confluent.connect.s3.storage.S3Storage",
+        "format.class": "io.confluent.connect.s3.format.parquet.ParquetFormat",
+        "flush.size": "1000",
+        "rotate.schedule.interval.ms": "60000",
+        "partitioner.class": "io.confluent.connect.storage.partitioner.DailyPartitioner",
+        "timestamp.extractor": "Record",
+        "locale": "en-US",
+        "timezone": "UTC",
+        "schema.compatibility": "NONE",
+        "behavior.on.null.values": "ignore",
+    }
+    raw = {k: v for k, v in folder.config(keys=keys).items() if keys.get(k, "") is not None}
+    planned = plan(raw)
+    assert str(planned.guarantee) == "exactly-once (transactional)"
+    assert all("has no effect" in w for w in planned.warnings)
+    assert planned.sink.describe()["files"] == "s3://lake/topics/<topic>/**/*.parquet"
+
+
+def test_an_aiven_configuration_is_taken_as_it_is(folder: Folder) -> None:
+    keys = {
+        "connector.class": "io.aiven.kafka.connect.s3.AivenKafkaConnectS3SinkConnector",
+        "format.output.type": "jsonl",
+        "format.output.envelope": "false",
+        "file.compression.type": "gzip",
+        "file.max.records": "7",
+        "file.name.prefix": "raw/",
+    }
+    sink = plan(folder.config(keys=keys)).sink
+    assert sink.describe()["files"] == f"{folder.where}/raw/<topic>/**/*.json.gz"
+
+
+def test_duckdb_reads_folders_as_columns(folder: Folder) -> None:
+    keys = {"partitioner.class": "field", "partition.field.name": "kind"}
+    put(folder, records([{"id": i, "kind": "ab"[i % 2]} for i in range(6)]), keys)
+    query = f"SELECT id FROM read_parquet('{folder.where}/**/*.parquet') WHERE kind = 'b'"
+    with duckdb.connect() as connection:
+        assert sorted(r[0] for r in connection.execute(query).fetchall()) == [1, 3, 5]
+
+
+def test_what_semel_says_of_dead_letters(folder: Folder) -> None:
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    bad = _facts(plan(folder.config(keys=keys)))["bad records"]
+    assert bad.startswith("bad records go to table dead in the transaction")
