@@ -55,6 +55,10 @@ SINKS = {
             "iceberg.tables.default-id-columns": "id",
         },
     ),
+    "elasticsearch": Entry(
+        "Elasticsearch, OpenSearch",
+        {"connection.url": "http://nowhere:9200", "key.ignore": "true"},
+    ),
     "sqlite": Entry("SQLite", {"connection.url": "jdbc:sqlite:/nowhere"}, UPSERT),
     "duckdb": Entry("DuckDB", {"connection.url": "jdbc:duckdb:/nowhere"}, UPSERT),
     "mysql": Entry("MariaDB, MySQL", {"connection.url": "jdbc:mariadb://nowhere/db"}, UPSERT),

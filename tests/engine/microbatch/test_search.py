@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-import semel
+from semel.audit import audit
 from semel.embedded.opensearch import OpenSearch
+from tests import matrix
 from tests.conftest import MakeTopic, Produce
-from tests.engine.microbatch.conftest import Arm, MakeConfig
-from tests.engine.microbatch.transforms import even, passing
-from tests.searching import documents
+from tests.engine.harness import ids, records
+from tests.engine.microbatch.conftest import Arm, Go, MakeConfig
 
 pytestmark = pytest.mark.integration
 
 
-def test_tasks_commit_to_a_store_without_transactions(
+@pytest.mark.cell(sink="elasticsearch", mode="micro-batch", delivery="delivery")
+@pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once", "idempotent"])
+def test_a_task_that_is_killed_between_documents_and_positions(
+    delivery: str,
     topic: MakeTopic,
     produce: Produce,
     configure: MakeConfig,
-    spark: SparkSession,
+    go: Go,
     opensearch: OpenSearch,
     arm: Arm,
+    failpoint_directory: Path,
 ) -> None:
     source = topic(partitions=2)
-    produce(source, [json.dumps({"id": i}) for i in range(100)])
+    produce(source, records(100))
     config = configure(
         source,
         connector_class="opensearch",
@@ -36,11 +39,11 @@ def test_tasks_commit_to_a_store_without_transactions(
         read_timeout_ms="30000",
         maxOffsetsPerTrigger="40",
     )
-    arm("deliver.between", "kill-worker")
-    for transform in (even, passing):
-        config["name"] = f"{transform.__name__}-{source}"
-        config["index.name.format"] = f"{transform.__name__}-${{topic}}"
-        semel.run(config, transform, spark=spark, until_caught_up=True)
-        found = documents(opensearch.url, f"{transform.__name__}-{source}")
-        wanted = range(0, 100, 2 if transform is even else 1)
-        assert sorted(d["id"] for d in found) == list(wanted)
+    config |= matrix.DELIVERIES[delivery]
+    arm("deliver.between", "kill-worker", skip=1)
+    go(config)
+    matrix.killed(config, failpoint_directory)
+    found = ids(opensearch.url, source)
+    assert (len(found) < 100) == (delivery == "at-most-once")
+    assert found == sorted(set(found) & set(range(100)))
+    assert audit(config).kept
