@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from semel.embedded import Kafka, Postgres
+from semel.embedded.opensearch import Elasticsearch, OpenSearch
 from tests import mariadb as mariadb_server
 from tests.databases import SYSTEMS
 from tests.mariadb import MariaDB
@@ -104,6 +105,20 @@ def kafka(services_directory: Path) -> Iterator[Kafka]:
 def postgres(services_directory: Path) -> Iterator[Postgres]:
     """The session's PostgreSQL. A test that stops or kills it takes ``own_postgres`` instead."""
     with Postgres(services_directory / "postgres") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def opensearch(services_directory: Path) -> Iterator[OpenSearch]:
+    """The session's OpenSearch. A test that stops or kills it starts one of its own."""
+    with OpenSearch(services_directory / "opensearch") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def elasticsearch(services_directory: Path) -> Iterator[Elasticsearch]:
+    """The session's Elasticsearch."""
+    with Elasticsearch(services_directory / "elasticsearch") as running:
         yield running
 
 

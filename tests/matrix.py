@@ -56,6 +56,10 @@ SINKS = {
         },
     ),
     "files": Entry("Files", {"path": "/nowhere"}),
+    "elasticsearch": Entry(
+        "Elasticsearch, OpenSearch",
+        {"connection.url": "http://nowhere:9200", "key.ignore": "true"},
+    ),
     "sqlite": Entry("SQLite", {"connection.url": "jdbc:sqlite:/nowhere"}, UPSERT),
     "duckdb": Entry("DuckDB", {"connection.url": "jdbc:duckdb:/nowhere"}, UPSERT),
     "mysql": Entry("MariaDB, MySQL", {"connection.url": "jdbc:mariadb://nowhere/db"}, UPSERT),

@@ -178,6 +178,33 @@ class TestFiles:
         assert report.final.records > 1000
 
 
+class TestSearch:
+    """The drill of a sink whose store is a search server."""
+
+    config: MappingProxyType[str, str] = MappingProxyType(
+        {
+            "name": "drill-search",
+            "connector.class": "opensearch",
+            "tasks.max": "2",
+            "topics": "drill",
+            "connection.url": "http://elsewhere:9200",
+            "key.ignore": "false",
+            "behavior.on.null.values": "delete",
+            "value.converter.schemas.enable": "false",
+            "provenance": "true",
+        }
+    )
+
+    @pytest.mark.integration
+    def test_a_server_that_is_killed_loses_nothing_and_writes_nothing_twice(self) -> None:
+        report = drill.drill(self.config, 1, 1, kinds=[Kind.SEARCH_KILL, Kind.POSTGRES_KILL])
+        assert [r.fault.kind for r in report.results] == [Kind.SEARCH_KILL]
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+        assert report.exact
+        assert report.final is not None
+        assert report.final.records > 1000
+
+
 class TestFencedTask:
     """What the drill's broker outages brought to light."""
 

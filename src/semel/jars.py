@@ -26,6 +26,8 @@ KAFKA_VERSION = "4.3.1"
 DEBEZIUM_VERSION = "3.5.0.Final"
 DELTA_VERSION = "4.4.0"
 ICEBERG_VERSION = "1.12.0"
+OPENSEARCH_VERSION = "2.19.5"
+ELASTICSEARCH_VERSION = "7.17.29"
 LOG4J_VERSION = "2.25.4"  # the one kafka_2.13 brings
 
 # Spark's jars follow the PySpark that is installed; pyproject.toml pins it.
@@ -143,6 +145,25 @@ ICEBERG_CONNECT = JarSet(
         "org.apache.kafka:kafka-clients",
         "org.apache.kafka:connect-*",
         "org.slf4j:*",
+    ),
+)
+
+# Servers that the tests and the drill write to: the last OpenSearch for Java 17, and the last
+# Elasticsearch whose transport is published.
+OPENSEARCH = JarSet(
+    "opensearch",
+    (
+        f"org.opensearch:opensearch:{OPENSEARCH_VERSION}",
+        f"org.opensearch.plugin:transport-netty4-client:{OPENSEARCH_VERSION}",
+        "org.apache.logging.log4j:log4j-core:2.25.3",  # of the release of its log4j-api
+    ),
+)
+ELASTICSEARCH = JarSet(
+    "elasticsearch",
+    (
+        f"org.elasticsearch:elasticsearch:{ELASTICSEARCH_VERSION}",
+        f"org.elasticsearch.plugin:transport-netty4-client:{ELASTICSEARCH_VERSION}",
+        "org.apache.logging.log4j:log4j-core:2.17.1",
     ),
 )
 

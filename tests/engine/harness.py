@@ -33,7 +33,7 @@ from semel.engine.direct import Progress
 from semel.errors import SemelError
 from semel.ledger import TopicPartition
 from semel.run import plan
-from tests import databases, matrix
+from tests import databases, matrix, searching
 from tests.conftest import wait_gone
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -45,6 +45,7 @@ _SERVER.set_forkserver_preload(
         "semel.sinks.delta.sink",
         "semel.sinks.iceberg.sink",
         "semel.sinks.files.sink",
+        "semel.sinks.search.sink",
         "pyiceberg.catalog.sql",
         __name__,
     ]
@@ -325,6 +326,8 @@ def sql(url: str, statement: str) -> list[Any]:
 
 
 def ids(url: str, table: str) -> list[int]:
+    if url.startswith("http:"):
+        return sorted(document["id"] for document in searching.documents(url, table))
     return sorted(sql(url, f'SELECT id FROM "{table}"'))
 
 

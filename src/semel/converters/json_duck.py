@@ -158,3 +158,11 @@ def base64_strings(values: pa.Array) -> pa.Array:
 def _column(expression: str, values: pa.Array) -> pa.Array:
     found = _query([f"{expression} AS t"], values).column(0)
     return found.combine_chunks().cast(pa.string())
+
+
+def uuid_strings(values: pa.Array) -> pa.Array:
+    """UUIDs of 16 bytes as JSON strings of their usual text."""
+    parts = "(.{8})(.{4})(.{4})(.{4})(.{12})"
+    return _column(
+        rf"""'"' || regexp_replace(lower(hex(v)), '{parts}', '\1-\2-\3-\4-\5') || '"'""", values
+    )

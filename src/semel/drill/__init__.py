@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,9 +129,9 @@ def _one(stage: Stage, injector: Injector, fault: Fault) -> FaultResult:
         stage.switch(fault.needs_executors)
         injector.gone_on(before)
     seconds = injector.inject(fault)
-    if stage.planned.guarantee.mechanism is not Mechanism.TRANSACTIONAL:
-        injector.settle()
-    found = stage.audit()
+    apart = stage.planned.guarantee.mechanism is not Mechanism.TRANSACTIONAL
+    with injector.settled() if apart else nullcontext():
+        found = stage.audit()
     return FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
 
 
@@ -139,8 +139,8 @@ def _finish(stage: Stage, injector: Injector, traffic: Traffic, report: DrillRep
     """Let the connector read everything and audit once more."""
     if not traffic.stop():
         raise DrillFailed(f"records could not be sent: {traffic.trouble}")
-    injector.settle()
-    report.final = stage.audit()
+    with injector.settled():
+        report.final = stage.audit()
 
 
 def two_drivers(

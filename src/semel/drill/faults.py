@@ -6,7 +6,8 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psutil
@@ -72,15 +73,17 @@ class Injector:
         at = time.monotonic()
         return Mark(at, self._latest(), self._stage.positions())
 
-    def settle(self) -> None:
-        """Wait until nothing is under way. Where results and positions are committed one after
-        the other, an audit in between takes what is under way for lost or duplicated."""
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Nothing is under way, and nothing comes. Where results and positions are committed one
+        after the other, an audit in between takes what is under way for lost or duplicated."""
         self._traffic.hold(True)
         try:
             time.sleep(_UNDER_WAY)
             standing = dict.fromkeys(self._stage.partitions, -1)  # nothing new is to come
             self.gone_on(Mark(time.monotonic(), self._latest(), standing))
             time.sleep(_UNDER_WAY)
+            yield
         finally:
             self._traffic.hold(False)
 
@@ -304,6 +307,16 @@ class Injector:
 
         return self._service(fault, crash)
 
+    def _search_restart(self, fault: Fault) -> float:
+        return self._service(fault, self._stage.search.restart)
+
+    def _search_kill(self, fault: Fault) -> float:
+        def crash() -> None:
+            self._stage.search.kill()
+            self._stage.search.start()
+
+        return self._service(fault, crash)
+
     def _table_optimize(self, fault: Fault) -> float:
         return self._service(fault, self._stage.store.rewrite)
 
@@ -371,4 +384,6 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.EXECUTOR_KILL: Injector._executor_kill,
     Kind.REPLACED_ZOMBIE: Injector._replaced_zombie,
     Kind.TABLE_OPTIMIZE: Injector._table_optimize,
+    Kind.SEARCH_RESTART: Injector._search_restart,
+    Kind.SEARCH_KILL: Injector._search_kill,
 }

@@ -31,6 +31,8 @@ class Kind(Enum):
     EXECUTOR_KILL = "executor-kill"
     REPLACED_ZOMBIE = "replaced-zombie"
     TABLE_OPTIMIZE = "table-optimize"
+    SEARCH_RESTART = "search-restart"
+    SEARCH_KILL = "search-kill"
 
 
 MEANING = {
@@ -48,6 +50,8 @@ MEANING = {
     Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
     "put another task in its place",
     Kind.TABLE_OPTIMIZE: "the tables are rewritten, and what is old is removed",
+    Kind.SEARCH_RESTART: "the search server is restarted in order",
+    Kind.SEARCH_KILL: "SIGKILL of the search server; it is started again",
 }
 
 ANY_MOMENT = "any moment"

@@ -21,6 +21,7 @@ from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.drill.stores import SESSION, store_of
 from semel.embedded import Services, leash
+from semel.embedded.opensearch import OpenSearch
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka import Cluster, client_config
 from semel.ledger import TopicPartition
@@ -140,6 +141,8 @@ class Stage:
     def open(self) -> None:
         """Start the services and create the topics."""
         self.services.up(detached=False, only_kafka=not self.store.postgres)
+        if self.store.search is not None:
+            self.store.search.start()
         for topic, partitions in self.topics.items():
             self.services.kafka.create_topic(topic, partitions)
 
@@ -165,6 +168,12 @@ class Stage:
         }
         servers = {"bootstrap.servers": self.services.kafka.bootstrap_servers}
         return {**kept, **_QUICK, **servers, **self.store.keys}
+
+    @property
+    def search(self) -> OpenSearch:
+        """The server that the connector writes to, if it writes to one."""
+        assert self.store.search is not None
+        return self.store.search
 
     # The connector's processes
 
@@ -251,6 +260,8 @@ class Stage:
         self.planned.sink.close()
         self.services.postgres.kill()
         self.services.kafka.kill()
+        if self.store.search is not None:
+            self.store.search.kill()
 
     # Failpoints
 

@@ -10,9 +10,11 @@ from semel import sinks
 from semel.drill import lakes
 from semel.drill.plan import Kind
 from semel.embedded import Services
+from semel.embedded.opensearch import OpenSearch
 from semel.errors import ConfigError
 from semel.failpoints import OF_FILES
 from semel.sinks.files.config import CLASSES as FILES
+from semel.sinks.search.config import CLASSES as SEARCH
 
 SESSION = 3.0
 """Seconds after which Kafka gives a frozen task's partitions to another one."""
@@ -23,6 +25,7 @@ _CATALOG = "iceberg.catalog."
 _OF_POSTGRES = frozenset({Kind.POSTGRES_RESTART, Kind.POSTGRES_KILL})
 _OF_KAFKA = frozenset({Kind.TIME_OUT})
 _OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE})
+_OF_SEARCH = frozenset({Kind.SEARCH_RESTART, Kind.SEARCH_KILL})
 _OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
 """Faults of tasks that commit."""
 _LONE_BROKER = frozenset({Kind.BROKER_RESTART, Kind.BROKER_KILL})
@@ -50,14 +53,16 @@ class Store:
     """What a drill knows of a store.
 
     ``keys`` put it into the drill's hands, with short timeouts; ``unlikely`` are the faults that
-    cannot happen to it, and ``places`` its own failpoints. With ``one_writer`` a frozen task may
-    hold up those that replace it. ``rewrite`` does what the owner of its tables may do at any time.
+    cannot happen to it, and ``places`` its own failpoints. ``search`` is the server that it is, if
+    it is one. With ``one_writer`` a frozen task may hold up those that replace it. ``rewrite`` does
+    what the owner of its tables may do at any time.
     """
 
     keys: Mapping[str, str]
     unlikely: frozenset[Kind]
     postgres: bool = False
     one_writer: bool = False
+    search: OpenSearch | None = None
     rewrite: Callable[[], None] = _nothing
     places: tuple[str, ...] = ()
 
@@ -89,7 +94,7 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
         lake = directory / "lake"
         return Store(
             {"delta.table.path": str(lake), "processingTime": "0 seconds"},
-            _OF_POSTGRES | _OF_KAFKA | _OF_TASKS,
+            _OF_POSTGRES | _OF_KAFKA | _OF_SEARCH | _OF_TASKS,
             rewrite=lambda: lakes.optimize_delta(lake),
         )
     if any(k.startswith(_CATALOG) for k in raw):
@@ -105,7 +110,7 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
                 "iceberg.tables.auto-create-enabled": "true",
                 "processingTime": "0 seconds",
             },
-            _OF_POSTGRES | _OF_KAFKA | _OF_TASKS,
+            _OF_POSTGRES | _OF_KAFKA | _OF_SEARCH | _OF_TASKS,
             rewrite=lambda: lakes.rewrite_iceberg(catalog),
         )
     if raw.get("connector.class") in FILES:
@@ -114,8 +119,24 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
         also = {k: where for k in ("hdfs.url",) if k in raw}
         return Store(
             {"path": where, **also, **buckets, "processingTime": "0 seconds"},
-            _OF_POSTGRES | _OF_KAFKA | _OF_TASKS | _OF_LAKES,
+            _OF_POSTGRES | _OF_KAFKA | _OF_SEARCH | _OF_TASKS | _OF_LAKES,
             places=OF_FILES,
+        )
+    if raw.get("connector.class") in SEARCH:
+        server = OpenSearch(directory / "opensearch")
+        tombstones = raw.get("behavior.on.null.values", "fail").strip().lower()
+        return Store(
+            {
+                "connection.url": server.url,
+                "connection.username": "",
+                "connection.password": "",
+                "connection.timeout.ms": "1000",
+                "read.timeout.ms": "10000",
+                # One that fails would end the drill.
+                "behavior.on.null.values": "ignore" if tombstones == "fail" else tombstones,
+            },
+            _OF_POSTGRES | _OF_KAFKA | _OF_LAKES,
+            search=server,
         )
     if raw.get("connector.class") == "kafka":
         return Store(
@@ -124,7 +145,7 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
                 "producer.override.reconnect.backoff.ms": "50",
                 "producer.override.reconnect.backoff.max.ms": "500",
             },
-            _OF_POSTGRES | _OF_LAKES | _LONE_BROKER,
+            _OF_POSTGRES | _OF_LAKES | _OF_SEARCH | _LONE_BROKER,
         )
     system = raw.get("connection.url", "").strip().removeprefix("jdbc:").partition(":")[0]
     if system in ("sqlite", "duckdb"):
@@ -133,7 +154,7 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
                 "connection.url": f"jdbc:{system}:{directory / 'database'}",
                 "connection.lock.timeout.ms": "1000",
             },
-            _OF_POSTGRES | _OF_KAFKA | _OF_LAKES | _OF_TASKS,
+            _OF_POSTGRES | _OF_KAFKA | _OF_LAKES | _OF_SEARCH | _OF_TASKS,
             one_writer=True,
         )
     postgres = services.postgres
@@ -144,6 +165,6 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
             "connection.password": postgres.password,
             "connection.idle.in.transaction.timeout.ms": "1000",
         },
-        _OF_KAFKA | _OF_LAKES,
+        _OF_KAFKA | _OF_LAKES | _OF_SEARCH,
         postgres=True,
     )

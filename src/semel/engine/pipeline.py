@@ -118,7 +118,8 @@ class Pipeline:
         gone[list(failed)] = True
         null = values.is_null().to_numpy(zero_copy_only=False)
         if self.passes_bytes:  # decoding has shown that they are good
-            keys, values = raw.column("key"), raw.column("value").combine_chunks()
+            keys = raw.column("key") if self.wants_key else keys
+            values = raw.column("value").combine_chunks()
         metadata = self._metadata(topic, raw, keys)
         index = np.flatnonzero(~null & ~gone)
         rows = self._flatten(values, metadata, index)

@@ -17,6 +17,7 @@ _MODULES = {
     "semel.sinks.sql.sqlite:SqliteSink": "semel.sinks.sql.sqlite",
     "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.duckdb",
     "semel.sinks.sql.mysql:MysqlSink": "semel.sinks.sql.mysql_config",
+    "semel.sinks.search.sink:SearchSink": "semel.sinks.search.config",
     "semel.sinks.iceberg.sink:IcebergSink": "semel.sinks.iceberg.config",
     "semel.sinks.files.sink:FilesSink": "semel.sinks.files.config",
 }

@@ -1,0 +1,2 @@
+"""Sink for Elasticsearch and OpenSearch: documents by id and version, positions by
+compare-and-set."""

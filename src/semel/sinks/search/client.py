@@ -1,0 +1,271 @@
+"""One client for Elasticsearch and OpenSearch: opensearch-py's transport, and what their answers
+mean. It asks no server for its name, so both are spoken to in the protocol that they share."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from semel import security
+from semel.config import under
+from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.sinks.search.config import PREFIX, SearchConfig
+
+_BUSY = (408, 429, 500, 502, 503, 504)
+_PAGE = 10_000
+_KEEP = "5m"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status and what came with it."""
+
+    status: int
+    body: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """The type of the error, such as ``index_not_found_exception``."""
+        return str(_error(self.body).get("type", ""))
+
+    @property
+    def reason(self) -> str:
+        return explained(_error(self.body)) or json.dumps(dict(self.body))[:300]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An action of a bulk request that the server has not carried out, by its place in it."""
+
+    place: int
+    status: int
+    kind: str
+    reason: str
+
+
+class Client:
+    """Connections to the nodes, opened when first used; serves several threads."""
+
+    def __init__(self, config: SearchConfig, raw: Mapping[str, str], connector: str) -> None:
+        self._config = config
+        self._name = f"connector {connector}"
+        self._tls = _tls(under(raw, PREFIX))
+        self._opened: Any = None
+
+    @property
+    def where(self) -> str:
+        return ",".join(self._config.urls)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        expected: Collection[int] = (),
+        **parameters: str,
+    ) -> Answer:
+        """Ask once; another node is asked where one cannot be reached.
+
+        Raises:
+            TransientError: no answer, or the server is busy; what was asked may have been done.
+            ServiceError: the server refuses, and its status is not ``expected``.
+        """
+        from opensearchpy import exceptions
+
+        headers = {"content-type": "application/x-ndjson"} if isinstance(body, bytes) else None
+        try:
+            found = self._transport.perform_request(
+                method, path, params=parameters, body=body, headers=headers
+            )
+        except exceptions.SSLError as error:
+            raise ServiceError(f"{self._name}: {self.where}: {error.info}") from None
+        except exceptions.ConnectionError as error:  # timeouts, too
+            raise TransientError(
+                f"{self._name}: no answer from {self.where}: {_short(error.info)}"
+            ) from None
+        except exceptions.TransportError as error:
+            answer = Answer(int(error.status_code), _object(error.info))
+            if answer.status in expected:
+                return answer
+            raise self.problem(answer.status, answer.kind, answer.reason) from None
+        except exceptions.SerializationError as error:
+            raise ServiceError(
+                f"{self._name}: {self.where} does not answer as a search server does: "
+                f"{_short(error)}"
+            ) from None
+        return Answer(200, _object(found))
+
+    def bulk(self, index: str, body: bytes) -> list[Failure]:
+        """Send one bulk request; what of it the server has not done.
+
+        Raises:
+            TransientError, ServiceError: see :meth:`request`; some of it may have been done.
+        """
+        fields = "errors,items.*.status,items.*.error"
+        answer = self.request("POST", f"/{index}/_bulk", body, filter_path=fields)
+        if not answer.body.get("errors"):
+            return []
+        found = []
+        for place, item in enumerate(answer.body["items"]):
+            (result,) = item.values()
+            if "error" in result:
+                error = _object(result["error"])
+                kind, reason = str(error.get("type", "")), explained(error)
+                found.append(Failure(place, int(result["status"]), kind, reason))
+        return found
+
+    def scan(self, index: str, query: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """All hits of a search at one instant, that of its first page. Missing indices are empty.
+
+        Raises:
+            TransientError: a shard is away: less than all would be no answer.
+        """
+        answer = self.request(
+            "POST",
+            f"/{index}/_search",
+            {"size": _PAGE, "sort": ["_doc"], **query},
+            expected=(404,),
+            allow_partial_search_results="false",
+            scroll=_KEEP,
+        )
+        if answer.status == 404:
+            return
+        scroll = None
+        try:
+            while True:
+                page = answer.body
+                scroll = page["_scroll_id"]
+                if page["_shards"]["failed"]:
+                    raise TransientError(f"{self._name}: a shard of index {index} is away")
+                yield from page["hits"]["hits"]
+                if len(page["hits"]["hits"]) < _PAGE:
+                    return
+                answer = self.request(
+                    "POST", "/_search/scroll", {"scroll": _KEEP, "scroll_id": scroll}
+                )
+        finally:
+            if scroll is not None:
+                self.request("DELETE", "/_search/scroll", {"scroll_id": [scroll]}, expected=(404,))
+
+    def refresh(self, index: str) -> None:
+        """Let searches see all that was written."""
+        self.request("POST", f"/{index}/_refresh", expected=(404,))
+
+    def problem(self, status: int, kind: str, reason: str) -> SemelError:
+        """The error for what the server will not do."""
+        text = f"{self._name}: {self.where}: {reason or kind or 'no reason given'} ({status})"
+        if status in _BUSY or "cluster_block" in kind or kind == "index_not_found_exception":
+            return TransientError(text)
+        if status in (401, 403):
+            return ServiceError(
+                f"{text}. Check connection.username and connection.password, and what that user "
+                "may do"
+            )
+        if status == 413:
+            return ServiceError(
+                f"{text}: the request is too large for the server. Set bulk.size.bytes below its "
+                "http.max_content_length"
+            )
+        return ServiceError(text)
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @property
+    def _transport(self) -> Any:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened.transport
+
+    def _open(self) -> Any:
+        try:
+            import urllib3
+            from opensearchpy import OpenSearch, OpenSearchWarning
+        except ImportError:
+            raise ConfigError(
+                f"{self._name}: the client of the search sink is not installed: "
+                "pip install 'semel[search]'"
+            ) from None
+        config = self._config
+        # What the client warns of is raised here; what the server warns of, with each answer, is no
+        # news to the connector.
+        logging.getLogger("opensearch").setLevel(logging.ERROR)
+        warnings.simplefilter("ignore", OpenSearchWarning)
+        seconds = (config.connection_timeout_ms / 1000, config.read_timeout_ms / 1000)
+        secure = any(url.startswith("https:") for url in config.urls)
+        return OpenSearch(
+            hosts=[_node(url) for url in config.urls],
+            http_auth=(config.username, config.password) if config.username else None,
+            http_compress=config.compression,
+            timeout=urllib3.Timeout(connect=seconds[0], read=seconds[1]),
+            pool_maxsize=config.in_flight,
+            # The engine tries again, and knows whether that is safe; here only another node is.
+            max_retries=len(config.urls) - 1,
+            retry_on_status=(),
+            **(self._tls if secure else {}),
+        )
+
+
+def explained(error: Mapping[str, Any]) -> str:
+    """An error's reason with that of its cause, in which the server names field and value."""
+    reason = str(error.get("reason", ""))
+    cause = error.get("caused_by")
+    inner = explained(cause) if isinstance(cause, Mapping) else ""
+    return f"{reason}: {inner}" if inner and inner not in reason else reason
+
+
+def _error(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _object(body.get("error"))
+
+
+def _object(found: Any) -> Mapping[str, Any]:
+    if isinstance(found, Mapping):
+        return found
+    return {"error": {"reason": str(found)}} if isinstance(found, str) else {}
+
+
+def _short(error: object) -> str:
+    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+
+
+def _node(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    node = {"host": parts.hostname, "port": parts.port or 9200, "use_ssl": secure}
+    return node | ({"url_prefix": parts.path.strip("/")} if parts.path.strip("/") else {})
+
+
+def _tls(given: Mapping[str, str]) -> dict[str, Any]:
+    """The client's settings for ``elastic.https.ssl.*``, in Kafka's words; PEM files only.
+
+    Raises:
+        ConfigError: a key store of another kind.
+    """
+    try:
+        made = security.librdkafka(given)
+    except ConfigError as error:
+        text = str(error).replace("ssl.", f"{PREFIX}ssl.").replace("librdkafka", "the client")
+        raise ConfigError(text) from None
+    if "ssl.keystore.location" in made:
+        raise ConfigError(
+            f"{PREFIX}ssl.keystore.location={made['ssl.keystore.location']} is PKCS12, which the "
+            f"client cannot read: convert it to PEM and set {PREFIX}ssl.certificate.location and "
+            f"{PREFIX}ssl.key.location"
+        )
+    names = {
+        "ca_certs": "ssl.ca.location",
+        "client_cert": "ssl.certificate.location",
+        "client_key": "ssl.key.location",
+    }
+    found: dict[str, Any] = {k: made[name] for k, name in names.items() if made.get(name)}
+    if given.get("ssl.endpoint.identification.algorithm", "https").strip() == "":
+        found["ssl_assert_hostname"] = False
+    return {"verify_certs": True, **found}

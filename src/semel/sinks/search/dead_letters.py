@@ -1,0 +1,85 @@
+"""Dead letters in an index: raw record and reason, under an id of their place in Kafka."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from semel.records import DeadLetter
+from semel.sinks.rows import places
+from semel.sinks.search import indices
+from semel.sinks.search.client import Client
+
+_WORD = {"type": "keyword"}
+_MAPPING = {
+    "connector": _WORD,
+    "topic": _WORD,
+    "partition": {"type": "integer"},
+    "offset": {"type": "long"},
+    "timestamp": {"type": "date"},
+    "key": {"type": "binary"},
+    "value": {"type": "binary"},
+    "headers": {"type": "object", "enabled": False},
+    "stage": _WORD,
+    "exception": _WORD,
+    "message": {"type": "text"},
+    "failed_at": {"type": "date"},
+}
+
+
+def create(client: Client, index: str, where: str) -> None:
+    """Create the index, unless it is there."""
+    if indices.find(client, index, where) is None:
+        indices.create(client, index, _MAPPING, where)
+
+
+def write(client: Client, index: str, connector: str, letters: Sequence[DeadLetter]) -> None:
+    """Write dead letters; one that is there already is replaced by the last failure."""
+    now = datetime.now(UTC).isoformat()
+    lines = []
+    for x in letters:
+        place = f"{connector}/{x.topic}+{x.partition}+{x.offset}"
+        lines += [json.dumps({"index": {"_id": place}}), json.dumps(_source(connector, x, now))]
+    body = ("\n".join(lines) + "\n").encode()
+    for failure in client.bulk(index, body):
+        raise client.problem(failure.status, failure.kind, failure.reason)
+
+
+def _source(connector: str, letter: DeadLetter, now: str) -> dict[str, Any]:
+    return {
+        "connector": connector,
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "timestamp": letter.timestamp,
+        "key": _base64(letter.key),
+        "value": _base64(letter.value),
+        "headers": [{"key": k, "value": _base64(v)} for k, v in letter.headers],
+        "stage": letter.stage,
+        "exception": letter.exception,
+        "message": letter.message.encode("utf-8", "backslashreplace").decode(),
+        "failed_at": now,
+    }
+
+
+def places_of(client: Client, index: str, connector: str) -> dict[str, pa.Table]:
+    """Partition and offset of a connector's dead letters, by topic."""
+    client.refresh(index)
+    query = {
+        "query": {"term": {"connector": connector}},
+        "_source": ["topic", "partition", "offset"],
+    }
+    rows = [hit["_source"] for hit in client.scan(index, query)]
+    if not rows:
+        return {}
+    found = pa.Table.from_pylist(rows).select(["topic", "partition", "offset"])
+    return {topic: places(found, topic) for topic in found.column(0).unique().to_pylist()}
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()

@@ -1,0 +1,114 @@
+"""The indices that documents go to: looked up, created, and given new fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from semel.errors import ConfigError
+from semel.sinks.search.client import Client
+from semel.sinks.search.documents import properties
+
+GC_DELETES = 60.0
+"""Seconds for which a server remembers the version of what was deleted, unless told otherwise."""
+_SECONDS = {"nanos": 1e-9, "micros": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_PROVENANCE = {
+    "__connect_topic": {"type": "keyword"},
+    "__connect_partition": {"type": "integer"},
+    "__connect_offset": {"type": "long"},
+    "__connect_timestamp": {"type": "date"},
+}
+
+
+@dataclass(slots=True)
+class Index:
+    """An index by the name that it has itself, not an alias; ``fields`` are those it maps."""
+
+    name: str
+    fields: set[str] = field(default_factory=set)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find(client: Client, name: str, where: str) -> Index | None:
+    """Look an index up.
+
+    Raises:
+        ConfigError: the name is an alias of several indices, or of a data stream.
+    """
+    answer = client.request("GET", f"/{name}", expected=(404,), flat_settings="true")
+    if answer.status == 404:
+        return None
+    if len(answer.body) != 1:
+        raise ConfigError(
+            f"{where}: {name} is an alias of {len(answer.body)} indices: a document's id is unique "
+            "within one index only. Name one in topic.to.external.resource.mapping"
+        )
+    ((own, facts),) = answer.body.items()
+    if facts.get("data_stream"):
+        raise ConfigError(
+            f"{where}: {name} is a data stream, which takes documents without a version only. "
+            "Name an index in topic.to.external.resource.mapping"
+        )
+    mapped = facts.get("mappings", {}).get("properties", {})
+    return Index(own, set(mapped), facts.get("settings", {}))
+
+
+def create(client: Client, name: str, mapping: Mapping[str, Any], where: str) -> None:
+    """Create an index; templates of the server have their say. Another task may be faster."""
+    body = {"mappings": {"properties": dict(mapping)}}
+    answer = client.request("PUT", f"/{name}", body, expected=(400,))
+    if answer.status == 400 and answer.kind != "resource_already_exists_exception":
+        raise ConfigError(f"{where}: index {name} cannot be created: {answer.reason}")
+
+
+def extend(client: Client, index: Index, mapping: Mapping[str, Any]) -> None:
+    """Add fields, one by one where they do not go together: another task may have mapped some of
+    them otherwise, and then the server judges each document."""
+    path = f"/{index.name}/_mapping"
+    answer = client.request("PUT", path, {"properties": dict(mapping)}, expected=(400,))
+    if answer.status == 400 and len(mapping) > 1:
+        for name, kind in mapping.items():
+            client.request("PUT", path, {"properties": {name: kind}}, expected=(400,))
+    index.fields |= mapping.keys()
+
+
+def check(index: Index, where: str, *, durable: bool, deletes: bool) -> None:
+    """Whether the index keeps what the guarantee is built on.
+
+    Raises:
+        ConfigError: it may forget acknowledged documents, or the versions of deleted ones.
+    """
+    if durable and index.settings.get("index.translog.durability") == "async":
+        raise ConfigError(
+            f"{where}: index {index.name} has index.translog.durability=async: after a crash of "
+            "the server, documents would be missing that it has acknowledged. Set it to request, "
+            "or declare delivery=at-most-once"
+        )
+    kept = index.settings.get("index.gc_deletes")
+    if deletes and kept is not None and _seconds(kept) < GC_DELETES:
+        raise ConfigError(
+            f"{where}: index {index.name} has index.gc_deletes={kept}, so that an older version "
+            "could be written again soon after a delete. Set it to 60s or more, or set "
+            "behavior.on.null.values=ignore"
+        )
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(-?\d+)([a-z]*)", text.strip().lower())
+    return int(match[1]) * _SECONDS.get(match[2], 1) if match else GC_DELETES
+
+
+def mapping(
+    columns: Mapping[str, pa.DataType], provenance: Mapping[str, str], *, derive: bool
+) -> dict[str, Any]:
+    """The mapping of a topic's fields: of all, or (without ``derive``) of provenance alone."""
+    found = properties(_fields(columns)) if derive else {}
+    return found | {name: _PROVENANCE[metadata] for metadata, name in provenance.items()}
+
+
+def _fields(columns: Mapping[str, pa.DataType]) -> Iterable[pa.Field]:
+    return [pa.field(name, kind) for name, kind in columns.items()]

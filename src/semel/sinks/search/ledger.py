@@ -1,0 +1,282 @@
+"""The ledger: an index beside the results, one document a topic-partition, moved by compare-and-set
+on the document's sequence number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from semel.errors import ConfigError, TransientError
+from semel.failpoints import ledger_check_disabled
+from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
+from semel.sinks.search.client import Client
+
+INDEX = "semel_offsets"
+_COUNTS = ("records_read", "rows_written", "records_filtered", "records_failed", "records_lost")
+_LONGEST = 512
+_ATTEMPTS = 3
+
+_WORD = {"type": "keyword"}
+_NUMBER = {"type": "long"}
+_BODY = {
+    "settings": {
+        "index": {
+            "number_of_shards": 1,
+            "auto_expand_replicas": "0-1",
+            "translog": {"durability": "request"},
+        }
+    },
+    "mappings": {
+        "dynamic": False,
+        "properties": {
+            "connector": _WORD,
+            "topic": _WORD,
+            "partition": {"type": "integer"},
+            "generation": _NUMBER,
+            "position": _NUMBER,
+            "start_position": _NUMBER,
+            **dict.fromkeys(_COUNTS, _NUMBER),
+            "updated_at": {"type": "date"},
+            "holes": {"type": "object", "enabled": False},
+        },
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A document of the ledger and what a compare-and-set asks for."""
+
+    source: Mapping[str, Any]
+    seq_no: int
+    primary_term: int
+
+    @property
+    def position(self) -> int | None:
+        """None once the position has been forgotten; its generation stays."""
+        return self.source.get("position")
+
+
+class SearchLedger:
+    """The ledger of one connector."""
+
+    def __init__(self, client: Client, connector: str) -> None:
+        self._client = client
+        self.connector = connector
+        self._generations: dict[TopicPartition, int] = {}
+
+    def create(self) -> None:
+        """Create the index, unless it is there."""
+        if self._client.request("GET", f"/{INDEX}", expected=(404,)).status == 404:
+            answer = self._client.request("PUT", f"/{INDEX}", _BODY, expected=(400,))
+            if answer.status == 400 and answer.kind != "resource_already_exists_exception":
+                raise self._client.problem(400, answer.kind, answer.reason)
+
+    # The rule. Each topic-partition has a document of its own, so it holds for each of them.
+
+    def guard(self, advances: Sequence[Advance]) -> Outcome:
+        """Judge without moving: a replay only if all are.
+
+        Raises:
+            LedgerConflict: one of them is neither to be applied nor a replay.
+        """
+        return Outcome.APPLIED if self._to_move(advances)[0] else Outcome.REPLAYED
+
+    def advance(self, advances: Sequence[Advance]) -> Outcome:
+        """The compare-and-set."""
+        outcome = Outcome.REPLAYED
+        for _ in range(_ATTEMPTS):
+            moving, stored = self._to_move(advances)
+            if not moving:
+                return outcome
+            now = _now()
+            lines = []
+            for a in moving:
+                before = stored[a.range.topic_partition]
+                lines += [self._action(a.range.topic_partition, before)]
+                lines += [json.dumps(_moved(before.source, a, now))]
+            conflicts = self._write(lines)
+            if conflicts < len(moving):
+                outcome = Outcome.APPLIED
+            if not conflicts:
+                return outcome
+            # Somebody was faster, or the answer to our own try was lost: judge anew.
+        raise TransientError(f"connector {self.connector}: index {INDEX} is written by others")
+
+    def _to_move(
+        self, advances: Sequence[Advance]
+    ) -> tuple[list[Advance], dict[TopicPartition, _Stored]]:
+        stored = self._read(a.range.topic_partition for a in advances)
+        if ledger_check_disabled():
+            return [a for a in advances if a.range.topic_partition in stored], stored
+        at = {tp: s.position for tp, s in stored.items() if s.position is not None}
+        return [
+            a for a in advances if judge(self.connector, at, [a.range]) is Outcome.APPLIED
+        ], stored
+
+    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Insert first positions where there are none; return what is stored for all."""
+        stored = self._read(positions)
+        new = {tp: at for tp, at in positions.items() if _at(stored.get(tp)) is None}
+        if new:
+            self._enter(new, stored)
+            stored = self._read(positions)
+        found = {tp: at for tp, s in stored.items() if (at := s.position) is not None}
+        if found.keys() != positions.keys():
+            raise TransientError(f"connector {self.connector}: index {INDEX} is being changed")
+        return found
+
+    def moved(self, topics: Iterable[str]) -> dict[str, set[int]]:
+        """The partitions of these topics, where any of them has moved since it was entered."""
+        found: dict[str, set[int]] = {}
+        moved = set()
+        wanted = set(topics)
+        for e in self.entries():
+            if e.topic in wanted:
+                found.setdefault(e.topic, set()).add(e.partition)
+                if e.position != e.start_position:
+                    moved.add(e.topic)
+        return {topic: found[topic] for topic in moved}
+
+    def generation(self, tp: TopicPartition) -> int:
+        """How often positions were set by hand: documents written since are newer."""
+        if tp not in self._generations:
+            self._read([tp])
+        return self._generations.get(tp, 0)
+
+    def entries(self) -> list[LedgerEntry]:
+        """Every entry of the connector; empty when the ledger does not exist yet."""
+        names = ("topic", "partition", "position", "start_position", *_COUNTS, "updated_at")
+        found = [LedgerEntry(**{n: source[n] for n in names}) for source in self._sources()]
+        return sorted(found, key=lambda e: e.topic_partition)
+
+    def holes(self) -> list[OffsetRange]:
+        """The ranges that retention removed before they were read."""
+        found = [
+            OffsetRange(s["topic"], s["partition"], h["from_offset"], h["until_offset"])
+            for s in self._sources()
+            for h in s["holes"]
+        ]
+        return sorted(found, key=lambda r: (r.topic_partition, r.from_offset))
+
+    def _sources(self) -> list[Mapping[str, Any]]:
+        self._client.refresh(INDEX)
+        query = {"query": {"term": {"connector": self.connector}}}
+        found = [hit["_source"] for hit in self._client.scan(INDEX, query)]
+        return [source for source in found if source.get("position") is not None]
+
+    # By hand
+
+    def set(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Overwrite positions; counts and holes start anew from there."""
+        self._enter(positions, self._read(positions), again=True)
+
+    def forget(self) -> None:
+        """Remove all positions of the connector."""
+        known = [TopicPartition(s["topic"], s["partition"]) for s in self._sources()]
+        self._enter(dict.fromkeys(known), self._read(known), again=True)
+
+    def _enter(
+        self,
+        positions: Mapping[TopicPartition, int | None],
+        stored: Mapping[TopicPartition, _Stored],
+        *,
+        again: bool = False,
+    ) -> None:
+        """Write entries anew; with ``again`` what is written from here on is of a new generation.
+
+        Raises:
+            TransientError: the ledger has been moved meanwhile.
+        """
+        now, lines = _now(), []
+        for tp, at in positions.items():
+            before = stored.get(tp)
+            generation = before.source["generation"] if before else 0
+            source: dict[str, Any] = {
+                "connector": self.connector,
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "generation": generation + (1 if again and before else 0),
+                "updated_at": now,
+                "holes": [],
+            }
+            if at is not None:
+                source |= {"position": at, "start_position": at, **dict.fromkeys(_COUNTS, 0)}
+            lines += [self._action(tp, before), json.dumps(source)]
+        if self._write(lines) and again:
+            raise TransientError(
+                f"connector {self.connector}: its positions were moved meanwhile: it is running. "
+                "Stop it first"
+            )
+
+    # Documents
+
+    def _id(self, tp: TopicPartition) -> str:
+        found = f"{self.connector}/{tp.topic}/{tp.partition}"
+        if len(found.encode()) > _LONGEST:
+            raise ConfigError(
+                f"connector {self.connector}: the names of connector and topic {tp.topic} are "
+                f"longer together than an id may be ({_LONGEST} bytes). Shorten name"
+            )
+        return found
+
+    def _action(self, tp: TopicPartition, before: _Stored | None) -> str:
+        if before is None:
+            return json.dumps({"create": {"_id": self._id(tp)}})
+        if ledger_check_disabled():
+            return json.dumps({"index": {"_id": self._id(tp)}})
+        place = {"if_seq_no": before.seq_no, "if_primary_term": before.primary_term}
+        return json.dumps({"index": {"_id": self._id(tp), **place}})
+
+    def _write(self, lines: Sequence[str]) -> int:
+        """How many of the documents somebody else has changed meanwhile."""
+        if not lines:
+            return 0
+        failures = self._client.bulk(INDEX, ("\n".join(lines) + "\n").encode())
+        for f in failures:
+            if f.status != 409:
+                raise self._client.problem(f.status, f.kind, f.reason)
+        return len(failures)
+
+    def _read(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _Stored]:
+        """Documents by id: what was written last, whether a search sees it yet or not."""
+        partitions = list(dict.fromkeys(wanted))
+        if not partitions:
+            return {}
+        ids = {"ids": [self._id(tp) for tp in partitions]}
+        answer = self._client.request("POST", f"/{INDEX}/_mget", ids, expected=(404,))
+        found = {}
+        for tp, document in zip(partitions, answer.body.get("docs", ()), strict=False):
+            error = document.get("error")
+            if error and error.get("type") != "index_not_found_exception":
+                raise self._client.problem(503, error.get("type", ""), error.get("reason", ""))
+            if document.get("found"):
+                place = document["_seq_no"], document["_primary_term"]
+                found[tp] = _Stored(document["_source"], *place)
+                self._generations[tp] = document["_source"]["generation"]
+        return found
+
+
+def _at(stored: _Stored | None) -> int | None:
+    return None if stored is None else stored.position
+
+
+def _moved(source: Mapping[str, Any], advance: Advance, now: str) -> dict[str, Any]:
+    counts = (advance.read, advance.written, advance.filtered, advance.failed, advance.lost)
+    counted = {n: source[n] + count for n, count in zip(_COUNTS, counts, strict=True)}
+    hole = {
+        "from_offset": advance.range.from_offset,
+        "until_offset": advance.range.until_offset,
+        "reason": "removed by retention",
+        "recorded_at": now,
+    }
+    holes = [*source["holes"], *([hole] if advance.lost else [])]
+    position = {"position": advance.range.until_offset, "updated_at": now, "holes": holes}
+    return {**source, **counted, **position}
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

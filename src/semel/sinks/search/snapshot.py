@@ -1,0 +1,98 @@
+"""What an audit needs of the indices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.errors import ConfigError
+from semel.ledger import TopicPartition
+from semel.records import OFFSET, PARTITION, TOPIC
+from semel.sinks.base import Snapshot
+from semel.sinks.search import dead_letters, indices
+from semel.sinks.search.client import Client
+from semel.sinks.search.ledger import SearchLedger
+
+
+def take(
+    client: Client,
+    ledger: SearchLedger,
+    names: Mapping[str, str],
+    unkeyed: Collection[str],
+    provenance: Mapping[str, str],
+    dead_letter_index: str,
+) -> Snapshot:
+    """Read the ledger, then the results: documents come before positions, so all that the ledger
+    vouches for is there. What lies above a position is an attempt that is under way or was cut
+    short; the next one writes the same documents, so it is left out where ids are places in Kafka
+    (``unkeyed``). Where they are keys, it may have replaced what the ledger vouches for: what is
+    missing while something is under way cannot be judged.
+    """
+    entries, holes = ledger.entries(), ledger.holes()
+    positions = {e.topic_partition: e.position for e in entries}
+    records, rows, untraced = {}, {}, {}
+    under_way = set()
+    for topic, name in names.items():
+        where = f"connector {ledger.connector}: topic {topic}"
+        index = indices.find(client, name, where)
+        if index is None:
+            continue
+        missing = [c for c in provenance.values() if c not in index.fields]
+        if missing:
+            raise ConfigError(
+                f"{where}: provenance=true, but index {name} has no field {missing[0]}. Run the "
+                "connector with auto.evolve=true, or audit by counts with provenance=false"
+            )
+        client.refresh(index.name)
+        rows[name], untraced[name] = _count(client, index.name), 0
+        if provenance:
+            traced = {"query": {"exists": {"field": provenance[OFFSET]}}}
+            untraced[name] = rows[name] - _count(client, index.name, traced)
+            found = _places(client, index.name, topic, provenance)
+            records[topic] = _below(found, topic, positions)
+            if topic not in unkeyed and len(records[topic]) < len(found):
+                under_way.add(topic)
+    moved = {e.topic for e in ledger.entries() if positions.get(e.topic_partition) != e.position}
+    under_way |= moved - set(unkeyed)
+    dead = {}
+    if dead_letter_index:
+        dead = dead_letters.places_of(client, dead_letter_index, ledger.connector)
+    return Snapshot(
+        entries, holes, records, rows, untraced, dict(names), dead, frozenset(under_way)
+    )
+
+
+def _count(client: Client, index: str, query: Mapping[str, object] | None = None) -> int:
+    body = {"size": 0, "track_total_hits": True, **(query or {})}
+    path = f"/{index}/_search"
+    found = client.request("POST", path, body, allow_partial_search_results="false").body
+    return int(found["hits"]["total"]["value"])
+
+
+def _places(client: Client, index: str, topic: str, provenance: Mapping[str, str]) -> pa.Table:
+    partition, offset = provenance[PARTITION], provenance[OFFSET]
+    query = {
+        "query": {"term": {provenance[TOPIC]: topic}},
+        "_source": False,
+        "docvalue_fields": [partition, offset],
+    }
+    columns: tuple[list[int], list[int]] = ([], [])
+    for hit in client.scan(index, query):
+        columns[0].append(hit["fields"][partition][0])
+        columns[1].append(hit["fields"][offset][0])
+    arrays = [pa.array(columns[0], pa.int32()), pa.array(columns[1], pa.int64())]
+    return pa.table(arrays, names=["partition", "offset"])
+
+
+def _below(found: pa.Table, topic: str, positions: Mapping[TopicPartition, int]) -> pa.Table:
+    mine = {tp.partition: at for tp, at in positions.items() if tp.topic == topic}
+    keep = pa.array([False] * len(found), pa.bool_())
+    for partition, position in mine.items():
+        here = pc.and_(
+            pc.equal(found.column("partition"), partition),
+            pc.less(found.column("offset"), position),
+        )
+        keep = pc.or_(keep, here)
+    return found.filter(keep)

@@ -1,0 +1,237 @@
+"""Records as the lines of bulk requests: which documents, under which ids and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters import json_duck
+from semel.errors import ConfigError
+from semel.ledger import TopicPartition
+from semel.records import KEY, OFFSET, PARTITION, Records, Rejected, RowsRejected, value_columns
+from semel.sinks.changes import Changes, last_of_each
+from semel.sinks.search.config import SearchConfig
+from semel.sinks.search.documents import deletes, documents, upserts
+
+GENERATION = 10**15
+"""What setting positions by hand adds to versions, so that what is read again is newer."""
+LONGEST_ID = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Lines for one index, each of one record; ``places`` are the records' partition and offset."""
+
+    index: str
+    topic: str
+    lines: pa.Array
+    places: pa.Table
+    versioned: bool = True
+
+    def rejected(self, row: int, exception: str, reason: str) -> Rejected:
+        """Name the record of a line."""
+        return _rejected(self.topic, self.places, row, exception, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Makes lines of a connector's records. With ``passes`` keys and values are bytes as they came,
+    if no transform has changed them: texts, and JSON."""
+
+    config: SearchConfig
+    provenance: Mapping[str, str]
+    passes: bool
+
+    def parts(
+        self, records: Records, index: str, generation: Callable[[TopicPartition], int]
+    ) -> list[Part]:
+        """The lines for a topic's records; of several changes of a key the last one.
+
+        Raises:
+            RowsRejected: records that no document can be made of.
+            ConfigError: keys that are no ids.
+        """
+        topic, rows = records.topic, self._with_texts(records.rows)
+        gone = self._deleting(records)
+        if self.config.ids_are_keys(topic):
+            _check_ids(topic, rows, null_too=True)
+            _check_ids(topic, gone, null_too=False)
+            gone = gone.filter(gone.column(KEY).is_valid())
+            rows, gone = _last(rows, gone)
+        elif not self.config.makes_ids:
+            _check_distinct(topic, rows)
+        found = []
+        if rows.num_rows:
+            sources, places = self._sources(rows), rows.select([PARTITION, OFFSET])
+            if self.config.makes_ids and not self.config.ids_are_keys(topic):
+                found.append(Part(index, topic, upserts(None, None, sources), places, False))
+            else:
+                versions = _versions(topic, rows, generation)
+                lines = upserts(self._json_ids(topic, rows), versions, sources)
+                found.append(Part(index, topic, lines, places))
+        if gone.num_rows:
+            lines = deletes(self._json_ids(topic, gone), _versions(topic, gone, generation))
+            found.append(Part(index, topic, lines, gone.select([PARTITION, OFFSET])))
+        return found
+
+    def columns(self, rows: pa.Table) -> dict[str, pa.Array]:
+        """A document's fields."""
+        names = {n: n for n in value_columns(rows.column_names)}
+        names |= {own: metadata for metadata, own in self.provenance.items()}
+        return {own: _whole(rows.column(name)) for own, name in names.items()}
+
+    def ids(self, topic: str, source: pa.Table) -> pa.Array:
+        """The id of each record's document."""
+        if self.config.ids_are_keys(topic):
+            return _whole(source.column(KEY)).cast(pa.string())
+        places = [_whole(source.column(n)).cast(pa.string()) for n in (PARTITION, OFFSET)]
+        return pc.binary_join_element_wise(f"{topic}+", places[0], "+", places[1], "")
+
+    def _json_ids(self, topic: str, source: pa.Table) -> pa.Array:
+        ids = self.ids(topic, source)
+        if self.config.ids_are_keys(topic):
+            return json_duck.strings(ids)
+        return pc.binary_join_element_wise('"', ids, '"', "")
+
+    def _sources(self, rows: pa.Table) -> pa.Array:
+        """A JSON object a row; one that came as text gets provenance put in front."""
+        names = value_columns(rows.column_names)
+        passed = self.passes and names == ["value"] and _is_binary(rows, "value")
+        if not passed:
+            return documents(self.columns(rows), rows.num_rows)
+        text = _whole(rows.column("value")).cast(pa.string())
+        text = pc.replace_substring(text, "\n", " ")  # white space: in a string it would be \n
+        if not self.provenance:
+            return text
+        own = {own: _whole(rows.column(name)) for name, own in self.provenance.items()}
+        begin = pc.utf8_rtrim(documents(own, rows.num_rows), characters="}")
+        text = pc.utf8_ltrim_whitespace(text)
+        rest = pc.replace_substring(text, "{", "", max_replacements=1)
+        comma = pc.if_else(pc.starts_with(pc.utf8_ltrim_whitespace(rest), "}"), "", ",")
+        merged = pc.binary_join_element_wise(begin, comma, rest, "")
+        return pc.if_else(pc.starts_with(text, "{"), merged, text)  # the server refuses the others
+
+    def _with_texts(self, source: pa.Table) -> pa.Table:
+        if not (self.passes and _is_binary(source, KEY)):
+            return source
+        at = source.column_names.index(KEY)
+        return source.set_column(at, KEY, source.column(KEY).cast(pa.string()))
+
+    def _deleting(self, records: Records) -> pa.Table:
+        """The tombstones that delete.
+
+        Raises:
+            RowsRejected: there are some, and ``behavior.on.null.values=fail``.
+        """
+        gone = records.tombstones
+        if gone is None or not gone.num_rows:
+            return records.rows.slice(0, 0)
+        if self.config.tombstones == "fail":
+            why = "the value is null (behavior.on.null.values=fail)"
+            every = range(gone.num_rows)
+            raise RowsRejected(
+                [_rejected(records.topic, gone, row, "DataException", why) for row in every]
+            )
+        keyed = self.config.ids_are_keys(records.topic)
+        return self._with_texts(gone) if keyed else gone.slice(0, 0)
+
+
+def _versions(
+    topic: str, source: pa.Table, generation: Callable[[TopicPartition], int]
+) -> pa.Array:
+    offsets, partitions = _whole(source.column(OFFSET)), source.column(PARTITION)
+    known = {p: generation(TopicPartition(topic, p)) for p in partitions.unique().to_pylist()}
+    if not any(known.values()):
+        return offsets
+    versions, of = offsets.to_numpy().copy(), partitions.to_numpy()
+    for partition, number in known.items():
+        versions[of == partition] += number * GENERATION
+    return pa.array(versions)
+
+
+def _check_ids(topic: str, source: pa.Table, *, null_too: bool) -> None:
+    """Whether record keys can be ids.
+
+    Raises:
+        RowsRejected: some cannot.
+        ConfigError: none can.
+    """
+    if not source.num_rows:
+        return
+    keys = source.column(KEY)
+    kind = keys.type
+    textual = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if not (textual or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise ConfigError(
+            f"keys of topic {topic} are of type {kind}, but a document's id is a text or a whole "
+            "number. Set key.converter to org.apache.kafka.connect.storage.StringConverter, or "
+            "key.ignore=true"
+        )
+    problems: dict[int, str] = {}
+
+    def add(where: pa.ChunkedArray, why: str) -> None:
+        for row in pc.indices_nonzero(pc.fill_null(where, False)).to_pylist():
+            problems.setdefault(row, f"the key, which is the document's id, {why}")
+
+    if null_too and keys.null_count:
+        add(keys.is_null(), "is null")
+    if textual:
+        lengths = pc.binary_length(keys)
+        add(pc.equal(lengths, 0), "is empty")
+        add(pc.greater(lengths, LONGEST_ID), f"is longer than {LONGEST_ID} bytes")
+    if problems:
+        raise RowsRejected(
+            [
+                _rejected(topic, source, row, "DataException", why)
+                for row, why in sorted(problems.items())
+            ]
+        )
+
+
+def _check_distinct(topic: str, rows: pa.Table) -> None:
+    """Whether each record makes one document.
+
+    Raises:
+        ConfigError: a transform has made several of one.
+    """
+    places = rows.select([PARTITION, OFFSET])
+    distinct = places.group_by(places.column_names, use_threads=False).aggregate([])
+    if distinct.num_rows < rows.num_rows:
+        raise ConfigError(
+            f"the transform makes several rows of one record of topic {topic}, but ids are "
+            "their places in Kafka (key.ignore=true). Make one row of a record"
+        )
+
+
+def _last(rows: pa.Table, gone: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The last change of each key, by the offset that becomes its version."""
+    names = [KEY, OFFSET, PARTITION]
+    tables = [t.select(names) for t in (rows, gone) if t.num_rows]
+    if not tables:
+        return rows, gone
+    changes = pa.concat_tables(tables)
+    order = [changes.column(OFFSET), changes.column(PARTITION)]
+    kept = last_of_each(Changes([changes.column(KEY)], order, len(changes)), {}, revives=True).rows
+    if kept is None:
+        return rows, gone
+    kept = np.sort(kept)
+    of_gone = kept[kept >= rows.num_rows] - rows.num_rows
+    return rows.take(pa.array(kept[kept < rows.num_rows])), gone.take(pa.array(of_gone))
+
+
+def _rejected(topic: str, places: pa.Table, row: int, exception: str, reason: str) -> Rejected:
+    partition, offset = (places.column(n)[row].as_py() for n in (PARTITION, OFFSET))
+    return Rejected(topic, partition, offset, exception, reason)
+
+
+def _is_binary(rows: pa.Table, name: str) -> bool:
+    return bool(pa.types.is_binary(rows.schema.field(name).type))
+
+
+def _whole(values: pa.ChunkedArray) -> pa.Array:
+    chunks = values.combine_chunks()
+    return chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
