@@ -32,7 +32,6 @@ class Variant:
 VARIANTS = (
     Variant("no positions stored", {"connector.class": no_ledger_sink.NAME}),
     Variant("exactly-once", {"delivery": "exactly-once"}),
-    Variant("at-least-once", {"delivery": "at-least-once"}),
 )
 
 
