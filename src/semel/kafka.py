@@ -306,7 +306,10 @@ class Cluster:
         return sorted(g.group_id for g in listed.valid if g.group_id.startswith(prefix))
 
     def _failed(self, error: KafkaException) -> SemelError:
-        return failure(self._servers, error)
+        found = failure(self._servers, error)
+        if isinstance(found, TransientError):  # a client may never find its brokers again
+            self._admin = self._connected()
+        return found
 
 
 def failure(servers: str, error: KafkaException) -> SemelError:

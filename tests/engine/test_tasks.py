@@ -284,6 +284,48 @@ class _BrokenTask:
         self._run_task(*arguments)  # type: ignore[operator]
 
 
+def test_a_task_whose_consumer_has_lost_sight_of_all_brokers_connects_anew(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = topic()
+    produce(source, records(50))
+    monkeypatch.setattr(direct, "run_task", _BlindTask(direct.run_task))
+    config = configure(source, {"consumer.override.session.timeout.ms": 1000})
+    with caplog.at_level("INFO"):
+        running = start(config)
+        running.until(lambda p: p.rows >= 50)
+        running.stop()
+    assert any("connects anew" in line for line in caplog.messages)
+    assert running.spark.attempts[0] == 0
+    assert_nothing_lost_nothing_twice(config, range(50))
+
+
+class _BlindTask:
+    """Runs a task whose first consumer never finds a broker."""
+
+    def __init__(self, run_task: object) -> None:
+        self._run_task = run_task
+
+    def __call__(self, *arguments: object) -> None:
+        from semel.engine import task
+
+        consumer, made = task.Consumer, []
+
+        def blind_at_first(config: dict[str, object], **more: object) -> object:
+            made.append(config)
+            nowhere = {"bootstrap.servers": "127.0.0.1:1"} if len(made) == 1 else {}
+            return consumer({**config, **nowhere}, **more)  # type: ignore[arg-type]
+
+        task._OUT = 1.0
+        task.Consumer = blind_at_first  # type: ignore[misc,assignment]
+        self._run_task(*arguments)  # type: ignore[operator]
+
+
 def test_a_fenced_or_failed_task_of_an_earlier_attempt_does_not_end_the_run() -> None:
     engine = direct.DirectEngine.__new__(direct.DirectEngine)
     engine._newest, engine._error = {}, None

@@ -114,6 +114,10 @@ class Deliverer:
             if self._producer is None:
                 config = client_config(self._connector, self._raw, "producer")
                 self._producer = DeadLetterProducer(self._connector, config, self._task)
-            self._producer.send(new)
+            try:
+                self._producer.send(new)
+            except TransientError:
+                self._producer = None  # it may never find its brokers again
+                raise
         self._heard(new)
         self._sent.update(places)

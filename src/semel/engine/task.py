@@ -54,6 +54,8 @@ _OWN_LOSS = 30.0
 """Seconds after the end of a session in which Kafka may mistake the task for one of another run."""
 _WORD = 0.5
 """Seconds that the driver's "stop" takes to be heard by a task that wakes up."""
+_OUT = 30.0
+"""Seconds, at least, in which a task finds its way back into the group by itself."""
 _CONFLICTS = 5
 _COMMITS_A_COLLECTION = 256
 
@@ -100,10 +102,13 @@ class Task:
             schemas=spec.schemas,
         )
         self._batcher = Batcher(connector, pipeline)
-        self._cluster = Cluster(client_config(connector, spec.raw, "admin"))
-        config = consumer_config(connector, spec.raw, index)
+        self._admin = client_config(connector, spec.raw, "admin")
+        self._cluster = Cluster(self._admin)
+        self._config = config = consumer_config(connector, spec.raw, index)
         self._consumer = Consumer(config, logger=log)
         self._metadata_age = float(config[METADATA_AGE]) / 1000
+        self._patience = max(_OUT, 3 * float(config["session.timeout.ms"]) / 1000)
+        self._out_since: float | None = time.monotonic()
         self.heartbeats = 2 * float(config.get("heartbeat.interval.ms", 3000)) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._committer = Committer(
@@ -180,6 +185,7 @@ class Task:
                     self._look_for_topics()
                 if self._quiet:
                     self._collect()
+                    self._find_back()
                 self._progress.report_in_time()
                 return
             hit("task.after_poll")
@@ -233,6 +239,29 @@ class Task:
         self._outdated = False
         topics, self._topics = self._topics, []
         self._consumer.unsubscribe()
+        self._subscribe(topics)
+
+    def _find_back(self) -> None:
+        """Connect anew where the group has given no answer for long, though Kafka answers others.
+
+        A consumer that hears of no broker at all, as a lone one that restarts may tell it, forgets
+        them all, and waits for the group's coordinator for ever (librdkafka's issue 5301).
+        """
+        if self._out_since is None or time.monotonic() - self._out_since < self._patience:
+            return
+        self._out_since = time.monotonic()
+        try:
+            Cluster(self._admin).topics()
+        except TransientError as error:
+            log.info("%s", error)
+            return
+        self._progress.tell(
+            f"has had no place in consumer group {self._connector.group_id} for "
+            f"{self._patience:.0f} s; connects anew"
+        )
+        self._consumer.close()  # before another one takes its place in the group
+        self._consumer = Consumer(self._config, logger=log)
+        topics, self._topics = self._topics, []
         self._subscribe(topics)
 
     def _look_for_topics(self) -> None:
@@ -291,6 +320,7 @@ class Task:
     def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         """Kafka gives a static member that is back soon what it had before, though it may ask for
         other topics by now (KIP-345): those of other topics are left alone."""
+        self._out_since = None
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         self._owned = {tp for tp in given if tp.topic in self._topics}
         self._outdated = given != self._owned
@@ -301,6 +331,7 @@ class Task:
 
     def _revoked(self, _consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         self._generation += 1
+        self._out_since = time.monotonic()
         self._guarded(self._settle)
         self._owned, self._positions, self._ends = set(), {}, {}
         self._consumer.unassign()
