@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 FAULTS ?= 50
 SEED ?= 1
 CRASHES ?= 4
-WORKERS ?= 2
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix lint format bench drill requirements clean
+.PHONY: help demo test long matrix lint format bench drill requirements clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -24,7 +24,10 @@ demo: $(VENV)/.ready ## Move 336,776 flights from Kafka to PostgreSQL through cr
 	@$(BIN)/semel demo --crashes $(CRASHES) --seed $(SEED)
 
 test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (WORKERS)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not long"
+
+long: $(VENV)/.ready ## Run the tests that `make test` leaves out: more cases, and drills
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m long
 
 matrix: $(VENV)/.ready ## Run the crash tests of each sink and delivery, and write docs/guarantees.md
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --matrix

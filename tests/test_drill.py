@@ -167,6 +167,7 @@ class TestFiles:
         }
     )
 
+    @pytest.mark.long
     @pytest.mark.integration
     def test_faults_lose_nothing_and_write_nothing_twice(self) -> None:
         kinds = [Kind.DRIVER_KILL, Kind.ERROR, Kind.SECOND_DRIVER]
@@ -195,6 +196,7 @@ class TestSearch:
         }
     )
 
+    @pytest.mark.long
     @pytest.mark.integration
     def test_a_server_that_is_killed_loses_nothing_and_writes_nothing_twice(self) -> None:
         report = drill.drill(self.config, 1, 1, kinds=[Kind.SEARCH_KILL, Kind.POSTGRES_KILL])

@@ -17,13 +17,14 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import adbc_driver_postgresql.dbapi as adbc
+import pytest
 from pyspark import TaskContext, cloudpickle
 
 from semel import failpoints, run
@@ -360,6 +361,16 @@ def assert_nothing_lost_nothing_twice(
     report = audit(config, transform)
     assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
     return report
+
+
+def some(cases: Iterable[Any], short: Collection[Any]) -> list[Any]:
+    """Parameters of a test, of which those that are not in ``short`` are marked as long."""
+    return [
+        c
+        if c in short
+        else pytest.param(*(c if isinstance(c, tuple) else (c,)), marks=pytest.mark.long)
+        for c in cases
+    ]
 
 
 def assert_promise_kept(

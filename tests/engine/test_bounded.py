@@ -34,6 +34,7 @@ from tests.engine.harness import (
     name,
     positions,
     records,
+    some,
     wait_until,
 )
 from tests.matrix import UPSERT
@@ -51,6 +52,11 @@ CASES = [
     for delivery in DELIVERIES
     for place in failpoints.PLACES
     if not (delivery.startswith("transactional") and place == "deliver.between")
+]
+SHORT = [
+    (delivery, place)
+    for delivery, place in CASES
+    if delivery == "transactional" or place in ("deliver.between", "sink.before_commit")
 ]
 IN_TASKS = ("task.after_poll", "task.after_convert")
 
@@ -86,7 +92,7 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
 
 
 @pytest.mark.cell(sink="delta", mode="bounded", delivery="delivery")
-@pytest.mark.parametrize(("delivery", "place"), CASES)
+@pytest.mark.parametrize(("delivery", "place"), some(CASES, SHORT))
 def test_killed_at(
     delivery: str, place: str, topic: MakeTopic, produce: Produce, lake: Lake, points: Path
 ) -> None:

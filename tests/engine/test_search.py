@@ -9,6 +9,7 @@ import shutil
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.engine.harness import (
     ids,
     name,
     records,
+    some,
     wait_until,
 )
 from tests.searching import ask, documents
@@ -158,8 +160,13 @@ def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
-@pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("place", ["task.after_convert", "sink.after_positions", "deliver.between"])
+@pytest.mark.parametrize(
+    ("place", "keyed"),
+    some(
+        product(("task.after_convert", "sink.after_positions", "deliver.between"), (False, True)),
+        {("sink.after_positions", True), ("deliver.between", False)},
+    ),
+)
 def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_harms_nothing(
     place: str,
     keyed: bool,

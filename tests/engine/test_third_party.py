@@ -31,6 +31,7 @@ from tests.engine.harness import (
     name,
     positions,
     records,
+    some,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +88,7 @@ def stored(config: Config, database: str) -> dict[bytes, bytes]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("delivery", matrix.DELIVERIES)
+@pytest.mark.parametrize("delivery", some(matrix.DELIVERIES, {"transactional", "at-least-once"}))
 def test_killed_at_every_place(
     delivery: str,
     kafka: Kafka,
