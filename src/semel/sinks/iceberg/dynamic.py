@@ -123,11 +123,11 @@ class DynamicTables(Tables):
             return []
         return list(self._home.stand().values())
 
-    def uneven(self) -> dict[TopicPartition, int]:
+    def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         if self._level:
             return {}
         at = list(self._home.stand(newest=False).values())
-        found = ahead(at, [t.stand() for t in self.all()])
+        found = ahead(at, [t.stand() for t in self.all()], among)
         self._level = not found
         return found
 

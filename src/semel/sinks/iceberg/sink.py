@@ -154,8 +154,8 @@ class IcebergSink(StagingSink):
     def entries(self) -> list[LedgerEntry]:
         return self._tables.entries()
 
-    def uneven(self) -> dict[TopicPartition, int]:
-        return self._tables.uneven()
+    def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._tables.uneven(among)
 
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         self._tables.start(positions)

@@ -115,9 +115,9 @@ class Tables:
     def entries(self) -> list[LedgerEntry]:
         return together(self._stands())
 
-    def uneven(self) -> dict[TopicPartition, int]:
+    def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         stands = self._stands(newest=False)
-        return ahead(together(stands), stands)
+        return ahead(together(stands), stands, among)
 
     def start(self, first: Mapping[TopicPartition, int]) -> None:
         """Enter first positions; a table that is new to the connector starts where others are."""
@@ -183,12 +183,17 @@ def together(stands: Sequence[Stand]) -> list[LedgerEntry]:
     return found
 
 
-def ahead(at: Sequence[LedgerEntry], stands: Sequence[Stand]) -> dict[TopicPartition, int]:
+def ahead(
+    at: Sequence[LedgerEntry], stands: Sequence[Stand], among: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
     """Topic-partitions that the same tables hold more of, and how far the least of these is."""
     which: dict[TopicPartition, frozenset[int]] = {}
     limits: dict[TopicPartition, int] = {}
+    wanted = frozenset(among)
     for entry in at:
         tp = entry.topic_partition
+        if tp not in wanted:
+            continue
         further = {n: s[tp].position for n, s in enumerate(stands) if tp in s}
         further = {n: position for n, position in further.items() if position > entry.position}
         if further:
