@@ -240,6 +240,33 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
         warehouse.sink(keys={"iceberg.tables": "db.x,db.y"})
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "read"),
+    [
+        (pa.int32(), pa.int64(), pa.int64()),
+        (pa.float64(), pa.float32(), pa.float64()),
+        (pa.int64(), pa.float64(), None),
+        (pa.decimal128(20, 2), pa.float64(), None),
+        (pa.int64(), pa.decimal128(20, 0), None),
+        (pa.string(), pa.binary(), None),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), None),
+    ],
+)
+def test_a_column_of_two_tables_is_read_in_a_type_that_keeps_both(
+    one: pa.DataType, other: pa.DataType, read: pa.DataType | None, warehouse: Warehouse
+) -> None:
+    warehouse.catalog.create_namespace("db")
+    for table, kind in (("db.a", one), ("db.b", other)):
+        warehouse.catalog.create_table(table, pa.schema([("id", pa.int64()), ("n", kind)]))
+    sink = warehouse.unprepared(keys=BOTH)
+    if read is None:
+        with pytest.raises(ConfigError, match="different types"):
+            sink.prepare(["t"])
+    else:
+        sink.prepare(["t"])
+        assert sink.schema("t") == pa.schema([("id", pa.int64()), ("n", read)])
+
+
 def test_what_a_connector_does_is_described(warehouse: Warehouse) -> None:
     said = plan(warehouse.config(keys=ROUTED)).sink.describe()
     assert said == {"tables": "db.a (a.*), db.b ((b|ab)) by kind"}

@@ -7,6 +7,7 @@ tables' commits, or where a table was left out of the configuration for a while.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,12 @@ from semel.sinks.iceberg.target import Target
 
 Stand = Mapping[TopicPartition, LedgerEntry]
 """What one table's ledger holds."""
+
+_WIDER = {
+    frozenset((pa.int32(), pa.int64())): pa.int64(),
+    frozenset((pa.float32(), pa.float64())): pa.float64(),
+}
+"""Types that are read as one without a change to any value."""
 
 
 class Tables:
@@ -79,15 +86,18 @@ class Tables:
         return pa.schema(found[0]) if not self._settings.config.several else self._union(found)
 
     def _union(self, found: Sequence[Sequence[pa.Field]]) -> pa.Schema:
-        loose = [pa.schema([f.with_nullable(True) for f in fields]) for fields in found]
-        try:
-            whole = pa.unify_schemas(loose, promote_options="permissive")
-        except pa.ArrowTypeError as error:
-            raise ConfigError(
-                f"connector {self._connector.name}: iceberg.tables={','.join(self._targets)} have "
-                f"a column of one name and different types ({error}). Run a connector for each"
-            ) from None
-        return self._with_route(whole)
+        kinds: dict[str, pa.DataType] = {}
+        for f in itertools.chain.from_iterable(found):
+            known = kinds.setdefault(f.name, f.type)
+            common = f.type if f.type == known else _WIDER.get(frozenset((known, f.type)))
+            if common is None:
+                raise ConfigError(
+                    f"connector {self._connector.name}: iceberg.tables={','.join(self._targets)} "
+                    f"have a column of one name and different types ({f.name}: {known} and "
+                    f"{f.type}). Run a connector for each"
+                )
+            kinds[f.name] = common
+        return self._with_route(pa.schema(list(kinds.items())))
 
     def _with_route(self, whole: pa.Schema) -> pa.Schema:
         field = self._settings.config.route_field
