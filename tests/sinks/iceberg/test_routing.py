@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from semel.ledger import Outcome, TopicPartition
 from semel.records import Commit
 from semel.run import plan
 from semel.sinks.iceberg.dynamic import DynamicTables
+from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import PATIENCE
 from tests.sinks.iceberg.conftest import FIRST, Warehouse, refused
 from tests.sinks.target import advance, records
@@ -119,12 +121,12 @@ def test_a_table_gets_its_own_columns_only(warehouse: Warehouse) -> None:
 
 def test_a_record_that_does_not_fit_one_table_goes_to_none(warehouse: Warehouse) -> None:
     warehouse.catalog.create_namespace("db")
-    for table, kind in (("db.a", pa.float64()), ("db.b", pa.int64())):
+    for table, kind in (("db.a", pa.int64()), ("db.b", pa.int32())):
         columns = [("id", pa.int64()), ("kind", pa.string()), ("n", kind)]
         warehouse.catalog.create_table(table, pa.schema(columns))
     bad = refused(
         warehouse.sink(keys=ROUTED),
-        records([{"id": 2, "kind": "ab", "n": 7.0}, {"id": 3, "kind": "ab", "n": 7.5}]),
+        records([{"id": 2, "kind": "ab", "n": 7}, {"id": 3, "kind": "ab", "n": 1 << 40}]),
     )
     assert list(bad) == [1]
     assert warehouse.files() == []
@@ -354,6 +356,50 @@ def test_positions_that_are_set_by_hand_are_those_of_all_tables(warehouse: Wareh
     assert (ids(warehouse, "db.a"), ids(warehouse, "db.b")) == ([0], [1, 1])
     sink.set_positions(None)
     assert sink.entries() == []
+
+
+@pytest.mark.parametrize("wanted", [{FIRST: 0}, None], ids=["set", "reset"])
+@pytest.mark.parametrize("step", ["judge", "touched", "_home.move", "_land_in", "settle"])
+def test_positions_are_set_by_hand_while_the_connector_commits(
+    step: str,
+    wanted: dict[TopicPartition, int] | None,
+    warehouse: Warehouse,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither a table that it knows nor one that is new may be left with more than the ledger."""
+    sink = warehouse.sink(keys=DYNAMIC)
+    sink.commit([advance(0, 2)], to("db.a", "db.a"))
+    if step == "_home.move":  # the other way round: the run commits while positions are set
+        hand = warehouse.unprepared(keys=DYNAMIC)
+        interrupted(monkeypatch, hand._tables._home, "move", lambda: run(sink))
+        hand.set_positions(wanted)
+    else:
+        where = sink if step == "_land_in" else sink._tables
+        by_hand = warehouse.unprepared(keys=DYNAMIC)
+        interrupted(monkeypatch, where, step, lambda: by_hand.set_positions(wanted))
+        with pytest.raises(LedgerConflict):
+            run(sink)
+    after = warehouse.sink(keys=DYNAMIC)
+    assert [e.position for e in after.entries()] == [0]
+    assert after.uneven([FIRST]) == {}
+
+
+def run(sink: IcebergSink) -> None:
+    sink.commit([advance(2, 4)], to("db.a", "db.b", first=2))
+
+
+def interrupted(
+    monkeypatch: pytest.MonkeyPatch, whose: object, step: str, by: Callable[[], None]
+) -> None:
+    """Let something else happen right before a step."""
+    taken = getattr(whose, step)
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        by()
+        return taken(*args, **kwargs)
+
+    monkeypatch.setattr(whose, step, first)
 
 
 def test_tables_that_may_not_be_created_get_nothing(warehouse: Warehouse) -> None:

@@ -157,12 +157,13 @@ class DynamicTables(Tables):
         self._level = True
 
     def set(self, wanted: Mapping[TopicPartition, int] | None) -> None:
-        for target in self.all():
-            target.move(dict, forget=True)  # it would take what is read again for a replay
+        # Home first: it fences a run that is at work, and what such a run has written by then is
+        # undone after it. A table that held more would take what is read again for a replay.
         if wanted is not None:
             self._home.move(partial(self._home.ledger.set, wanted))
         elif self._home.find() is not None:
             self._home.move(dict, forget=True)
+        super().set(wanted)
 
     def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
         home = self._home.anew()
