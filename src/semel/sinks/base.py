@@ -176,6 +176,10 @@ class Sink(ABC):
     def entries(self) -> list[LedgerEntry]:
         """All that the ledger holds for this connector, by topic and partition."""
 
+    def known_topics(self) -> set[str]:
+        """Topics that the connector has read before, wherever its ledger is."""
+        return {e.topic for e in self.entries()}
+
     @abstractmethod
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Insert first positions where the ledger has none; return what it holds for all."""

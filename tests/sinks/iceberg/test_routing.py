@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from semel import failpoints
+from semel.config import ConnectorConfig, read
+from semel.engine.ranges import first_positions
 from semel.errors import ConfigError, LedgerConflict, TargetChanged
 from semel.ledger import Outcome, TopicPartition
 from semel.records import Commit
@@ -188,6 +190,29 @@ def test_a_table_that_is_new_to_the_connector_starts_where_the_others_are(
     assert [e.position for e in sink.entries()] == [20]
     sink.commit([advance(20, 24)], values(20, 24))
     assert found(warehouse) == {"db.a": list(range(24)), "db.b": list(range(20, 24))}
+
+
+class Cluster:
+    """A topic whose partitions hold nine offsets each."""
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 9)
+
+
+def test_a_new_partition_of_a_known_topic_is_read_from_its_start_where_a_table_is_new_too(
+    warehouse: Warehouse,
+) -> None:
+    warehouse.sink(keys={"iceberg.tables": "db.a"}).commit([advance(0, 5)], values(0, 5))
+    keys = {**BOTH, "auto.offset.reset": "latest"}
+    sink = warehouse.unprepared(keys=keys)
+    sink.prepare(["t"])
+    connector = read(ConnectorConfig, warehouse.config(keys=keys))
+    first_positions(connector, sink, cast(Any, Cluster()), {"t": 2, "u": 1})
+    found = {str(e.topic_partition): e.position for e in sink.entries()}
+    assert found == {"t-0": 5, "t-1": 0, "u-0": 9}
 
 
 def test_partitions_whose_tables_differ_are_brought_level_group_by_group(

@@ -123,6 +123,9 @@ class DynamicTables(Tables):
             return []
         return list(self._home.stand().values())
 
+    def known_topics(self) -> set[str]:
+        return {e.topic for e in self.entries()}
+
     def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         if self._level:
             return {}

@@ -154,6 +154,9 @@ class IcebergSink(StagingSink):
     def entries(self) -> list[LedgerEntry]:
         return self._tables.entries()
 
+    def known_topics(self) -> set[str]:
+        return self._tables.known_topics()
+
     def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return self._tables.uneven(among)
 

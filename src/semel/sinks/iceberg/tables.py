@@ -125,6 +125,10 @@ class Tables:
     def entries(self) -> list[LedgerEntry]:
         return together(self._stands())
 
+    def known_topics(self) -> set[str]:
+        """Those that any of the tables knows: one that is new to the connector knows none."""
+        return {tp.topic for stand in self._stands() for tp in stand}
+
     def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         stands = self._stands(newest=False)
         return ahead(together(stands), stands, among)
