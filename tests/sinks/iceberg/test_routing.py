@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import BadRequestError
 
 from semel import failpoints
 from semel.config import ConnectorConfig, read
@@ -17,7 +19,7 @@ from semel.errors import ConfigError, LedgerConflict, TargetChanged
 from semel.ledger import Outcome, TopicPartition
 from semel.records import Commit
 from semel.run import plan
-from semel.sinks.iceberg.dynamic import DynamicTables
+from semel.sinks.iceberg.dynamic import DynamicTables, _names
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import PATIENCE
 from tests.sinks.iceberg.conftest import FIRST, Warehouse, refused
@@ -436,11 +438,58 @@ def test_tables_that_may_not_be_created_get_nothing(warehouse: Warehouse) -> Non
 
 
 def test_names_that_are_no_tables_are_rejected(warehouse: Warehouse) -> None:
-    bad = refused(warehouse.sink(keys=DYNAMIC), to("a", "db.a", "db.", "db.ledger").records[0])
-    assert {o: r.message for o, r in bad.items()} == {
-        0: "field to: 'a' has no namespace",
-        2: "field to: 'db.' has no namespace",
+    keys = {**DYNAMIC, "iceberg.tables.ledger": "Db.Ledger", "errors.deadletterqueue.table": "Db.D"}
+    names = ["a", "db.a", "db.", "db.ledger", "", "db.d", "db.a b", "db/..", "db.\u212a\u0131"]
+    names += ["db." + 300 * "x", ".".join(["db"] + 100 * ["x" + "y" * 9])]
+    bad = refused(warehouse.sink(keys=keys), to(*names).records[0])
+    form = "is not namespace.name, or of more levels, of letters, digits, _ and -, at most 128 each"
+    assert bad.keys() == set(range(len(names))) - {1}
+    assert {o: r.message for o, r in bad.items() if o < 5} == {
+        0: f"field to: 'a' {form}",
+        2: f"field to: 'db.' {form}",
         3: "field to: db.ledger is not for records",
+        4: f"field to: '' {form}",
+    }
+    assert bad[5].message == "field to: db.d is not for records"
+    assert {t for _, t in warehouse.catalog.list_tables("db")} == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "taken"),
+    [
+        ("sql", "a.b.c", True),
+        ("rest", "a.b-c.d", True),
+        ("hive", "a.b", True),
+        ("hive", "a.b.c", False),
+        ("hive", "a.b-c", False),
+        ("glue", "a.b-c", True),
+        ("glue", "a.b.c", False),
+    ],
+)
+def test_names_are_those_that_the_catalog_takes(kind: str, name: str, taken: bool) -> None:
+    assert bool(_names(kind)[0].fullmatch(name)) is taken
+
+
+def test_tables_that_cannot_be_written_are_the_records_fault(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse.catalog.create_namespace("db")
+    orc = {"write.format.default": "orc"}
+    warehouse.catalog.create_table("db.orc", pa.schema([("id", pa.int64())]), properties=orc)
+    sink = warehouse.sink(keys=DYNAMIC)
+    create = SqlCatalog.create_table
+
+    def some(catalog: SqlCatalog, identifier: str, *args: Any, **kwargs: Any) -> Any:
+        if identifier == "db.refused":
+            raise BadRequestError("not here")
+        return create(catalog, identifier, *args, **kwargs)
+
+    monkeypatch.setattr(SqlCatalog, "create_table", some)
+    bad = refused(sink, to("db.orc", "db.a", "db.refused").records[0])
+    assert {o: r.message for o, r in bad.items()} == {
+        0: "field to: connector c: table db.orc wants orc files (write.format.default): "
+        "semel writes parquet",
+        2: "field to: Iceberg table db.refused: not here",
     }
 
 
