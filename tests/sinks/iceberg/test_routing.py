@@ -244,6 +244,7 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
         ({"iceberg.table.db.a.route-regex": None}, "db.a.route-regex is required"),
         ({"iceberg.table.db.a.route-regex": "("}, "is not a regular expression"),
         ({"iceberg.tables.route-field": None}, "has no field to match"),
+        ({"iceberg.tables.ledger": "db.ledger"}, "iceberg.tables.ledger='db.ledger' has no effect"),
         ({"iceberg.table.db.c.route-regex": "c"}, "iceberg.tables is db.a,db.b"),
         ({"delivery": "at-most-once"}, "set delivery=exactly-once"),
         ({"engine": "micro-batch"}, "Set engine=bounded or direct"),
@@ -437,6 +438,12 @@ def test_tables_that_may_not_be_created_get_nothing(warehouse: Warehouse) -> Non
     assert not warehouse.catalog.table_exists("db.a")
 
 
+def test_settings_of_a_table_hold_whatever_the_case_of_its_name(warehouse: Warehouse) -> None:
+    sink = warehouse.sink(keys={**DYNAMIC, "iceberg.table.Db.Orders.partition-by": "id"})
+    sink.commit([advance(0, 1)], to("DB.orders"))
+    assert [f.name for f in warehouse.table("db.orders").spec().fields] == ["id"]
+
+
 def test_names_that_are_no_tables_are_rejected(warehouse: Warehouse) -> None:
     keys = {**DYNAMIC, "iceberg.tables.ledger": "Db.Ledger", "errors.deadletterqueue.table": "Db.D"}
     names = ["a", "db.a", "db.", "db.ledger", "", "db.d", "db.a b", "db/..", "db.\u212a\u0131"]
@@ -499,6 +506,10 @@ def test_wrong_configurations_with_named_tables_are_refused(warehouse: Warehouse
         ({"iceberg.tables.route-field": None}, "needs iceberg.tables.route-field"),
         ({"iceberg.tables.ledger": "ledger"}, "has no namespace"),
         ({"iceberg.table.db.a.route-regex": "a"}, "the field itself names the table"),
+        (
+            {"iceberg.table.db.A.id-columns": "a", "iceberg.table.Db.a.id-columns": "b"},
+            "is there in another case too",
+        ),
         ({"errors.deadletterqueue.table": "db.ledger"}, "is in iceberg.tables.ledger too"),
     ]
     for keys, message in wrong:
