@@ -17,7 +17,7 @@ from semel.config import ConnectorConfig, read
 from semel.engine.ranges import first_positions
 from semel.errors import ConfigError, LedgerConflict, TargetChanged
 from semel.ledger import Outcome, TopicPartition
-from semel.records import Commit
+from semel.records import Commit, Records
 from semel.run import plan
 from semel.sinks.iceberg.dynamic import DynamicTables, _names
 from semel.sinks.iceberg.sink import IcebergSink
@@ -101,6 +101,21 @@ def test_a_field_inside_text_cannot_be_a_route(warehouse: Warehouse) -> None:
     keys = {"iceberg.tables.route-field": "of.kind", "iceberg.table.db.t.route-regex": "1"}
     with pytest.raises(ConfigError, match="lift the field in a transform"):
         warehouse.sink(keys=keys).stage(Commit([records([{"of": '{"kind": 1}'}])]))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view(), pa.list_(pa.string())]
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_field_that_is_no_text_cannot_be_a_route(
+    dynamic: bool, kind: pa.DataType, warehouse: Warehouse
+) -> None:
+    value: Any = ["a"] if kind == pa.list_(pa.string()) else b"\xff\xfe"
+    rows = records([{"id": 0}]).rows
+    name = "to" if dynamic else "kind"
+    rows = rows.append_column(name, pa.chunked_array([pa.array([value], kind)]))
+    with pytest.raises(ConfigError, match="cannot be matched"):
+        warehouse.sink(keys=DYNAMIC if dynamic else ROUTED).stage(Commit([Records("t", rows)]))
 
 
 def test_a_table_gets_its_own_columns_only(warehouse: Warehouse) -> None:
