@@ -411,7 +411,7 @@ def test_positions_are_set_by_hand_while_the_connector_commits(
 ) -> None:
     """Neither a table that it knows nor one that is new may be left with more than the ledger."""
     sink = warehouse.sink(keys=DYNAMIC)
-    sink.commit([advance(0, 2)], to("db.a", "db.a"))
+    sink.commit([advance(0, 2)], to("db.b", "db.b"))
     if step == "_home.move":  # the other way round: the run commits while positions are set
         hand = warehouse.unprepared(keys=DYNAMIC)
         interrupted(monkeypatch, hand._tables._home, "move", lambda: run(sink))
@@ -428,7 +428,7 @@ def test_positions_are_set_by_hand_while_the_connector_commits(
 
 
 def run(sink: IcebergSink) -> None:
-    sink.commit([advance(2, 4)], to("db.a", "db.b", first=2))
+    sink.commit([advance(2, 4)], to("db.b", "db.a", first=2))
 
 
 def interrupted(
