@@ -24,6 +24,10 @@ class ServiceError(SemelError):
     exit_code = 3
 
 
+class Refused(ServiceError):
+    """The target store refuses what it was asked for, and will refuse it again."""
+
+
 class LedgerConflict(SemelError):
     """The stored position is neither the start nor the end of the range: a gap, an overlap or
     another writer. The transaction has been rolled back."""

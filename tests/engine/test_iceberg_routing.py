@@ -134,6 +134,23 @@ def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
     assert_each_where_it_belongs_and_once(config, range(COUNT))
 
 
+def test_a_topic_that_is_not_read_any_more_holds_up_no_other_one(
+    topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
+) -> None:
+    """A crash between two tables left it uneven."""
+    first, second = topic(), topic()
+    produce(first, records(50))
+    config = warehouse(first, {**ROUTED, "topics": f"{first},{second}"})
+    failpoints.arm(points, "sink.before_commit", "kill-driver", skip=1)
+    assert drive(config, points) == -9
+    produce(second, records(50, start=50))
+    one = {**config, "topics": second}
+    assert caught_up(one).records == 50
+    assert ids(config, "db.odd") == [i for i in range(50, 100) if i % 2 and i % 10 < 9]
+    caught_up(config)
+    assert_each_where_it_belongs_and_once(config, range(100))
+
+
 def test_a_table_may_join_later(topic: MakeTopic, produce: Produce, warehouse: Configure) -> None:
     source = topic(partitions=2)
     produce(source, records(100))

@@ -185,7 +185,7 @@ class BoundedEngine:
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
         self._progress.positions |= positions
         ends = run.cluster.latest(partitions)
-        reach = self._sink.uneven() or ends
+        reach = self._sink.uneven(partitions) or ends
         at = {tp: positions[tp] for tp in reach if tp in positions}
         found = bounded(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
         self._sample({r.topic_partition: r.from_offset for r in found})

@@ -21,12 +21,12 @@ def first_positions(
     after the connector did.
     """
     known = {e.topic_partition for e in sink.entries()}
-    known_topics = {tp.topic for tp in known}
     present = {TopicPartition(t, p) for t, count in topics.items() for p in range(count)}
     missing = present - known
     if not missing:
         return
     from_latest = connector.offset_reset == "latest"
+    known_topics = sink.known_topics()
     latest = {tp for tp in missing if from_latest and tp.topic not in known_topics}
     sink.start(cluster.earliest(missing - latest) | cluster.latest(latest))
 

@@ -176,6 +176,10 @@ class Sink(ABC):
     def entries(self) -> list[LedgerEntry]:
         """All that the ledger holds for this connector, by topic and partition."""
 
+    def known_topics(self) -> set[str]:
+        """Topics that the connector has read before, wherever its ledger is."""
+        return {e.topic for e in self.entries()}
+
     @abstractmethod
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Insert first positions where the ledger has none; return what it holds for all."""
@@ -305,11 +309,12 @@ class StagingSink(Sink):
         """Seconds from one trigger to the next, where a key of the sink's own says so."""
         return None
 
-    def uneven(self) -> dict[TopicPartition, int]:
-        """Topic-partitions that some of their tables hold more of than others, as a crash between
-        two tables' commits leaves them, and the position that their next range must not pass; as
-        :meth:`entries` has found them. They are read alone until all tables hold the same, for of
-        one commit each table must have all ranges or none."""
+    def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those of the topic-partitions ``among`` that some of their tables hold more of than
+        others, as a crash between two tables' commits leaves them, and the position that their next
+        range must not pass; as :meth:`entries` has found them. They are read alone until all tables
+        hold the same, for of one commit each table must have all ranges or none. What is not read
+        may stay uneven."""
         return {}
 
     @property

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import BadRequestError
 
 from semel import failpoints
+from semel.config import ConnectorConfig, read
+from semel.engine.ranges import first_positions
 from semel.errors import ConfigError, LedgerConflict, TargetChanged
 from semel.ledger import Outcome, TopicPartition
-from semel.records import Commit
+from semel.records import Commit, Records
 from semel.run import plan
-from semel.sinks.iceberg.dynamic import DynamicTables
+from semel.sinks.iceberg.dynamic import DynamicTables, _names
+from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import PATIENCE
 from tests.sinks.iceberg.conftest import FIRST, Warehouse, refused
 from tests.sinks.target import advance, records
@@ -97,6 +103,21 @@ def test_a_field_inside_text_cannot_be_a_route(warehouse: Warehouse) -> None:
         warehouse.sink(keys=keys).stage(Commit([records([{"of": '{"kind": 1}'}])]))
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view(), pa.list_(pa.string())]
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_field_that_is_no_text_cannot_be_a_route(
+    dynamic: bool, kind: pa.DataType, warehouse: Warehouse
+) -> None:
+    value: Any = ["a"] if kind == pa.list_(pa.string()) else b"\xff\xfe"
+    rows = records([{"id": 0}]).rows
+    name = "to" if dynamic else "kind"
+    rows = rows.append_column(name, pa.chunked_array([pa.array([value], kind)]))
+    with pytest.raises(ConfigError, match="cannot be matched"):
+        warehouse.sink(keys=DYNAMIC if dynamic else ROUTED).stage(Commit([Records("t", rows)]))
+
+
 def test_a_table_gets_its_own_columns_only(warehouse: Warehouse) -> None:
     sink = warehouse.sink(keys={**ROUTED, "iceberg.tables.evolve-schema-enabled": "true"})
     sink.commit(
@@ -119,12 +140,12 @@ def test_a_table_gets_its_own_columns_only(warehouse: Warehouse) -> None:
 
 def test_a_record_that_does_not_fit_one_table_goes_to_none(warehouse: Warehouse) -> None:
     warehouse.catalog.create_namespace("db")
-    for table, kind in (("db.a", pa.float64()), ("db.b", pa.int64())):
+    for table, kind in (("db.a", pa.int64()), ("db.b", pa.int32())):
         columns = [("id", pa.int64()), ("kind", pa.string()), ("n", kind)]
         warehouse.catalog.create_table(table, pa.schema(columns))
     bad = refused(
         warehouse.sink(keys=ROUTED),
-        records([{"id": 2, "kind": "ab", "n": 7.0}, {"id": 3, "kind": "ab", "n": 7.5}]),
+        records([{"id": 2, "kind": "ab", "n": 7}, {"id": 3, "kind": "ab", "n": 1 << 40}]),
     )
     assert list(bad) == [1]
     assert warehouse.files() == []
@@ -155,14 +176,14 @@ def test_killed_between_two_tables_the_one_is_a_replay_and_the_other_applies(
     killed_between(warehouse)
     sink = warehouse.sink(keys=ROUTED)
     assert sink.entries()[0].position == 20
-    assert sink.uneven() == {FIRST: 40}
+    assert sink.uneven([FIRST]) == {FIRST: 40}
     before = locations(warehouse)
     with pytest.raises(LedgerConflict):  # it would write rows to the first table twice
         sink.commit([advance(20, 50)], values(20, 50))
     assert locations(warehouse) == before
     for first, until in ((20, 33), (33, 40)):  # however it is cut
         assert sink.commit([advance(first, until)], values(first, until)) is Outcome.APPLIED
-    assert sink.uneven() == {}
+    assert sink.uneven([FIRST]) == {}
     assert found(warehouse) == expected(40)
     assert sink.commit([advance(33, 40)], values(33, 40)) is Outcome.REPLAYED
     (entry,) = sink.entries()
@@ -188,6 +209,29 @@ def test_a_table_that_is_new_to_the_connector_starts_where_the_others_are(
     assert found(warehouse) == {"db.a": list(range(24)), "db.b": list(range(20, 24))}
 
 
+class Cluster:
+    """A topic whose partitions hold nine offsets each."""
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 9)
+
+
+def test_a_new_partition_of_a_known_topic_is_read_from_its_start_where_a_table_is_new_too(
+    warehouse: Warehouse,
+) -> None:
+    warehouse.sink(keys={"iceberg.tables": "db.a"}).commit([advance(0, 5)], values(0, 5))
+    keys = {**BOTH, "auto.offset.reset": "latest"}
+    sink = warehouse.unprepared(keys=keys)
+    sink.prepare(["t"])
+    connector = read(ConnectorConfig, warehouse.config(keys=keys))
+    first_positions(connector, sink, cast(Any, Cluster()), {"t": 2, "u": 1})
+    found = {str(e.topic_partition): e.position for e in sink.entries()}
+    assert found == {"t-0": 5, "t-1": 0, "u-0": 9}
+
+
 def test_partitions_whose_tables_differ_are_brought_level_group_by_group(
     warehouse: Warehouse,
 ) -> None:
@@ -201,9 +245,12 @@ def test_partitions_whose_tables_differ_are_brought_level_group_by_group(
     other.commit([advance(8, 10, partition=1)], Commit([]))
     sink = warehouse.sink(keys=BOTH)
     assert [e.position for e in sink.entries()] == [8, 8]
-    assert sink.uneven() == {FIRST: 12}
+    both = [FIRST, second]
+    assert sink.uneven(both) == {FIRST: 12}
+    assert sink.uneven([second]) == {second: 10}  # what is not read holds up nothing
+    assert sink.uneven([TopicPartition("u", 0)]) == {}
     sink.commit([advance(8, 12)], values(8, 12))
-    assert sink.uneven() == {second: 10}
+    assert sink.uneven(both) == {second: 10}
 
 
 def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
@@ -212,6 +259,7 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
         ({"iceberg.table.db.a.route-regex": None}, "db.a.route-regex is required"),
         ({"iceberg.table.db.a.route-regex": "("}, "is not a regular expression"),
         ({"iceberg.tables.route-field": None}, "has no field to match"),
+        ({"iceberg.tables.ledger": "db.ledger"}, "iceberg.tables.ledger='db.ledger' has no effect"),
         ({"iceberg.table.db.c.route-regex": "c"}, "iceberg.tables is db.a,db.b"),
         ({"delivery": "at-most-once"}, "set delivery=exactly-once"),
         ({"engine": "micro-batch"}, "Set engine=bounded or direct"),
@@ -235,6 +283,33 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
             [advance(0, 1)], Commit([records([{"id": "1"}])])
         )
         warehouse.sink(keys={"iceberg.tables": "db.x,db.y"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "read"),
+    [
+        (pa.int32(), pa.int64(), pa.int64()),
+        (pa.float64(), pa.float32(), pa.float64()),
+        (pa.int64(), pa.float64(), None),
+        (pa.decimal128(20, 2), pa.float64(), None),
+        (pa.int64(), pa.decimal128(20, 0), None),
+        (pa.string(), pa.binary(), None),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), None),
+    ],
+)
+def test_a_column_of_two_tables_is_read_in_a_type_that_keeps_both(
+    one: pa.DataType, other: pa.DataType, read: pa.DataType | None, warehouse: Warehouse
+) -> None:
+    warehouse.catalog.create_namespace("db")
+    for table, kind in (("db.a", one), ("db.b", other)):
+        warehouse.catalog.create_table(table, pa.schema([("id", pa.int64()), ("n", kind)]))
+    sink = warehouse.unprepared(keys=BOTH)
+    if read is None:
+        with pytest.raises(ConfigError, match="different types"):
+            sink.prepare(["t"])
+    else:
+        sink.prepare(["t"])
+        assert sink.schema("t") == pa.schema([("id", pa.int64()), ("n", read)])
 
 
 def test_what_a_connector_does_is_described(warehouse: Warehouse) -> None:
@@ -291,12 +366,14 @@ def test_a_table_that_holds_more_than_the_ledger_takes_its_range_for_a_replay(
     assert ids(warehouse, "db.a") == [1, 3]
     sink = warehouse.sink(keys=DYNAMIC)
     assert sink.entries()[0].position == 1
-    assert sink.uneven() == {FIRST: 4}
+    assert sink.uneven([TopicPartition("u", 0)]) == {}
+    sink = warehouse.sink(keys=DYNAMIC)
+    assert sink.uneven([FIRST]) == {FIRST: 4}
     with pytest.raises(TargetChanged):
         sink.commit([advance(1, 5)], to("db.a", "db.b", "db.a", "db.a", first=1))
     assert sink.commit([advance(1, 3)], to("db.a", "db.b", first=1)) is Outcome.APPLIED
     assert sink.commit([advance(3, 4)], to("db.a", first=3)) is Outcome.APPLIED
-    assert sink.uneven() == {}
+    assert sink.uneven([FIRST]) == {}
     assert (ids(warehouse, "db.a"), ids(warehouse, "db.b")) == ([1, 3], [0, 2])
 
 
@@ -317,11 +394,55 @@ def test_positions_that_are_set_by_hand_are_those_of_all_tables(warehouse: Wareh
     sink.commit([advance(0, 2)], to("db.a", "db.b"))
     sink.set_positions({FIRST: 1})
     sink = warehouse.sink(keys=DYNAMIC)
-    assert sink.uneven() == {}
+    assert sink.uneven([FIRST]) == {}
     sink.commit([advance(1, 2)], to("db.b", first=1))
     assert (ids(warehouse, "db.a"), ids(warehouse, "db.b")) == ([0], [1, 1])
     sink.set_positions(None)
     assert sink.entries() == []
+
+
+@pytest.mark.parametrize("wanted", [{FIRST: 0}, None], ids=["set", "reset"])
+@pytest.mark.parametrize("step", ["judge", "touched", "_home.move", "_land_in", "settle"])
+def test_positions_are_set_by_hand_while_the_connector_commits(
+    step: str,
+    wanted: dict[TopicPartition, int] | None,
+    warehouse: Warehouse,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither a table that it knows nor one that is new may be left with more than the ledger."""
+    sink = warehouse.sink(keys=DYNAMIC)
+    sink.commit([advance(0, 2)], to("db.b", "db.b"))
+    if step == "_home.move":  # the other way round: the run commits while positions are set
+        hand = warehouse.unprepared(keys=DYNAMIC)
+        interrupted(monkeypatch, hand._tables._home, "move", lambda: run(sink))
+        hand.set_positions(wanted)
+    else:
+        where = sink if step == "_land_in" else sink._tables
+        by_hand = warehouse.unprepared(keys=DYNAMIC)
+        interrupted(monkeypatch, where, step, lambda: by_hand.set_positions(wanted))
+        with pytest.raises(LedgerConflict):
+            run(sink)
+    after = warehouse.sink(keys=DYNAMIC)
+    assert [e.position for e in after.entries()] == [0]
+    assert after.uneven([FIRST]) == {}
+
+
+def run(sink: IcebergSink) -> None:
+    sink.commit([advance(2, 4)], to("db.b", "db.a", first=2))
+
+
+def interrupted(
+    monkeypatch: pytest.MonkeyPatch, whose: object, step: str, by: Callable[[], None]
+) -> None:
+    """Let something else happen right before a step."""
+    taken = getattr(whose, step)
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        by()
+        return taken(*args, **kwargs)
+
+    monkeypatch.setattr(whose, step, first)
 
 
 def test_tables_that_may_not_be_created_get_nothing(warehouse: Warehouse) -> None:
@@ -332,12 +453,65 @@ def test_tables_that_may_not_be_created_get_nothing(warehouse: Warehouse) -> Non
     assert not warehouse.catalog.table_exists("db.a")
 
 
+def test_settings_of_a_table_hold_whatever_the_case_of_its_name(warehouse: Warehouse) -> None:
+    sink = warehouse.sink(keys={**DYNAMIC, "iceberg.table.Db.Orders.partition-by": "id"})
+    sink.commit([advance(0, 1)], to("DB.orders"))
+    assert [f.name for f in warehouse.table("db.orders").spec().fields] == ["id"]
+
+
 def test_names_that_are_no_tables_are_rejected(warehouse: Warehouse) -> None:
-    bad = refused(warehouse.sink(keys=DYNAMIC), to("a", "db.a", "db.", "db.ledger").records[0])
-    assert {o: r.message for o, r in bad.items()} == {
-        0: "field to: 'a' has no namespace",
-        2: "field to: 'db.' has no namespace",
+    keys = {**DYNAMIC, "iceberg.tables.ledger": "Db.Ledger", "errors.deadletterqueue.table": "Db.D"}
+    names = ["a", "db.a", "db.", "db.ledger", "", "db.d", "db.a b", "db/..", "db.\u212a\u0131"]
+    names += ["db." + 300 * "x", ".".join(["db"] + 100 * ["x" + "y" * 9])]
+    bad = refused(warehouse.sink(keys=keys), to(*names).records[0])
+    form = "is not namespace.name, or of more levels, of letters, digits, _ and -, at most 128 each"
+    assert bad.keys() == set(range(len(names))) - {1}
+    assert {o: r.message for o, r in bad.items() if o < 5} == {
+        0: f"field to: 'a' {form}",
+        2: f"field to: 'db.' {form}",
         3: "field to: db.ledger is not for records",
+        4: f"field to: '' {form}",
+    }
+    assert bad[5].message == "field to: db.d is not for records"
+    assert {t for _, t in warehouse.catalog.list_tables("db")} == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "taken"),
+    [
+        ("sql", "a.b.c", True),
+        ("rest", "a.b-c.d", True),
+        ("hive", "a.b", True),
+        ("hive", "a.b.c", False),
+        ("hive", "a.b-c", False),
+        ("glue", "a.b-c", True),
+        ("glue", "a.b.c", False),
+    ],
+)
+def test_names_are_those_that_the_catalog_takes(kind: str, name: str, taken: bool) -> None:
+    assert bool(_names(kind)[0].fullmatch(name)) is taken
+
+
+def test_tables_that_cannot_be_written_are_the_records_fault(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse.catalog.create_namespace("db")
+    orc = {"write.format.default": "orc"}
+    warehouse.catalog.create_table("db.orc", pa.schema([("id", pa.int64())]), properties=orc)
+    sink = warehouse.sink(keys=DYNAMIC)
+    create = SqlCatalog.create_table
+
+    def some(catalog: SqlCatalog, identifier: str, *args: Any, **kwargs: Any) -> Any:
+        if identifier == "db.refused":
+            raise BadRequestError("not here")
+        return create(catalog, identifier, *args, **kwargs)
+
+    monkeypatch.setattr(SqlCatalog, "create_table", some)
+    bad = refused(sink, to("db.orc", "db.a", "db.refused").records[0])
+    assert {o: r.message for o, r in bad.items()} == {
+        0: "field to: connector c: table db.orc wants orc files (write.format.default): "
+        "semel writes parquet",
+        2: "field to: Iceberg table db.refused: not here",
     }
 
 
@@ -347,6 +521,10 @@ def test_wrong_configurations_with_named_tables_are_refused(warehouse: Warehouse
         ({"iceberg.tables.route-field": None}, "needs iceberg.tables.route-field"),
         ({"iceberg.tables.ledger": "ledger"}, "has no namespace"),
         ({"iceberg.table.db.a.route-regex": "a"}, "the field itself names the table"),
+        (
+            {"iceberg.table.db.A.id-columns": "a", "iceberg.table.Db.a.id-columns": "b"},
+            "is there in another case too",
+        ),
         ({"errors.deadletterqueue.table": "db.ledger"}, "is in iceberg.tables.ledger too"),
     ]
     for keys, message in wrong:

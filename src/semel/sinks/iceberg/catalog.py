@@ -9,16 +9,18 @@ from pyiceberg import exceptions as iceberg
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ConfigError, Refused, ServiceError, TransientError
 
 _REFUSALS = (
-    iceberg.UnauthorizedError,
     iceberg.ForbiddenError,
     iceberg.BadRequestError,
-    iceberg.OAuthError,
-    iceberg.NoSuchTableError,
     iceberg.NoSuchNamespaceError,
     iceberg.ValidationError,
+)
+_FAILURES = (
+    iceberg.UnauthorizedError,
+    iceberg.OAuthError,
+    iceberg.NoSuchTableError,
     iceberg.SignError,
 )
 _STORES = {"pyiceberg", "sqlalchemy", "requests", "botocore", "boto3", "thrift", "hive_metastore"}
@@ -37,6 +39,8 @@ def translated(where: str, what: str = "table") -> Iterator[None]:
     except CommitFailedException as error:
         raise Conflict(reason(error)) from None
     except _REFUSALS as error:
+        raise Refused(f"Iceberg {what} {where}: {reason(error)}") from None
+    except _FAILURES as error:
         raise ServiceError(f"Iceberg {what} {where}: {reason(error)}") from None
     except iceberg.NotInstalledError as error:
         raise ConfigError(reason(error)) from None

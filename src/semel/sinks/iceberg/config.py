@@ -142,6 +142,11 @@ class IcebergConfig:
                 )
         elif not self.tables:
             problems.append("iceberg.tables is required: the tables, each as namespace.name")
+        if self.ledger and not self.dynamic:
+            problems.append(
+                f"iceberg.tables.ledger={self.ledger!r} has no effect: tables that are listed hold "
+                "the positions themselves. Remove it, or set iceberg.tables.dynamic-enabled=true"
+            )
         problems += [
             f"iceberg.tables={table!r} has no namespace: set it to namespace.name"
             for table in self.tables
@@ -250,6 +255,12 @@ def settings(raw: Mapping[str, str]) -> Settings:
             raise ConfigError(
                 f"iceberg.table.{name}={value!r}: iceberg.tables is {','.join(config.tables)}, and "
                 f"a table's settings are {', '.join(_OF_A_TABLE)}"
+            )
+        of = of.lower() if config.dynamic else of
+        if setting in of_tables.get(of, {}):
+            raise ConfigError(
+                f"iceberg.table.{name}={value!r} is there in another case too: records name tables "
+                "in lower case. Remove one"
             )
         of_tables.setdefault(of, {})[setting] = value
     if config.interval_ms and raw.get("processingTime"):

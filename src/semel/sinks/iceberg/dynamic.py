@@ -11,6 +11,7 @@ the range for a replay.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -19,16 +20,30 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from semel.config import ConnectorConfig
+from semel.errors import ConfigError, Refused
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import OFFSET, PARTITION, Records, Rejected, RowsRejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
-from semel.sinks.iceberg.config import Settings, TableSettings, is_table_name
+from semel.sinks.iceberg.config import Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.tables import Tables, ahead
 from semel.sinks.iceberg.target import Target
+
+_LONGEST = 255
+
+
+def _names(catalog: str) -> tuple[re.Pattern[str], str]:
+    """The names that records may give to tables, and how a user hears of them. What a catalog of
+    the type may not take is left out: it would end the connector."""
+    flat = catalog in ("hive", "glue", "dynamodb")
+    dash, said = ("", "digits and _") if catalog == "hive" else ("-", "digits, _ and -")
+    part = rf"[\w{dash}]{{1,128}}"
+    pattern = re.compile(rf"{part}(\.{part}){'' if flat else '+'}", re.ASCII)
+    levels = "" if flat else ", or of more levels,"
+    return pattern, f"namespace.name{levels} of letters, {said}, at most 128 each"
 
 
 class DynamicTables(Tables):
@@ -42,6 +57,7 @@ class DynamicTables(Tables):
         super().__init__(connector, settings, catalog)
         home = TableSettings(settings.config.ledger_of(connector.name), MAIN_BRANCH, (), ())
         self._home = Target(connector, settings, home, catalog)
+        self._names, self._form = _names(settings.catalog["type"])
         self._checked: set[str] = set()
         self._level = False
         """Whether no table is further than home."""
@@ -75,35 +91,47 @@ class DynamicTables(Tables):
 
     def routed(self, records: Records) -> tuple[list[tuple[Target, Records]], Counts]:
         parts, nowhere = by_name(self._settings.config.route_field, records)
-        self._check_names(parts)
-        found = []
+        found: list[tuple[Target, Records]] = []
+        rejected: list[Rejected] = []
         for name, mine in parts:
-            target = self.of(name)
-            if target.find() is None and not self._settings.config.auto_create:
+            try:
+                target = self._fit(name)
+            except (ConfigError, Refused) as why:
+                rejected += self._rejected(mine, str(why))
+                continue
+            if target is None:
                 nowhere.update(counted(mine.topic, mine.rows))
-                continue
-            if name not in self._checked:
-                target.prepare()
-                self._checked.add(name)
-            found.append((target, mine))
-        return found, nowhere
-
-    def _check_names(self, parts: Sequence[tuple[str, Records]]) -> None:
-        """Raises RowsRejected: records that name no table, or one that is not for records."""
-        own = (self._home.name, self._connector.dead_letter_table)
-        rejected = []
-        for name, records in parts:
-            if is_table_name(name) and name not in own:
-                continue
-            why = f"{name} is not for records" if name in own else f"{name!r} has no namespace"
-            why = f"field {self._settings.config.route_field}: {why}"
-            columns = (records.rows.column(n).to_pylist() for n in (PARTITION, OFFSET))
-            rejected += [
-                Rejected(records.topic, partition, offset, "DataException", why)
-                for partition, offset in zip(*columns, strict=True)
-            ]
+            else:
+                found.append((target, mine))
         if rejected:
             raise RowsRejected(rejected)
+        return found, nowhere
+
+    def _fit(self, name: str) -> Target | None:
+        """The table, created if it may be; None if it is not there.
+
+        Raises:
+            ConfigError, Refused: records cannot go there.
+        """
+        if len(name) > _LONGEST or not self._names.fullmatch(name):
+            raise ConfigError(f"{name[:_LONGEST]!r} is not {self._form}")
+        if name in (self._home.name.lower(), self._connector.dead_letter_table.lower()):
+            raise ConfigError(f"{name} is not for records")
+        target = self.of(name)
+        if target.find() is None and not self._settings.config.auto_create:
+            return None
+        if name not in self._checked:
+            target.prepare()
+            self._checked.add(name)
+        return target
+
+    def _rejected(self, records: Records, why: str) -> list[Rejected]:
+        why = f"field {self._settings.config.route_field}: {why}"
+        columns = (records.rows.column(n).to_pylist() for n in (PARTITION, OFFSET))
+        return [
+            Rejected(records.topic, partition, offset, "DataException", why)
+            for partition, offset in zip(*columns, strict=True)
+        ]
 
     # The ledgers
 
@@ -123,11 +151,14 @@ class DynamicTables(Tables):
             return []
         return list(self._home.stand().values())
 
-    def uneven(self) -> dict[TopicPartition, int]:
+    def known_topics(self) -> set[str]:
+        return {e.topic for e in self.entries()}
+
+    def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         if self._level:
             return {}
         at = list(self._home.stand(newest=False).values())
-        found = ahead(at, [t.stand() for t in self.all()])
+        found = ahead(at, [t.stand() for t in self.all()], among)
         self._level = not found
         return found
 
@@ -157,12 +188,13 @@ class DynamicTables(Tables):
         self._level = True
 
     def set(self, wanted: Mapping[TopicPartition, int] | None) -> None:
-        for target in self.all():
-            target.move(dict, forget=True)  # it would take what is read again for a replay
+        # Home first: it fences a run that is at work, and what such a run has written by then is
+        # undone after it. A table that held more would take what is read again for a replay.
         if wanted is not None:
             self._home.move(partial(self._home.ledger.set, wanted))
         elif self._home.find() is not None:
             self._home.move(dict, forget=True)
+        super().set(wanted)
 
     def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
         home = self._home.anew()

@@ -18,6 +18,13 @@ from semel.records import METADATA, PARTITION, Records
 
 Counts = Counter[TopicPartition]
 
+_BYTES = (
+    is_.is_binary,
+    is_.is_large_binary,
+    is_.is_binary_view,
+    is_.is_fixed_size_binary,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -84,7 +91,7 @@ def _encoded(rows: pa.Table, field: str) -> tuple[np.ndarray, list[str | None]]:
         if part not in [f.name for f in values.type]:
             return np.zeros(rows.num_rows, dtype=np.int64), [None]
         values = pc.struct_field(values, part)
-    if is_.is_nested(values.type) or is_.is_binary(values.type):
+    if is_.is_nested(values.type) or any(kind(values.type) for kind in _BYTES):
         raise ConfigError(
             f"iceberg.tables.route-field={field!r} is {values.type}, which cannot be matched"
         )

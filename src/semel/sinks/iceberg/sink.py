@@ -154,8 +154,11 @@ class IcebergSink(StagingSink):
     def entries(self) -> list[LedgerEntry]:
         return self._tables.entries()
 
-    def uneven(self) -> dict[TopicPartition, int]:
-        return self._tables.uneven()
+    def known_topics(self) -> set[str]:
+        return self._tables.known_topics()
+
+    def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._tables.uneven(among)
 
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         self._tables.start(positions)
@@ -200,12 +203,15 @@ class IcebergSink(StagingSink):
         kept = False
         written: set[str] = set()
         for _ in range(CONFLICTS):
+            # Their states are older than the positions that are judged: who sets these by hand
+            # writes to the tables afterwards, and no commit to them can be late.
+            touched = self._tables.touched(parts.tables)
             if self._tables.judge(advances) is not Outcome.APPLIED:
                 return Outcome.REPLAYED
             # All are judged before any is written: a conflict in one leaves all of them alone.
             fresh = [
                 t
-                for t in self._tables.touched(parts.tables)
+                for t in touched
                 if t.name not in written and (not advances or self._lacks(t, advances))
             ]
             if staged.dead_letters and self._letters is not None and not kept:

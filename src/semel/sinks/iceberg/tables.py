@@ -7,6 +7,7 @@ tables' commits, or where a table was left out of the configuration for a while.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,12 @@ from semel.sinks.iceberg.target import Target
 
 Stand = Mapping[TopicPartition, LedgerEntry]
 """What one table's ledger holds."""
+
+_WIDER = {
+    frozenset((pa.int32(), pa.int64())): pa.int64(),
+    frozenset((pa.float32(), pa.float64())): pa.float64(),
+}
+"""Types that are read as one without a change to any value."""
 
 
 class Tables:
@@ -79,15 +86,18 @@ class Tables:
         return pa.schema(found[0]) if not self._settings.config.several else self._union(found)
 
     def _union(self, found: Sequence[Sequence[pa.Field]]) -> pa.Schema:
-        loose = [pa.schema([f.with_nullable(True) for f in fields]) for fields in found]
-        try:
-            whole = pa.unify_schemas(loose, promote_options="permissive")
-        except pa.ArrowTypeError as error:
-            raise ConfigError(
-                f"connector {self._connector.name}: iceberg.tables={','.join(self._targets)} have "
-                f"a column of one name and different types ({error}). Run a connector for each"
-            ) from None
-        return self._with_route(whole)
+        kinds: dict[str, pa.DataType] = {}
+        for f in itertools.chain.from_iterable(found):
+            known = kinds.setdefault(f.name, f.type)
+            common = f.type if f.type == known else _WIDER.get(frozenset((known, f.type)))
+            if common is None:
+                raise ConfigError(
+                    f"connector {self._connector.name}: iceberg.tables={','.join(self._targets)} "
+                    f"have a column of one name and different types ({f.name}: {known} and "
+                    f"{f.type}). Run a connector for each"
+                )
+            kinds[f.name] = common
+        return self._with_route(pa.schema(list(kinds.items())))
 
     def _with_route(self, whole: pa.Schema) -> pa.Schema:
         field = self._settings.config.route_field
@@ -115,9 +125,13 @@ class Tables:
     def entries(self) -> list[LedgerEntry]:
         return together(self._stands())
 
-    def uneven(self) -> dict[TopicPartition, int]:
+    def known_topics(self) -> set[str]:
+        """Those that any of the tables knows: one that is new to the connector knows none."""
+        return {tp.topic for stand in self._stands() for tp in stand}
+
+    def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         stands = self._stands(newest=False)
-        return ahead(together(stands), stands)
+        return ahead(together(stands), stands, among)
 
     def start(self, first: Mapping[TopicPartition, int]) -> None:
         """Enter first positions; a table that is new to the connector starts where others are."""
@@ -183,12 +197,17 @@ def together(stands: Sequence[Stand]) -> list[LedgerEntry]:
     return found
 
 
-def ahead(at: Sequence[LedgerEntry], stands: Sequence[Stand]) -> dict[TopicPartition, int]:
+def ahead(
+    at: Sequence[LedgerEntry], stands: Sequence[Stand], among: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
     """Topic-partitions that the same tables hold more of, and how far the least of these is."""
     which: dict[TopicPartition, frozenset[int]] = {}
     limits: dict[TopicPartition, int] = {}
+    wanted = frozenset(among)
     for entry in at:
         tp = entry.topic_partition
+        if tp not in wanted:
+            continue
         further = {n: s[tp].position for n, s in enumerate(stands) if tp in s}
         further = {n: position for n, position in further.items() if position > entry.position}
         if further:

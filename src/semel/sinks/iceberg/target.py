@@ -164,7 +164,7 @@ class Target:
             self.table.renew()
             properties = moved()
             forgotten = self.ledger.names() if forget else []
-            if not properties and not forgotten:
+            if not properties and not forget:  # to forget nothing fences other runs too
                 return
             try:
                 self.table.commit([], properties, forgotten=forgotten)
