@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,15 @@ from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.sinks.search.config import PREFIX, SearchConfig
 
 _BUSY = (408, 429, 500, 502, 503, 504)
+_PASSING = ("index_not_found_exception", "index_closed_exception")
+_OF_DOCUMENT = ("parsing_exception", "parse_exception", "strict_dynamic_mapping_exception")
+_ARGUMENTS = re.compile(
+    r"immense term|^limit of |is longer than the limit|\bfield \[|^mapper \[|"
+    r"cannot be changed from|can't merge",
+    re.IGNORECASE,
+)
+"""What is said of a document in an ``illegal_argument_exception``. A missing pipeline, or an alias
+that nothing can be written through, is one too."""
 _PAGE = 10_000
 _KEEP = "5m"
 
@@ -46,6 +56,15 @@ class Failure:
     status: int
     kind: str
     reason: str
+
+    @property
+    def of_document(self) -> bool:
+        """Whether the document is to blame, so that others may fare better."""
+        if self.status != 400:
+            return False
+        if self.kind == "illegal_argument_exception":
+            return _ARGUMENTS.search(self.reason) is not None
+        return self.kind.endswith(_OF_DOCUMENT)
 
 
 class Client:
@@ -160,7 +179,7 @@ class Client:
     def problem(self, status: int, kind: str, reason: str) -> SemelError:
         """The error for what the server will not do."""
         text = f"{self._name}: {self.where}: {reason or kind or 'no reason given'} ({status})"
-        if status in _BUSY or "cluster_block" in kind or kind == "index_not_found_exception":
+        if status in _BUSY or "cluster_block" in kind or kind in _PASSING:
             return TransientError(text)
         if status in (401, 403):
             return ServiceError(

@@ -315,7 +315,7 @@ class SearchSink(Sink):
         or a later one already is what becomes of a replay."""
         if failure.status == 409 and part.versioned:
             return None
-        if failure.status == 400:
+        if failure.of_document:
             return part.rejected(first + failure.place, failure.kind, failure.reason)
         self._indices.clear()
         raise self._client.problem(failure.status, failure.kind, failure.reason)
