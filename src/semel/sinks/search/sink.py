@@ -8,6 +8,7 @@ never replaces a newer one.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,7 @@ class SearchSink(Sink):
         self._ledger = SearchLedger(self._client, connector.name)
         self._writer = Writer(self._config, connector.provenance_columns, self._passes(raw))
         self._indices: dict[str, Index] = {}
+        self._alone: set[str] = set()
         self._pool: ThreadPoolExecutor | None = None
         skips = self._config.drop_invalid or self._config.malformed != "fail"
         if skips and connector.errors_tolerance != "all":
@@ -88,18 +90,37 @@ class SearchSink(Sink):
         )
 
     def _check_shared(self, topics: Collection[str]) -> None:
-        """Offsets of two topics cannot be compared, so their keys must not meet in one index."""
         seen: dict[str, str] = {}
         for topic in sorted(topics):
             name = self._config.index(topic)
-            other = seen.setdefault(name, topic)
-            if other != topic and any(map(self._config.ids_are_keys, (topic, other))):
-                raise ConfigError(
-                    f"connector {self._connector.name}: topics {other} and {topic} both go to "
-                    f"index {name}, where a document of the one would replace that of the other "
-                    "by the higher offset, whichever is newer. Set key.ignore=true, or give each "
-                    "its index in topic.to.external.resource.mapping"
-                )
+            self._check_both(seen.setdefault(name, topic), topic, name)
+
+    def _check_both(self, one: str, other: str, index: str) -> None:
+        """Offsets of two topics cannot be compared, so their keys must not meet in one index."""
+        if one != other and any(map(self._config.ids_are_keys, (one, other))):
+            raise ConfigError(
+                f"{self._where}: topics {one} and {other} both go to index {index}, where a "
+                "document of the one would replace that of the other by the higher offset, "
+                "whichever is newer. Set key.ignore=true, or give each its index in "
+                "topic.to.external.resource.mapping"
+            )
+
+    def _check_alone(self, topic: str, index: Index) -> None:
+        """Whether no other topic goes to an index, by whatever name. One that has appeared since
+        the start may be another task's, but stands in the ledger before it is written."""
+        if topic in self._alone or not self._any_keys:
+            return
+        for other in sorted({e.topic for e in self._ledger.entries()}):
+            if self._reads(other) and self._config.index(other) in index.names:
+                self._check_both(other, topic, index.name)
+        self._alone.add(topic)
+
+    def _reads(self, topic: str) -> bool:
+        """Whether the connector still does."""
+        connector = self._connector
+        if connector.topics:
+            return topic in connector.topics
+        return re.fullmatch(connector.topics_regex, topic) is not None
 
     @property
     def _where(self) -> str:
@@ -197,6 +218,9 @@ class SearchSink(Sink):
                 durable=self._connector.delivery is not Delivery.AT_MOST_ONCE,
                 deletes=self._config.tombstones == "delete" and self._config.ids_are_keys(topic),
             )
+            for other, index in self._indices.items():
+                if index.name == found.name:  # of one of them it may be an alias
+                    self._check_both(other, topic, found.name)
             self._indices[topic] = found
         return self._indices[topic]
 
@@ -282,6 +306,7 @@ class SearchSink(Sink):
             found = self._find(topic)
             if found is None:
                 raise TransientError(f"{self._where}: index of topic {topic} is gone again")
+        self._check_alone(topic, found)
         new = {n: kind for n, kind in wanted.items() if n not in found.fields}
         if new and self._config.auto_evolve:
             indices.extend(self._client, found, new)
