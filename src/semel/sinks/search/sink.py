@@ -157,6 +157,10 @@ class SearchSink(Sink):
         return self._writer.passes
 
     @property
+    def enters_whole_topics(self) -> bool:
+        return self._any_keys and self._config.new_partitions == "fail"
+
+    @property
     def evolves(self) -> bool:
         return True
 
