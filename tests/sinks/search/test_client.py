@@ -13,6 +13,7 @@ import pytest
 
 from semel.errors import ServiceError, TransientError
 from semel.ledger import Outcome
+from semel.records import Commit, DeadLetter
 from semel.run import plan
 from semel.sinks.search.client import Client, Failure
 from semel.sinks.search.indices import Index
@@ -93,6 +94,33 @@ def test_refusals_that_pass_and_those_that_do_not(
         client.bulk("t", b"{}\n")
     assert type(found.value) is error
     assert "connector c: http://127.0.0.1" in str(found.value)
+
+
+def test_dead_letters_are_split_as_documents_are(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one request they would be too large for the server, at each attempt."""
+    sizes: list[int] = []
+    monkeypatch.setattr(client, "bulk", lambda _index, body: sizes.append(len(body)) or [])
+    sink = plan(
+        {
+            **BASE,
+            "errors.tolerance": "all",
+            "errors.deadletterqueue.table": "letters",
+            "bulk.size.bytes": "4000",
+            "batch.size": "3",
+        }
+    ).sink
+    assert isinstance(sink, SearchSink)
+    sink._client = client
+    sized = [1, 1, 1, 1, 2000, 2000, 9000]
+    letters = [
+        DeadLetter("t", 0, o, None, b"x" * size, [], 5, "TASK_PUT", "E", "why")
+        for o, size in enumerate(sized)
+    ]
+    sink.write(Commit([], letters))
+    assert len(sizes) == 4
+    assert all(size < 4000 for size in sizes[:-1])
 
 
 TYPES = "mapper [a] cannot be changed from type [long] to [text]"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -266,7 +266,7 @@ class SearchSink(Sink):
             raise RowsRejected(refused)
         letters, table = commit.dead_letters, self._connector.dead_letter_table
         if letters and table:
-            dead_letters.write(self._client, table, self._connector.name, letters)
+            dead_letters.write(self._client, table, self._connector.name, letters, self._split)
         hit("sink.after_commit")
         return Outcome.APPLIED
 
@@ -316,15 +316,12 @@ class SearchSink(Sink):
             indices.extend(self._client, found, new)
         return found
 
+    def _split(self, lines: pa.Array) -> Iterator[tuple[int, bytes]]:
+        return requests(lines, self._config.batch_size, self._config.bulk_bytes)
+
     def _send(self, made: Sequence[Part], still: Callable[[], Outcome]) -> list[Rejected]:
         """Send all bulk requests, several at once; the records that the server refuses."""
-        wanted = [
-            (part, first, body)
-            for part in made
-            for first, body in requests(
-                part.lines, self._config.batch_size, self._config.bulk_bytes
-            )
-        ]
+        wanted = [(part, first, body) for part in made for first, body in self._split(part.lines)]
 
         def send(request: tuple[Part, int, bytes]) -> list[Rejected]:
             part, first, body = request
