@@ -106,6 +106,9 @@ def test_keys_without_effect_say_why() -> None:
     [
         ({"connection.url": "localhost:9200"}, "'localhost:9200' is not a URL such as"),
         ({"connection.url": ""}, "connection.url is required"),
+        ({"connection.url": "http://h:abc"}, "'http://h:abc' is not a URL such as"),
+        ({"connection.url": "http://h:99999"}, "'http://h:99999' is not a URL such as"),
+        ({"connection.url": "http://[::1"}, "'http://[::1' is not a URL such as"),
         ({"connection.url": "http://me:secret@host:9200"}, "holds a user: set connection.username"),
         ({"connection.username": "u"}, "go together: set both"),
         ({"write.method": "upsert"}, "to which the server gives no external version"),
@@ -129,6 +132,28 @@ def test_keys_without_effect_say_why() -> None:
             {"elastic.https.ssl.truststore.location": "/x.jks"},
             "elastic.https.ssl.truststore.type=JKS",
         ),
+        (
+            {"elastic.https.ssl.key.password": "secret"},
+            "elastic.https.ssl.key.password: not available",
+        ),
+        (
+            {"elastic.https.ssl.truststore.certificates": "-----BEGIN"},
+            "elastic.https.ssl.truststore.certificates: not available",
+        ),
+        ({"elastic.https.ssl.foo": "1"}, "elastic.https.ssl.foo: not available"),
+        (
+            {"elastic.https.ssl.endpoint.identification.algorithm": "none"},
+            "algorithm='none' must be https, or empty",
+        ),
+        (
+            {"errors.tolerance": "all", "errors.deadletterqueue.table": "t"},
+            "topic t goes to index t, which holds dead letters",
+        ),
+        (
+            {"errors.tolerance": "all", "errors.deadletterqueue.table": "semel_offsets"},
+            "errors.deadletterqueue.table=semel_offsets is the index of the ledger",
+        ),
+        ({"topics": "semel_offsets"}, "index semel_offsets, which holds the ledger"),
     ],
 )
 def test_mistakes_are_named_with_what_to_set(keys: dict[str, str], message: str) -> None:

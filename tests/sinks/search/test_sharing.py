@@ -74,6 +74,22 @@ def test_aliases_of_one_index_are_found_before_anything_starts(
         sink.prepare(["orders.b"])
 
 
+@pytest.mark.parametrize(
+    ("names", "holds"),
+    [
+        ({"orders.a": "semel_offsets"}, "the ledger"),
+        ({"orders.a": "o-1", "letters": "o-1"}, "dead letters"),
+    ],
+)
+def test_an_alias_of_the_ledger_or_of_dead_letters_takes_no_documents(
+    names: dict[str, str], holds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Tasks(monkeypatch, names)
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "letters"}
+    with pytest.raises(ConfigError, match=f"topic orders.a goes to index .* which holds {holds}"):
+        running.writes(running.sink({**ALIASES, **keys}), "orders.a")
+
+
 def test_what_is_no_longer_read_or_has_no_keys_shares_an_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

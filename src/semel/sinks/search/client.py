@@ -27,6 +27,16 @@ _ARGUMENTS = re.compile(
 )
 """What is said of a document in an ``illegal_argument_exception``. A missing pipeline, or an alias
 that nothing can be written through, is one too."""
+_HOSTNAME = "ssl.endpoint.identification.algorithm"
+_TLS = (
+    "ssl.ca.location",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+)
 _PAGE = 10_000
 _KEEP = "5m"
 
@@ -266,7 +276,7 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     """The client's settings for ``elastic.https.ssl.*``, in Kafka's words; PEM files only.
 
     Raises:
-        ConfigError: a key store of another kind.
+        ConfigError: a key store of another kind, or a setting that would have no effect.
     """
     try:
         made = security.librdkafka(given)
@@ -279,12 +289,28 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
             f"client cannot read: convert it to PEM and set {PREFIX}ssl.certificate.location and "
             f"{PREFIX}ssl.key.location"
         )
+    _check_settings(given)
     names = {
         "ca_certs": "ssl.ca.location",
         "client_cert": "ssl.certificate.location",
         "client_key": "ssl.key.location",
     }
     found: dict[str, Any] = {k: made[name] for k, name in names.items() if made.get(name)}
-    if given.get("ssl.endpoint.identification.algorithm", "https").strip() == "":
+    if given.get(_HOSTNAME, "https").strip() == "":
         found["ssl_assert_hostname"] = False
     return {"verify_certs": True, **found}
+
+
+def _check_settings(given: Mapping[str, str]) -> None:
+    others = sorted(given.keys() - {*_TLS, _HOSTNAME})
+    if others:
+        raise ConfigError(
+            f"{', '.join(PREFIX + name for name in others)}: not available. TLS goes by PEM files "
+            f"without passwords, named in {', '.join(PREFIX + name for name in _TLS)}. Remove it"
+        )
+    algorithm = given.get(_HOSTNAME, "https").strip()
+    if algorithm not in ("", "https"):
+        raise ConfigError(
+            f"{PREFIX}{_HOSTNAME}={algorithm!r} must be https, or empty, which leaves the host "
+            "name unchecked"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from semel.config import key
 from semel.errors import ConfigError
@@ -146,8 +146,8 @@ class SearchConfig:
     def _connection_problems(self) -> list[str]:
         problems = []
         for url in self.urls:
-            parts = urlsplit(url if "://" in url else f"//{url}")
-            if parts.scheme not in ("http", "https") or not parts.hostname:
+            parts = _parsed(url)
+            if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
                 problems.append(
                     f"connection.url: {_shown(url)} is not a URL such as http://host:9200"
                 )
@@ -254,6 +254,16 @@ class SearchConfig:
         ):
             raise ConfigError(f"{name!r} cannot be the name of an index; {where}")
         return name
+
+
+def _parsed(url: str) -> SplitResult | None:
+    """The parts of a URL; None where host or port are none."""
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
 
 
 def _shown(url: str) -> str:

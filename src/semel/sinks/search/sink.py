@@ -73,8 +73,15 @@ class SearchSink(Sink):
                 "key.ignore.id.strategy=topic.partition.offset, or delivery=at-least-once"
             )
         self._check_shared(connector.topics)
+        for topic in connector.topics:
+            self._check_free(topic, {self._config.index(topic)})
         if connector.dead_letter_table:
             self._config.index_name(connector.dead_letter_table, "errors.deadletterqueue.table")
+        if connector.dead_letter_table == INDEX:
+            raise ConfigError(
+                f"{self._where}: errors.deadletterqueue.table={INDEX} is the index of the ledger. "
+                "Name another one"
+            )
 
     def _passes(self, raw: Mapping[str, str]) -> bool:
         """Whether values are JSON that the server can be given as it came."""
@@ -94,6 +101,17 @@ class SearchSink(Sink):
         for topic in sorted(topics):
             name = self._config.index(topic)
             self._check_both(seen.setdefault(name, topic), topic, name)
+
+    def _check_free(self, topic: str, names: Collection[str]) -> None:
+        """Whether a topic's index is for its documents alone."""
+        table = self._connector.dead_letter_table
+        for name, holds in ((INDEX, "the ledger"), (table, "dead letters")):
+            if name in names:
+                raise ConfigError(
+                    f"{self._where}: topic {topic} goes to index {name}, which holds {holds}. Name "
+                    "another one in topic.to.external.resource.mapping"
+                    + (", or in errors.deadletterqueue.table" if name == table else "")
+                )
 
     def _check_both(self, one: str, other: str, index: str) -> None:
         """Offsets of two topics cannot be compared, so their keys must not meet in one index."""
@@ -216,6 +234,7 @@ class SearchSink(Sink):
             found = indices.find(self._client, name, where)
             if found is None:
                 return None
+            self._check_free(topic, found.names)
             indices.check(
                 found,
                 where,
