@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -18,12 +19,15 @@ from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Guarantee, Mechanism
 from semel.drill.plan import ANY_MOMENT, Kind, plan
 from semel.drill.stage import BUILT_IN
+from semel.drill.stores import store_of
 from semel.drill.traffic import Shape
+from semel.embedded import Services
 from semel.engine import attempt
 from semel.engine.control import Report
 from semel.errors import ConfigError, Fenced
 from semel.failpoints import NO_LEDGER_CHECK, OF_FILES, PLACES
 from semel.sinks.kafka import KafkaSink
+from semel.sinks.search.config import SearchConfig
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
 AT_LEAST_ONCE = Guarantee(Delivery.AT_LEAST_ONCE, None, "")
@@ -195,6 +199,19 @@ class TestSearch:
             "provenance": "true",
         }
     )
+
+    def test_login_and_tls_of_the_users_own_server_are_left_out(self, tmp_path: Path) -> None:
+        secured = {
+            **self.config,
+            "connection.url": "https://elsewhere:9200",
+            "connection.user": "me",
+            "connection.password": "secret",
+            "elastic.security.protocol": "SSL",
+        }
+        store = store_of(secured, tmp_path, Services(tmp_path / "services"))
+        servers = {"bootstrap.servers": "localhost:1"}
+        made = read(SearchConfig, {**secured, **servers, **store.keys})
+        assert (made.username, made.password, made.security_protocol) == ("", "", "plaintext")
 
     @pytest.mark.long
     @pytest.mark.integration

@@ -129,7 +129,9 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
             {
                 "connection.url": server.url,
                 "connection.username": "",
+                "connection.user": "",
                 "connection.password": "",
+                "elastic.security.protocol": "PLAINTEXT",
                 "connection.timeout.ms": "1000",
                 "read.timeout.ms": "10000",
                 # One that fails would end the drill.

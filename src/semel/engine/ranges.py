@@ -31,6 +31,19 @@ def first_positions(
     sink.start(cluster.earliest(missing - latest) | cluster.latest(latest))
 
 
+def entering(
+    sink: Sink, cluster: Cluster, new: Mapping[TopicPartition, int], known: Collection[str]
+) -> Mapping[TopicPartition, int]:
+    """First positions of partitions that have appeared, with those of the other partitions of a
+    topic that is not ``known``, if the sink wants them at once."""
+    topics = {tp.topic for tp in new} - set(known)
+    if not topics or not sink.enters_whole_topics:
+        return new
+    counts = cluster.topics()
+    present = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
+    return {**cluster.earliest(present - new.keys()), **new}
+
+
 def positions(
     connector: ConnectorConfig, sink: Sink, cluster: Cluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
@@ -46,7 +59,7 @@ def positions(
     earliest = cluster.earliest(partitions)
     new = {tp: earliest[tp] for tp in partitions if tp not in stored}
     if new:
-        stored |= sink.start(new)
+        stored |= sink.start(entering(sink, cluster, new, {tp.topic for tp in stored}))
     found = {tp: stored[tp] for tp in partitions}
     behind = {tp: at for tp, at in found.items() if at < earliest[tp]}
     if behind:

@@ -142,6 +142,12 @@ class Sink(ABC):
         return False
 
     @property
+    def enters_whole_topics(self) -> bool:
+        """Whether the partitions of a new topic are wanted in the ledger at once, so that one that
+        is missing there was added to the topic later."""
+        return False
+
+    @property
     def takes_dead_letters(self) -> bool:
         """Whether the sink writes the dead letters of a topic, too, together with the results."""
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +12,14 @@ from typing import Any
 import pytest
 
 from semel.errors import ServiceError, TransientError
+from semel.ledger import Outcome
+from semel.records import Commit, DeadLetter
 from semel.run import plan
-from semel.sinks.search.client import Client
+from semel.sinks.search.client import Client, Failure
+from semel.sinks.search.indices import Index
+from semel.sinks.search.sink import SearchSink
 from tests.sinks.search.test_config import BASE
+from tests.sinks.target import records
 
 
 class Answering(http.server.ThreadingHTTPServer):
@@ -51,11 +57,17 @@ def server() -> Iterator[Answering]:
 
 
 @pytest.fixture
-def client(server: Answering) -> Iterator[Client]:
+def sink(server: Answering) -> Iterator[SearchSink]:
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    made: Client = plan({**BASE, "connection.url": url}).sink._client  # type: ignore[attr-defined]
+    made = plan({**BASE, "connection.url": url, "key.ignore": "true"}).sink
+    assert isinstance(made, SearchSink)
     yield made
     made.close()
+
+
+@pytest.fixture
+def client(sink: SearchSink) -> Client:
+    return sink._client
 
 
 def refusal(kind: str, reason: str) -> dict[str, Any]:
@@ -82,6 +94,78 @@ def test_refusals_that_pass_and_those_that_do_not(
         client.bulk("t", b"{}\n")
     assert type(found.value) is error
     assert "connector c: http://127.0.0.1" in str(found.value)
+
+
+def test_dead_letters_are_split_as_documents_are(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one request they would be too large for the server, at each attempt."""
+    sizes: list[int] = []
+    monkeypatch.setattr(client, "bulk", lambda _index, body: sizes.append(len(body)) or [])
+    sink = plan(
+        {
+            **BASE,
+            "errors.tolerance": "all",
+            "errors.deadletterqueue.table": "letters",
+            "bulk.size.bytes": "4000",
+            "batch.size": "3",
+        }
+    ).sink
+    assert isinstance(sink, SearchSink)
+    sink._client = client
+    sized = [1, 1, 1, 1, 2000, 2000, 9000]
+    letters = [
+        DeadLetter("t", 0, o, None, b"x" * size, [], 5, "TASK_PUT", "E", "why")
+        for o, size in enumerate(sized)
+    ]
+    sink.write(Commit([], letters))
+    assert len(sizes) == 4
+    assert all(size < 4000 for size in sizes[:-1])
+
+
+TYPES = "mapper [a] cannot be changed from type [long] to [text]"
+IMMENSE = 'Document contains at least one immense term in field="k"'
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("mapper_parsing_exception", "failed to parse"),
+        ("document_parsing_exception", "failed to parse"),
+        ("strict_dynamic_mapping_exception", "mapping set to strict"),
+        ("illegal_argument_exception", IMMENSE),
+        ("illegal_argument_exception", "Limit of total fields [2] has been exceeded"),
+        ("illegal_argument_exception", "Limit of mapping depth [20] has been exceeded"),
+        ("illegal_argument_exception", "Field name [abc] is longer than the limit of [2] ..."),
+        ("illegal_argument_exception", TYPES),
+    ],
+)
+def test_documents_are_to_blame_for_what_the_server_says_of_them(kind: str, reason: str) -> None:
+    assert Failure(0, 400, kind, reason).of_document
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "error"),
+    [
+        ("index_closed_exception", "closed", TransientError),
+        ("illegal_argument_exception", "pipeline with id [x] does not exist", ServiceError),
+        ("illegal_argument_exception", "no write index is defined for alias [x]", ServiceError),
+        ("routing_missing_exception", "routing is required for [t]/[1]", ServiceError),
+    ],
+)
+def test_documents_are_not_to_blame_for_an_index_that_takes_none(
+    kind: str, reason: str, error: type[Exception], server: Answering, sink: SearchSink
+) -> None:
+    """With errors.tolerance=all they would all be thrown away."""
+    sink._indices["t"] = Index("t")
+    item = {"index": {"status": 400, **refusal(kind, reason)}}
+    server.body = {"errors": True, "items": [item, item]}
+    batch = records([{"x": 1}, {"x": 2}], topic="t")
+    parts = sink._writer.parts(batch, "t", lambda _tp: 0)
+    with pytest.raises(error, match=re.escape(reason)) as found:
+        sink._send(parts, lambda: Outcome.APPLIED)
+    assert type(found.value) is error
+    assert not sink._indices
 
 
 def test_each_action_of_a_request_is_judged_by_itself(server: Answering, client: Client) -> None:

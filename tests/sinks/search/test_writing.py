@@ -215,6 +215,19 @@ def test_an_index_that_is_dropped_meanwhile_is_made_again(cluster: Cluster) -> N
     assert list(cluster.documents().values()) == [{"x": 2}]
 
 
+def test_an_index_that_is_closed_takes_no_record_for_a_bad_one(either: Cluster) -> None:
+    sink = either.sink({"errors.tolerance": "all"})
+    batch = Commit([records([{"x": 1}], topic=either.topic)])
+    sink.write(batch)
+    either.server.request("POST", f"/{either.topic}/_close")
+    later = Commit([records([{"x": 2}], topic=either.topic, offsets=[1])])
+    with pytest.raises(TransientError, match="closed"):
+        sink.write(later)
+    either.server.request("POST", f"/{either.topic}/_open?wait_for_active_shards=1")
+    sink.write(later)
+    assert len(either.documents()) == 2
+
+
 def test_dead_letters_are_there_once_each(either: Cluster) -> None:
     index = f"{either.topic}-letters"
     sink = either.sink({"errors.tolerance": "all", "errors.deadletterqueue.table": index})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,25 @@ from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.sinks.search.config import PREFIX, SearchConfig
 
 _BUSY = (408, 429, 500, 502, 503, 504)
+_PASSING = ("index_not_found_exception", "index_closed_exception")
+_OF_DOCUMENT = ("parsing_exception", "parse_exception", "strict_dynamic_mapping_exception")
+_ARGUMENTS = re.compile(
+    r"immense term|^limit of |is longer than the limit|\bfield \[|^mapper \[|"
+    r"cannot be changed from|can't merge",
+    re.IGNORECASE,
+)
+"""What is said of a document in an ``illegal_argument_exception``. A missing pipeline, or an alias
+that nothing can be written through, is one too."""
+_HOSTNAME = "ssl.endpoint.identification.algorithm"
+_TLS = (
+    "ssl.ca.location",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+)
 _PAGE = 10_000
 _KEEP = "5m"
 
@@ -46,6 +66,15 @@ class Failure:
     status: int
     kind: str
     reason: str
+
+    @property
+    def of_document(self) -> bool:
+        """Whether the document is to blame, so that others may fare better."""
+        if self.status != 400:
+            return False
+        if self.kind == "illegal_argument_exception":
+            return _ARGUMENTS.search(self.reason) is not None
+        return self.kind.endswith(_OF_DOCUMENT)
 
 
 class Client:
@@ -160,7 +189,7 @@ class Client:
     def problem(self, status: int, kind: str, reason: str) -> SemelError:
         """The error for what the server will not do."""
         text = f"{self._name}: {self.where}: {reason or kind or 'no reason given'} ({status})"
-        if status in _BUSY or "cluster_block" in kind or kind == "index_not_found_exception":
+        if status in _BUSY or "cluster_block" in kind or kind in _PASSING:
             return TransientError(text)
         if status in (401, 403):
             return ServiceError(
@@ -247,7 +276,7 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     """The client's settings for ``elastic.https.ssl.*``, in Kafka's words; PEM files only.
 
     Raises:
-        ConfigError: a key store of another kind.
+        ConfigError: a key store of another kind, or a setting that would have no effect.
     """
     try:
         made = security.librdkafka(given)
@@ -260,12 +289,28 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
             f"client cannot read: convert it to PEM and set {PREFIX}ssl.certificate.location and "
             f"{PREFIX}ssl.key.location"
         )
+    _check_settings(given)
     names = {
         "ca_certs": "ssl.ca.location",
         "client_cert": "ssl.certificate.location",
         "client_key": "ssl.key.location",
     }
     found: dict[str, Any] = {k: made[name] for k, name in names.items() if made.get(name)}
-    if given.get("ssl.endpoint.identification.algorithm", "https").strip() == "":
+    if given.get(_HOSTNAME, "https").strip() == "":
         found["ssl_assert_hostname"] = False
     return {"verify_certs": True, **found}
+
+
+def _check_settings(given: Mapping[str, str]) -> None:
+    others = sorted(given.keys() - {*_TLS, _HOSTNAME})
+    if others:
+        raise ConfigError(
+            f"{', '.join(PREFIX + name for name in others)}: not available. TLS goes by PEM files "
+            f"without passwords, named in {', '.join(PREFIX + name for name in _TLS)}. Remove it"
+        )
+    algorithm = given.get(_HOSTNAME, "https").strip()
+    if algorithm not in ("", "https"):
+        raise ConfigError(
+            f"{PREFIX}{_HOSTNAME}={algorithm!r} must be https, or empty, which leaves the host "
+            "name unchecked"
+        )

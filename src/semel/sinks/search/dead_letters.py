@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,16 +38,24 @@ def create(client: Client, index: str, where: str) -> None:
         indices.create(client, index, _MAPPING, where)
 
 
-def write(client: Client, index: str, connector: str, letters: Sequence[DeadLetter]) -> None:
-    """Write dead letters; one that is there already is replaced by the last failure."""
+def write(
+    client: Client,
+    index: str,
+    connector: str,
+    letters: Sequence[DeadLetter],
+    split: Callable[[pa.Array], Iterable[tuple[int, bytes]]],
+) -> None:
+    """Write dead letters, in the requests that ``split`` makes of their lines; one that is there
+    already is replaced by the last failure."""
     now = datetime.now(UTC).isoformat()
     lines = []
     for x in letters:
         place = f"{connector}/{x.topic}+{x.partition}+{x.offset}"
-        lines += [json.dumps({"index": {"_id": place}}), json.dumps(_source(connector, x, now))]
-    body = ("\n".join(lines) + "\n").encode()
-    for failure in client.bulk(index, body):
-        raise client.problem(failure.status, failure.kind, failure.reason)
+        action = json.dumps({"index": {"_id": place}})
+        lines.append(f"{action}\n{json.dumps(_source(connector, x, now))}\n")
+    for _, body in split(pa.array(lines, pa.large_string())):
+        for failure in client.bulk(index, body):
+            raise client.problem(failure.status, failure.kind, failure.reason)
 
 
 def _source(connector: str, letter: DeadLetter, now: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,12 @@ class Index:
     name: str
     fields: set[str] = field(default_factory=set)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Collection[str] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """All that it goes by."""
+        return {self.name, *self.aliases}
 
 
 def find(client: Client, name: str, where: str) -> Index | None:
@@ -54,7 +60,7 @@ def find(client: Client, name: str, where: str) -> Index | None:
             "Name an index in topic.to.external.resource.mapping"
         )
     mapped = facts.get("mappings", {}).get("properties", {})
-    return Index(own, set(mapped), facts.get("settings", {}))
+    return Index(own, set(mapped), facts.get("settings", {}), tuple(facts.get("aliases", ())))
 
 
 def create(client: Client, name: str, mapping: Mapping[str, Any], where: str) -> None:

@@ -1,0 +1,79 @@
+"""First positions of topics that appear while a connector runs, without a service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from semel.engine import microtopics, ranges
+from semel.engine.microtopics import KnownTopics
+from semel.ledger import OffsetRange, TopicPartition
+from semel.run import Plan, plan
+from tests.sinks.search.test_config import BASE
+
+ZERO, ONE, TWO = (TopicPartition("orders.new", p) for p in range(3))
+
+
+class Kafka:
+    """Partitions that begin at offset 5."""
+
+    def topics(self) -> dict[str, int]:
+        return {"orders.new": 3, "other": 8}
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 5)
+
+    def latest(self, partitions: Iterable[TopicPartition], **_: bool) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 9)
+
+
+def made(monkeypatch: pytest.MonkeyPatch, **keys: str) -> tuple[Plan, dict[TopicPartition, int]]:
+    """A plan, and what its sink is given to enter."""
+    raw = {**BASE, "topics.regex": "orders.*", **{k.replace("_", "."): v for k, v in keys.items()}}
+    del raw["topics"]
+    found = plan(raw)
+    entered: dict[TopicPartition, int] = {}
+
+    def start(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        entered.update(positions)
+        return dict(positions)
+
+    monkeypatch.setattr(found.sink, "start", start)
+    monkeypatch.setattr(found.sink, "prepare", lambda _topics: None)
+    monkeypatch.setattr(found.sink, "entries", list)
+    return found, entered
+
+
+def test_a_new_topics_partitions_are_entered_at_once_also_without_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is entered after another has moved would look as if added later."""
+    found, entered = made(monkeypatch)
+    facts = {"connector": found.connector, "raw": found.raw, "sink": found.sink}
+    run: Any = SimpleNamespace(**facts, cluster=Kafka(), guarantee=found.guarantee)
+    monkeypatch.setattr(microtopics.sample, "schemas", lambda *_: {})
+    known = KnownTopics(run, frames=False)
+    known.meet([OffsetRange("orders.new", 1, 6, 8)])
+    assert entered == {ZERO: 5, ONE: 6, TWO: 5}
+    entered.clear()
+    known.meet([OffsetRange("orders.new", 0, 5, 8)])
+    assert not entered
+
+
+def test_so_they_are_by_a_task_that_has_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, entered = made(monkeypatch)
+    cluster: Any = Kafka()
+    assert ranges.positions(found.connector, found.sink, cluster, [ONE]) == {ONE: 5}
+    assert entered == {ZERO: 5, ONE: 5, TWO: 5}
+
+
+def test_where_nothing_depends_on_it_partitions_are_entered_as_they_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, entered = made(monkeypatch, key_ignore="true")
+    cluster: Any = Kafka()
+    ranges.positions(found.connector, found.sink, cluster, [ONE])
+    assert entered == {ONE: 5}
