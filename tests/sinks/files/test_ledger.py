@@ -166,6 +166,29 @@ def test_a_zombie_that_slept_until_its_entry_was_deleted_is_fenced(
     assert place.state().entries[FIRST].position == 60
 
 
+@pytest.mark.parametrize("ahead", [19, 20, 21])
+def test_a_zombie_is_fenced_wherever_the_newest_entry_stands(
+    ahead: int, place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wants entry 2 when the newest one is so many ahead: there, just deleted, or long so."""
+    sink, zombie = place.sink(), place.sink()
+    slept = []
+
+    def sleep(reached: str) -> None:
+        if reached == "sink.before_commit" and not slept:
+            slept.append(reached)
+            for n in range(ahead + 1):
+                sink.commit([advance(n, n + 1)], values(n, n + 1))
+
+    monkeypatch.setattr(sink_module, "hit", sleep)
+    with pytest.raises(LedgerConflict):
+        zombie.commit([advance(0, 1)], zombie.stage(values(0, 1)))
+    assert slept
+    assert place.state().sequence == 2 + ahead
+    assert len(place.files()) == ahead + 1
+    assert place.state().entries[FIRST].position == ahead + 1
+
+
 def test_a_deletion_that_was_missed_does_not_let_a_zombie_in(folder: Folder) -> None:
     sink, zombie = folder.sink(), folder.sink()
     before = zombie._ledger.newest()
