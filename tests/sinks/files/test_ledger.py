@@ -332,9 +332,57 @@ def test_without_a_transaction_results_are_moved_at_once(place: Folder) -> None:
     assert sink.write(staged, [advance(0, 10)]) is Outcome.REPLAYED
     assert len(place.files()) == 1
     gone = sink.stage(values(10, 12))
-    sink.discard(gone)
+    sink.start({FIRST._replace(partition=1): 0})
+    place.sink()
     with pytest.raises(TargetChanged, match="is gone"):
         sink.write(gone, [advance(10, 12)])
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once", "at-most-once"])
+def test_files_that_the_driver_does_not_see_are_not_committed(
+    place: Folder, tmp_path: Path, delivery: str
+) -> None:
+    """A path that is each machine's own: tasks write, and the driver finds nothing."""
+    sink = place.sink(keys={"delivery": delivery})
+    staged = Folder(str(tmp_path / "executor")).sink().stage(values(0, 10))
+    moved = advance(0, 10)
+    with pytest.raises(ConfigError, match="path must be shared by the driver and all executors"):
+        if delivery == "exactly-once":
+            sink.commit([moved], staged)
+        elif delivery == "at-least-once":
+            sink.write(staged, [moved])
+        else:
+            sink.advance([moved])
+            sink.write(staged)
+    assert place.files() == []
+    assert place.state().entries[FIRST].position == (10 if delivery == "at-most-once" else 0)
+
+
+def test_a_file_that_was_cut_is_not_committed(folder: Folder) -> None:
+    sink = folder.sink()
+    staged = sink.stage(values(0, 10))
+    os.truncate(Path(folder.where, staged.files[0].staged), 5)
+    with pytest.raises(ConfigError, match="or not whole"):
+        sink.commit([advance(0, 10)], staged)
+    assert folder.state().entries[FIRST].position == 0
+
+
+def test_files_that_another_run_has_cleaned_away_meanwhile_are_no_error_of_the_path(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, other = place.sink(), place.sink()
+    staged = sink.stage(values(0, 10))
+    raced = []
+
+    def overtake(reached: str) -> None:
+        if reached == "sink.after_positions" and not raced:
+            raced.append(reached)
+            other.commit([advance(0, 10)], values(0, 10))
+            place.sink()
+
+    monkeypatch.setattr(sink_module, "hit", overtake)
+    assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
+    assert len(place.files()) == 1
 
 
 def test_an_audit_sees_one_entry_while_a_run_goes_on(

@@ -215,6 +215,12 @@ class Ledger:
         moved = self._store.move(file.staged, file.target, file.size)
         return moved or self._store.exists(file.target)
 
+    def missing(self, files: Sequence[Landing]) -> list[Landing]:
+        """Files that do not wait, whole, where their writer says that they do."""
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-files") as pool:
+            sizes = list(pool.map(self._store.size, [f.staged for f in files]))
+        return [f for f, size in zip(files, sizes, strict=True) if size != f.size]
+
     def append(self, state: State) -> None:
         """Commit: create the entry; the one before is finished. Then :meth:`finish` it.
 

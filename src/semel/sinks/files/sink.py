@@ -288,6 +288,10 @@ class FilesSink(StagingSink):
         hit("sink.before_commit")
         gone = self._ledger.land(files)
         if gone:
+            # Without a guard the positions have been moved just now: that was one entry.
+            own = 0 if guard else 1
+            if self._ledger.sequence() <= begun_at(gone[0].staged) + own:
+                raise self._unseen(gone[0])
             raise TargetChanged(f"{self._where}: the staged file {gone[0].staged} is gone")
         hit("sink.after_commit")
         return Outcome.APPLIED
@@ -319,12 +323,24 @@ class FilesSink(StagingSink):
 
         Raises:
             TargetChanged: the ledger has gone on meanwhile.
+            ConfigError: it has not, and they are not there.
         """
         if any(begun_at(f.staged) != state.sequence for f in files):
             raise TargetChanged(
                 f"{self._where}: the ledger has gone on to entry {state.sequence} since the files "
                 "were written; they are written again"
             )
+        missing = self._ledger.missing(files)
+        if missing and self._ledger.sequence() == state.sequence:  # else the entry is taken
+            raise self._unseen(missing[0])
+
+    def _unseen(self, file: Landing) -> ConfigError:
+        return ConfigError(
+            f"connector {self._connector.name}: the driver does not see what tasks write: "
+            f"{self._where}/{file.staged} is not there, or not whole. path must be shared by the "
+            "driver and all executors: an object store, or a directory that is mounted "
+            "everywhere. If it is, something else deletes files below _semel"
+        )
 
     # For the audit and by hand
 
