@@ -422,8 +422,9 @@ def test_another_connectors_folder_is_left_alone(place: Folder) -> None:
     place.sink("second")
 
 
+@pytest.mark.parametrize("delivery", [None, "exactly-once", "at-most-once"])
 def test_a_store_that_ignores_exclusive_creation_is_found_out(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, delivery: str | None
 ) -> None:
     def overwrite(self: LocalStore, name: str, content: bytes) -> None:
         path = Path(self.path(name))
@@ -432,7 +433,7 @@ def test_a_store_that_ignores_exclusive_creation_is_found_out(
 
     monkeypatch.setattr(LocalStore, "create", overwrite)
     with pytest.raises(ConfigError, match=r"does not keep exclusive creation.*at-least-once"):
-        folder.sink()
+        folder.sink(keys={"delivery": delivery})
     folder.sink(keys={"delivery": "at-least-once"})
 
 

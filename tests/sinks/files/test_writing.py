@@ -440,6 +440,10 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"insert.mode": "upsert"}, "must be one of insert"),
         ({"delivery.mechanism": "idempotent"}, r"other files.*delivery.mechanism=transactional"),
         ({"path": "webhdfs://h/x", "delivery": "exactly-once"}, "cannot create a file exclusively"),
+        (
+            {"path": "webhdfs://h/x", "delivery": "at-most-once"},
+            r"at-most-once cannot be kept.*set",
+        ),
         ({"errors.deadletterqueue.table": "t"}, "is the folder of topic t too"),
         ({"file.delim": "/"}, "must be text without /"),
         ({"storage.options.key": " "}, "storage.options.key is empty"),

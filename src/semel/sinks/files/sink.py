@@ -137,7 +137,7 @@ class FilesSink(StagingSink):
 
     def _check_exclusive(self) -> None:
         """Stores that speak S3's protocol may ignore the condition; so it is tried out."""
-        if self._connector.delivery not in (None, Delivery.EXACTLY_ONCE):
+        if self._connector.delivery is Delivery.AT_LEAST_ONCE:
             return
         if cannot_create_exclusively(self._where) is not None:
             return
@@ -388,6 +388,13 @@ def _check(connector: ConnectorConfig, config: FilesConfig) -> None:
         raise ConfigError(
             f"connector {connector.name}: format.class is required with connector.class="
             f"{connector.connector_class}, or format: parquet, json, csv or avro"
+        )
+    why_not = cannot_create_exclusively(config.location())
+    if connector.delivery is Delivery.AT_MOST_ONCE and why_not is not None:
+        raise ConfigError(
+            f"connector {connector.name}: delivery=at-most-once cannot be kept: {why_not}, so two "
+            "runs at once could both move the positions and write the same records. Use a local "
+            "directory, S3, GCS or Azure, or set delivery=at-least-once"
         )
     _check_letters(connector, connector.topics)
     shared = set(connector.provenance_columns.values()) & set(config.exclude)
