@@ -179,6 +179,21 @@ def test_an_audit_reads_every_format(place: Folder, kind: str, provenance: str) 
         assert snapshot.untraced == {target: 0}
 
 
+def test_an_audit_sees_folders_of_fields_that_begin_like_what_is_hidden(place: Folder) -> None:
+    keys = {"partitioner.class": "field", "partition.field.name": "_id,.x"}
+    put(place, records([{"_id": i, ".x": i} for i in range(3)]), keys)
+    snapshot = place.made(keys=keys).snapshot(["t"])
+    assert list(snapshot.rows.values()) == [3]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_an_audit_counts_the_nulls_of_a_lone_column(folder: Folder, compression: str) -> None:
+    keys = {"format": "csv", "file.compression.type": compression}
+    put(folder, records([{"a": "x"}, {"a": None}, {"a": ""}, {"a": None}]), keys)
+    snapshot = folder.made(keys=keys).snapshot(["t"])
+    assert list(snapshot.rows.values()) == [4]
+
+
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_an_audit_reads_compressed_files(place: Folder, kind: str, compression: str) -> None:
@@ -360,6 +375,60 @@ def test_a_field_may_say_the_time_and_a_record_without_it_is_refused(folder: Fol
     assert {o: r.message for o, r in found.items()} == {3: "seen is null"}
     files = put(none, records([{"seen": t} for t in texts[:3]]), keys)
     assert {f.rpartition("/")[0] for f in files} == {"t/year=2024/month=01/day=01"}
+
+
+@pytest.mark.parametrize("span", ["-1", str(400 * 366 * 86_400_000)])
+def test_times_without_a_year_of_four_digits_are_bad_records(folder: Folder, span: str) -> None:
+    keys = {
+        "partitioner.class": "time",
+        "path.format": "'year'=YYYY",
+        "partition.duration.ms": span,
+        "timezone": "Pacific/Auckland",
+        "timestamp.extractor": "RecordField",
+        "timestamp.field": "at",
+    }
+    end, begin = 253_402_300_800_000, -62_135_596_800_000
+    day = 86_400_000
+    column = pa.array([end - 1 - day, begin + day, end, begin - 1, 2**62, -(2**63) + 1])
+    found = refused(folder.sink(keys=keys), records(pa.table({"at": column})))
+    assert list(found) == [2, 3, 4, 5]
+    assert "at is beyond the years 1 to 9999" in found[2].message
+    unsigned = Folder(f"{folder.where}-unsigned")
+    table = pa.table({"at": pa.array([0, 2**64 - 1], pa.uint64())})
+    assert list(refused(unsigned.sink(keys=keys), records(table))) == [1]
+    files = put(folder, records(pa.table({"at": column.slice(0, 2)})), keys)
+    assert len(files) == 2
+
+
+def test_a_field_of_mixed_json_makes_no_folders(folder: Folder) -> None:
+    column = pa.ExtensionArray.from_storage(JSON, pa.array(['{"x":[1]}', '"plain"', None]))
+    keys = {"partitioner.class": "field", "partition.field.name": "f"}
+    with pytest.raises(ConfigError, match=r"partition.field.name=f: it is JSON of several types"):
+        put(folder, records(pa.table({"f": column})), keys)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "csv", "avro"])
+def test_values_without_any_field_are_bad_records_until_there_is_a_column(
+    folder: Folder, kind: str
+) -> None:
+    keys = {"format": kind}
+    empty = records(pa.table({"a": pa.nulls(2)}))
+    found = refused(folder.sink(keys=keys), records([{}, {}], offsets=[0, 1]))
+    assert list(found) == list(refused(folder.sink(keys=keys), empty)) == [0, 1]
+    assert "there is no column yet. provenance=true" in found[0].message
+    put(folder, records([{"id": 1}], offsets=[2]), keys)
+    put(folder, records([{}], offsets=[3]), keys)
+    assert list(folder.made(keys=keys).snapshot(["t"]).rows.values()) == [2]
+
+
+def test_fields_are_chosen_from_those_that_are_there(folder: Folder) -> None:
+    for key in ({"fields.whitelist": "typo"}, {"field.exclude.list": "a,b"}):
+        for provenance in ("true", "false"):
+            keys = {**key, "provenance": provenance}
+            with pytest.raises(ConfigError, match=r"leaves nothing of topic t, .* have a, b"):
+                put(folder, records([{"a": 1, "b": 2}]), keys)
+    put(folder, records([{"a": 1, "b": 2}]), {"fields.whitelist": "a"})
+    put(folder, records([{"b": 2}], offsets=[1]), {"fields.whitelist": "a"})
 
 
 def test_the_time_of_writing_chooses_the_folder_once(folder: Folder) -> None:

@@ -16,7 +16,17 @@ from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
-from semel.records import OFFSET, PARTITION, TIMESTAMP, Commit, DeadLetter, Records
+from semel.records import (
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    Commit,
+    DeadLetter,
+    Records,
+    RowsRejected,
+    rejected,
+    value_columns,
+)
 from semel.sinks import letters as letter_rows
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
@@ -188,7 +198,15 @@ class FilesSink(StagingSink):
             for n, v in arranged.columns.items()
             if not pa.types.is_null(v.type)  # only nulls so far: of what type is not known yet
         ]
-        self._schemas.find(records.topic)
+        known = self._schemas.find(records.topic)
+        fields = value_columns(records.rows.column_names)
+        if fields and known is None and not set(fields) & set(arranged.columns):
+            name = "fields.whitelist" if self._config.include else "field.exclude.list"
+            chosen = ",".join(self._config.include or self._config.exclude)
+            raise ConfigError(
+                f"connector {self._connector.name}: {name}={chosen} leaves nothing of topic "
+                f"{records.topic}, whose values have {', '.join(fields)}"
+            )
         return self._schemas.widened(records.topic, given)
 
     # The ledger
@@ -236,6 +254,14 @@ class FilesSink(StagingSink):
             RowsRejected: records that do not fit.
         """
         columns = self._fields(records)
+        if not columns.names:  # no format keeps rows without a column
+            why = (
+                "the value has no field that holds anything, and neither had any before it: there "
+                "is no column yet. provenance=true gives every row some"
+            )
+            source = records.rows
+            every = range(source.num_rows)
+            raise RowsRejected([rejected(records.topic, source, i, why) for i in every])
         provenance = self._connector.provenance_columns
         rows = made.inserts(self._config, provenance, records, columns).table
         source = records.rows
