@@ -18,12 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from semel.cli.connector import _facts
+from semel.config import read
 from semel.converters.json_columns import JSON
+from semel.drill.stores import store_of
+from semel.embedded import Services
 from semel.errors import ConfigError
 from semel.ledger import Advance as Moved
 from semel.ledger import OffsetRange
 from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records
 from semel.run import plan
+from semel.sinks.files.config import FilesConfig
 from tests.sinks.files.conftest import Folder, refused
 from tests.sinks.target import advance, records
 
@@ -493,6 +497,9 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"path": None}, "path is required"),
         ({"path": "nowhere://x"}, r"nowhere:// is no store that fsspec knows"),
         ({"s3.bucket.name": "b"}, "exclude each other"),
+        ({"store.url": "s3://elsewhere"}, r"store.url is S3's endpoint.*endpoint_url"),
+        ({"path": None, "gcs.bucket.name": "b", "store.url": "http://h"}, "store.url is S3's"),
+        ({"path": None, "azblob.container.name": "b", "store.url": "http://h"}, "store.url is"),
         ({"format": "orc"}, "must be one of"),
         ({"format": "csv", "format.class": "x.JsonFormat"}, "the same setting"),
         ({"format.class": "x.ByteArrayFormat"}, "only ParquetFormat, JsonFormat and AvroFormat"),
@@ -568,6 +575,44 @@ def test_a_confluent_configuration_is_taken_as_it_is(folder: Folder) -> None:
     assert str(planned.guarantee) == "exactly-once (transactional)"
     assert all("has no effect" in w for w in planned.warnings)
     assert planned.sink.describe()["files"] == "s3://lake/topics/<topic>/**/*.parquet"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("20", 20), ("-1", -1), ("True", True), ('{"a": 1}', {"a": 1}), ("2.5", "2.5"), ("x1", "x1")],
+)
+def test_options_have_their_types(given: str, wanted: Any) -> None:
+    keys = {"path": "s3://b", "storage.options.it": given, "storage.options.key": "0123"}
+    assert read(FilesConfig, keys).options(keys) == {"it": wanted, "key": "0123"}
+
+
+def test_an_option_that_the_driver_does_not_take_is_told(folder: Folder) -> None:
+    pytest.importorskip("s3fs")
+    keys = {"path": "s3://b", "storage.options.max_concurrency": "many"}
+    with pytest.raises(ConfigError, match=r"path=s3://b: its driver does not take storage.options"):
+        folder.sink(keys=keys)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "s3.bucket.name",
+        "aws.s3.bucket.name",
+        "gcs.bucket.name",
+        "azblob.container.name",
+        "azure.storage.container.name",
+        "store.url",
+        "hdfs.url",
+    ],
+)
+def test_a_drill_writes_into_a_directory_of_its_own(
+    folder: Folder, tmp_path: Path, key: str
+) -> None:
+    raw = folder.config(keys={key: "s3://lake"})
+    raw = {k: v for k, v in raw.items() if k != "path"}
+    store = store_of(raw, tmp_path / "drill", Services(tmp_path / "services"))
+    planned = plan({**raw, **store.keys})
+    assert planned.sink.describe()["files"].startswith(f"{tmp_path}/drill/files/<topic>/")
 
 
 def test_an_aiven_configuration_is_taken_as_it_is(folder: Folder) -> None:

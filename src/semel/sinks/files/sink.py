@@ -254,7 +254,7 @@ class FilesSink(StagingSink):
             RowsRejected: records that do not fit.
         """
         columns = self._fields(records)
-        if not columns.names:  # no format keeps rows without a column
+        if not columns.names:  # Arrow and Parquet keep no rows without a column
             why = (
                 "the value has no field that holds anything, and neither had any before it: there "
                 "is no column yet. provenance=true gives every row some"

@@ -97,7 +97,13 @@ class Store:
             with self.translated():
                 # What others have written must be seen at once.
                 options = {"use_listings_cache": False, **self._options}
-                filesystem, root = fsspec.url_to_fs(self.where, **options)
+                try:
+                    filesystem, root = fsspec.url_to_fs(self.where, **options)
+                except (TypeError, ValueError) as error:  # from the driver, about what it is given
+                    raise ConfigError(
+                        f"path={self.where}: its driver does not take storage.options.* as they "
+                        f"are: {_reason(error)}"
+                    ) from None
                 self._found = filesystem, root.rstrip("/")
         return self._found
 
