@@ -22,6 +22,16 @@ TRANSACTION = SESSION + 2
 """Seconds after which the broker aborts a transaction; another task has the partitions by then."""
 
 _CATALOG = "iceberg.catalog."
+_PLACES_OF_FILES = (
+    "s3.bucket.name",
+    "aws.s3.bucket.name",
+    "gcs.bucket.name",
+    "azblob.container.name",
+    "azure.storage.container.name",
+    "store.url",
+    "aws.s3.endpoint",
+)
+"""What may say, instead of ``path`` or beside it, where files are."""
 _OF_POSTGRES = frozenset({Kind.POSTGRES_RESTART, Kind.POSTGRES_KILL})
 _OF_KAFKA = frozenset({Kind.TIME_OUT})
 _OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE})
@@ -115,10 +125,10 @@ def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Sto
         )
     if raw.get("connector.class") in FILES:
         where = str(directory / "files")
-        buckets = dict.fromkeys(("s3.bucket.name", "gcs.bucket.name", "azblob.container.name"), "")
         also = {k: where for k in ("hdfs.url",) if k in raw}
+        nowhere = {k: "" for k in _PLACES_OF_FILES if k in raw}
         return Store(
-            {"path": where, **also, **buckets, "processingTime": "0 seconds"},
+            {"path": where, **also, **nowhere, "processingTime": "0 seconds"},
             _OF_POSTGRES | _OF_KAFKA | _OF_SEARCH | _OF_TASKS | _OF_LAKES,
             places=OF_FILES,
         )

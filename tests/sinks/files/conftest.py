@@ -14,6 +14,7 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.ledger import TopicPartition
 from semel.records import Commit, Records, Rejected, RowsRejected
+from semel.sinks.files import store
 from semel.sinks.files.ledger import State
 from semel.sinks.files.sink import FilesSink
 
@@ -75,6 +76,12 @@ class Folder:
         with duckdb.connect() as connection:
             table = connection.sql(query).to_arrow_table()
         return sorted(table.to_pylist(), key=lambda r: r.get("id") or 0)
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is a store as good as others where all writers are in one process, as here."""
+    monkeypatch.setattr(store, "_EXCLUSIVE", store._EXCLUSIVE | {"memory"})
 
 
 @pytest.fixture

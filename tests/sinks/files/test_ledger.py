@@ -166,6 +166,29 @@ def test_a_zombie_that_slept_until_its_entry_was_deleted_is_fenced(
     assert place.state().entries[FIRST].position == 60
 
 
+@pytest.mark.parametrize("ahead", [19, 20, 21])
+def test_a_zombie_is_fenced_wherever_the_newest_entry_stands(
+    ahead: int, place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wants entry 2 when the newest one is so many ahead: there, just deleted, or long so."""
+    sink, zombie = place.sink(), place.sink()
+    slept = []
+
+    def sleep(reached: str) -> None:
+        if reached == "sink.before_commit" and not slept:
+            slept.append(reached)
+            for n in range(ahead + 1):
+                sink.commit([advance(n, n + 1)], values(n, n + 1))
+
+    monkeypatch.setattr(sink_module, "hit", sleep)
+    with pytest.raises(LedgerConflict):
+        zombie.commit([advance(0, 1)], zombie.stage(values(0, 1)))
+    assert slept
+    assert place.state().sequence == 2 + ahead
+    assert len(place.files()) == ahead + 1
+    assert place.state().entries[FIRST].position == ahead + 1
+
+
 def test_a_deletion_that_was_missed_does_not_let_a_zombie_in(folder: Folder) -> None:
     sink, zombie = folder.sink(), folder.sink()
     before = zombie._ledger.newest()
@@ -309,9 +332,57 @@ def test_without_a_transaction_results_are_moved_at_once(place: Folder) -> None:
     assert sink.write(staged, [advance(0, 10)]) is Outcome.REPLAYED
     assert len(place.files()) == 1
     gone = sink.stage(values(10, 12))
-    sink.discard(gone)
+    sink.start({FIRST._replace(partition=1): 0})
+    place.sink()
     with pytest.raises(TargetChanged, match="is gone"):
         sink.write(gone, [advance(10, 12)])
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once", "at-most-once"])
+def test_files_that_the_driver_does_not_see_are_not_committed(
+    place: Folder, tmp_path: Path, delivery: str
+) -> None:
+    """A path that is each machine's own: tasks write, and the driver finds nothing."""
+    sink = place.sink(keys={"delivery": delivery})
+    staged = Folder(str(tmp_path / "executor")).sink().stage(values(0, 10))
+    moved = advance(0, 10)
+    with pytest.raises(ConfigError, match="path must be shared by the driver and all executors"):
+        if delivery == "exactly-once":
+            sink.commit([moved], staged)
+        elif delivery == "at-least-once":
+            sink.write(staged, [moved])
+        else:
+            sink.advance([moved])
+            sink.write(staged)
+    assert place.files() == []
+    assert place.state().entries[FIRST].position == (10 if delivery == "at-most-once" else 0)
+
+
+def test_a_file_that_was_cut_is_not_committed(folder: Folder) -> None:
+    sink = folder.sink()
+    staged = sink.stage(values(0, 10))
+    os.truncate(Path(folder.where, staged.files[0].staged), 5)
+    with pytest.raises(ConfigError, match="or not whole"):
+        sink.commit([advance(0, 10)], staged)
+    assert folder.state().entries[FIRST].position == 0
+
+
+def test_files_that_another_run_has_cleaned_away_meanwhile_are_no_error_of_the_path(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, other = place.sink(), place.sink()
+    staged = sink.stage(values(0, 10))
+    raced = []
+
+    def overtake(reached: str) -> None:
+        if reached == "sink.after_positions" and not raced:
+            raced.append(reached)
+            other.commit([advance(0, 10)], values(0, 10))
+            place.sink()
+
+    monkeypatch.setattr(sink_module, "hit", overtake)
+    assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
+    assert len(place.files()) == 1
 
 
 def test_an_audit_sees_one_entry_while_a_run_goes_on(
@@ -351,8 +422,9 @@ def test_another_connectors_folder_is_left_alone(place: Folder) -> None:
     place.sink("second")
 
 
+@pytest.mark.parametrize("delivery", [None, "exactly-once", "at-most-once"])
 def test_a_store_that_ignores_exclusive_creation_is_found_out(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, delivery: str | None
 ) -> None:
     def overwrite(self: LocalStore, name: str, content: bytes) -> None:
         path = Path(self.path(name))
@@ -361,7 +433,7 @@ def test_a_store_that_ignores_exclusive_creation_is_found_out(
 
     monkeypatch.setattr(LocalStore, "create", overwrite)
     with pytest.raises(ConfigError, match=r"does not keep exclusive creation.*at-least-once"):
-        folder.sink()
+        folder.sink(keys={"delivery": delivery})
     folder.sink(keys={"delivery": "at-least-once"})
 
 

@@ -18,12 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from semel.cli.connector import _facts
+from semel.config import read
 from semel.converters.json_columns import JSON
+from semel.drill.stores import store_of
+from semel.embedded import Services
 from semel.errors import ConfigError
 from semel.ledger import Advance as Moved
 from semel.ledger import OffsetRange
 from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records
 from semel.run import plan
+from semel.sinks.files.config import FilesConfig
 from tests.sinks.files.conftest import Folder, refused
 from tests.sinks.target import advance, records
 
@@ -177,6 +181,21 @@ def test_an_audit_reads_every_format(place: Folder, kind: str, provenance: str) 
     if provenance == "true":
         assert sorted(snapshot.records["t"].column("offset").to_pylist()) == list(range(6))
         assert snapshot.untraced == {target: 0}
+
+
+def test_an_audit_sees_folders_of_fields_that_begin_like_what_is_hidden(place: Folder) -> None:
+    keys = {"partitioner.class": "field", "partition.field.name": "_id,.x"}
+    put(place, records([{"_id": i, ".x": i} for i in range(3)]), keys)
+    snapshot = place.made(keys=keys).snapshot(["t"])
+    assert list(snapshot.rows.values()) == [3]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_an_audit_counts_the_nulls_of_a_lone_column(folder: Folder, compression: str) -> None:
+    keys = {"format": "csv", "file.compression.type": compression}
+    put(folder, records([{"a": "x"}, {"a": None}, {"a": ""}, {"a": None}]), keys)
+    snapshot = folder.made(keys=keys).snapshot(["t"])
+    assert list(snapshot.rows.values()) == [4]
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
@@ -362,6 +381,60 @@ def test_a_field_may_say_the_time_and_a_record_without_it_is_refused(folder: Fol
     assert {f.rpartition("/")[0] for f in files} == {"t/year=2024/month=01/day=01"}
 
 
+@pytest.mark.parametrize("span", ["-1", str(400 * 366 * 86_400_000)])
+def test_times_without_a_year_of_four_digits_are_bad_records(folder: Folder, span: str) -> None:
+    keys = {
+        "partitioner.class": "time",
+        "path.format": "'year'=YYYY",
+        "partition.duration.ms": span,
+        "timezone": "Pacific/Auckland",
+        "timestamp.extractor": "RecordField",
+        "timestamp.field": "at",
+    }
+    end, begin = 253_402_300_800_000, -62_135_596_800_000
+    day = 86_400_000
+    column = pa.array([end - 1 - day, begin + day, end, begin - 1, 2**62, -(2**63) + 1])
+    found = refused(folder.sink(keys=keys), records(pa.table({"at": column})))
+    assert list(found) == [2, 3, 4, 5]
+    assert "at is beyond the years 1 to 9999" in found[2].message
+    unsigned = Folder(f"{folder.where}-unsigned")
+    table = pa.table({"at": pa.array([0, 2**64 - 1], pa.uint64())})
+    assert list(refused(unsigned.sink(keys=keys), records(table))) == [1]
+    files = put(folder, records(pa.table({"at": column.slice(0, 2)})), keys)
+    assert len(files) == 2
+
+
+def test_a_field_of_mixed_json_makes_no_folders(folder: Folder) -> None:
+    column = pa.ExtensionArray.from_storage(JSON, pa.array(['{"x":[1]}', '"plain"', None]))
+    keys = {"partitioner.class": "field", "partition.field.name": "f"}
+    with pytest.raises(ConfigError, match=r"partition.field.name=f: it is JSON of several types"):
+        put(folder, records(pa.table({"f": column})), keys)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "csv", "avro"])
+def test_values_without_any_field_are_bad_records_until_there_is_a_column(
+    folder: Folder, kind: str
+) -> None:
+    keys = {"format": kind}
+    empty = records(pa.table({"a": pa.nulls(2)}))
+    found = refused(folder.sink(keys=keys), records([{}, {}], offsets=[0, 1]))
+    assert list(found) == list(refused(folder.sink(keys=keys), empty)) == [0, 1]
+    assert "there is no column yet. provenance=true" in found[0].message
+    put(folder, records([{"id": 1}], offsets=[2]), keys)
+    put(folder, records([{}], offsets=[3]), keys)
+    assert list(folder.made(keys=keys).snapshot(["t"]).rows.values()) == [2]
+
+
+def test_fields_are_chosen_from_those_that_are_there(folder: Folder) -> None:
+    for key in ({"fields.whitelist": "typo"}, {"field.exclude.list": "a,b"}):
+        for provenance in ("true", "false"):
+            keys = {**key, "provenance": provenance}
+            with pytest.raises(ConfigError, match=r"leaves nothing of topic t, .* have a, b"):
+                put(folder, records([{"a": 1, "b": 2}]), keys)
+    put(folder, records([{"a": 1, "b": 2}]), {"fields.whitelist": "a"})
+    put(folder, records([{"b": 2}], offsets=[1]), {"fields.whitelist": "a"})
+
+
 def test_the_time_of_writing_chooses_the_folder_once(folder: Folder) -> None:
     (file,) = put(folder, records([{"id": 1}]), {"partitioner.class": "daily"})
     today = dt.datetime.now(dt.UTC)
@@ -424,6 +497,9 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"path": None}, "path is required"),
         ({"path": "nowhere://x"}, r"nowhere:// is no store that fsspec knows"),
         ({"s3.bucket.name": "b"}, "exclude each other"),
+        ({"store.url": "s3://elsewhere"}, r"store.url is S3's endpoint.*endpoint_url"),
+        ({"path": None, "gcs.bucket.name": "b", "store.url": "http://h"}, "store.url is S3's"),
+        ({"path": None, "azblob.container.name": "b", "store.url": "http://h"}, "store.url is"),
         ({"format": "orc"}, "must be one of"),
         ({"format": "csv", "format.class": "x.JsonFormat"}, "the same setting"),
         ({"format.class": "x.ByteArrayFormat"}, "only ParquetFormat, JsonFormat and AvroFormat"),
@@ -440,6 +516,10 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"insert.mode": "upsert"}, "must be one of insert"),
         ({"delivery.mechanism": "idempotent"}, r"other files.*delivery.mechanism=transactional"),
         ({"path": "webhdfs://h/x", "delivery": "exactly-once"}, "cannot create a file exclusively"),
+        (
+            {"path": "webhdfs://h/x", "delivery": "at-most-once"},
+            r"at-most-once cannot be kept.*set",
+        ),
         ({"errors.deadletterqueue.table": "t"}, "is the folder of topic t too"),
         ({"file.delim": "/"}, "must be text without /"),
         ({"storage.options.key": " "}, "storage.options.key is empty"),
@@ -495,6 +575,44 @@ def test_a_confluent_configuration_is_taken_as_it_is(folder: Folder) -> None:
     assert str(planned.guarantee) == "exactly-once (transactional)"
     assert all("has no effect" in w for w in planned.warnings)
     assert planned.sink.describe()["files"] == "s3://lake/topics/<topic>/**/*.parquet"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("20", 20), ("-1", -1), ("True", True), ('{"a": 1}', {"a": 1}), ("2.5", "2.5"), ("x1", "x1")],
+)
+def test_options_have_their_types(given: str, wanted: Any) -> None:
+    keys = {"path": "s3://b", "storage.options.it": given, "storage.options.key": "0123"}
+    assert read(FilesConfig, keys).options(keys) == {"it": wanted, "key": "0123"}
+
+
+def test_an_option_that_the_driver_does_not_take_is_told(folder: Folder) -> None:
+    pytest.importorskip("s3fs")
+    keys = {"path": "s3://b", "storage.options.max_concurrency": "many"}
+    with pytest.raises(ConfigError, match=r"path=s3://b: its driver does not take storage.options"):
+        folder.sink(keys=keys)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "s3.bucket.name",
+        "aws.s3.bucket.name",
+        "gcs.bucket.name",
+        "azblob.container.name",
+        "azure.storage.container.name",
+        "store.url",
+        "hdfs.url",
+    ],
+)
+def test_a_drill_writes_into_a_directory_of_its_own(
+    folder: Folder, tmp_path: Path, key: str
+) -> None:
+    raw = folder.config(keys={key: "s3://lake"})
+    raw = {k: v for k, v in raw.items() if k != "path"}
+    store = store_of(raw, tmp_path / "drill", Services(tmp_path / "services"))
+    planned = plan({**raw, **store.keys})
+    assert planned.sink.describe()["files"].startswith(f"{tmp_path}/drill/files/<topic>/")
 
 
 def test_an_aiven_configuration_is_taken_as_it_is(folder: Folder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -58,6 +59,9 @@ IGNORED = {
     "storage.class": "path says which store it is",
 }
 
+_INTEGER = re.compile(r"-?\d+")
+_TEXTS = frozenset({"key", "secret", "token", "project", "account_name", "account_key", "password"})
+"""Options of fsspec's drivers that are text even if they look like a number."""
 _OPTIONS = {
     "aws.access.key.id": "key",
     "aws.secret.access.key": "secret",
@@ -222,6 +226,11 @@ class FilesConfig:
                 "path, s3.bucket.name, gcs.bucket.name and azblob.container.name exclude each "
                 "other: set one"
             )
+        if self.store_url and not self.s3_bucket and any(p != self.store_url for p in places if p):
+            problems.append(
+                "store.url is S3's endpoint beside s3.bucket.name, else it stands for path: remove "
+                "it here, or set storage.options.endpoint_url instead"
+            )
         if not any(places) and not self.store_url:
             problems.append("path is required. The directory or URL that holds the files")
         if self.include and self.exclude:
@@ -355,12 +364,14 @@ class FilesConfig:
 
 
 def _option(name: str, value: str) -> Any:
-    """Text, true, false, or an object in JSON."""
+    """Text, a whole number, true, false, or an object in JSON."""
     text = value.strip()
     if not text:
         raise ConfigError(f"{name} is empty: set it, or remove it")
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
+    if _INTEGER.fullmatch(text) and name.rpartition(".")[2] not in _TEXTS:
+        return int(text)
     if text.startswith("{"):
         try:
             return json.loads(text)

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters.json_columns import JSON
 from semel.errors import ConfigError
 from semel.records import (
     OFFSET,
@@ -36,6 +37,10 @@ _UNSAFE_KEPT = " !$&'()+,-.;@_~"
 _UNITS = {"s": 1, "m": 60, "H": 3600, "d": 86400, "M": 86400, "y": 86400, "Y": 86400}
 """Seconds of the finest step that a letter of a path's format shows; months begin with days."""
 _DIRECTIVES = {"y": "%Y", "Y": "%Y", "M": "%m", "d": "%d", "H": "%H", "m": "%M", "s": "%S"}
+_FIRST = pa.scalar(datetime(1, 1, 2, tzinfo=UTC), TIMESTAMP_TYPE)
+_END = pa.scalar(datetime(9999, 12, 31, tzinfo=UTC), TIMESTAMP_TYPE)
+"""Times that have a year of four digits in every time zone."""
+_EPOCH = datetime(1970, 1, 1)
 _PIECE = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
 
 DAILY = "'year'=YYYY/'month'=MM/'day'=dd"
@@ -84,10 +89,10 @@ class ByField(Folders):
     def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
         found = [_field(records, name, "partition.field.name") for name in self._fields]
         for name, column in zip(self._fields, found, strict=True):
-            if pa.types.is_nested(column.type):
+            if pa.types.is_nested(column.type) or column.type == JSON:
                 raise ConfigError(
-                    f"partition.field.name={name}: it is {column.type} in topic {records.topic}; "
-                    "name a field that holds one value"
+                    f"partition.field.name={name}: it is {_shape(column.type)} in topic "
+                    f"{records.topic}; name a field that holds one value"
                 )
         return dict(zip(self._fields, found, strict=True))
 
@@ -122,20 +127,26 @@ class Clock:
             found, source = rows.column(TIMESTAMP), "the record's timestamp"
         else:
             found, source = _field(records, self._field, "timestamp.field"), self._field
-        if pa.types.is_integer(found.type):  # as Kafka Connect reads it
-            found = found.cast(pa.int64()).cast(pa.timestamp("ms"))
-        elif pa.types.is_string(found.type):
+        whole = pa.types.is_integer(found.type)
+        if pa.types.is_string(found.type):
             found = _in_utc(found)
+        kind = pa.int64() if whole else TIMESTAMP_TYPE
         try:
-            stamps = convert(found, TIMESTAMP_TYPE)
+            stamps = convert(found, kind)
         except UNFIT:
-            wrong = unfit_rows(found, TIMESTAMP_TYPE)
+            wrong = unfit_rows(found, kind)
             raise _rejected(
                 records, [(i, f"{source} is no time: {why}") for i, why in wrong]
             ) from (None)
+        if whole:  # as Kafka Connect reads it
+            stamps = stamps.cast(TIMESTAMP_TYPE)
         if stamps.null_count:
             missing = pc.indices_nonzero(stamps.is_null()).to_pylist()
             raise _rejected(records, [(i, f"{source} is null") for i in missing])
+        beyond = pc.or_(pc.less(stamps, _FIRST), pc.greater_equal(stamps, _END))
+        if pc.any(beyond).as_py():
+            why = f"{source} is beyond the years 1 to 9999; numbers are milliseconds"
+            raise _rejected(records, [(i, why) for i in pc.indices_nonzero(beyond).to_pylist()])
         return stamps
 
 
@@ -158,7 +169,8 @@ class ByTime(Folders):
         return {"span": spans}
 
     def folder(self, partition: int, values: Sequence[Any]) -> str:
-        at = datetime(1970, 1, 1) + timedelta(milliseconds=values[0] * self._step)
+        since = timedelta(milliseconds=values[0] * self._step)
+        at = _EPOCH + max(since, datetime.min - _EPOCH)  # a long span may begin before year 1
         return "".join(
             text if literal else _shown(at, text) for text, literal in self._pieces
         ).strip("/")
@@ -243,6 +255,10 @@ def _field(records: Records, name: str, key: str) -> pa.ChunkedArray:
         f"{key}={name}: values of topic {records.topic} have no such field; they have "
         + ", ".join(n for n in rows.column_names if not n.startswith("__connect_"))
     )
+
+
+def _shape(kind: pa.DataType) -> str:
+    return "JSON of several types, or nested," if kind == JSON else str(kind)
 
 
 def _rejected(records: Records, problems: Sequence[tuple[int, str]]) -> RowsRejected:

@@ -8,8 +8,9 @@ finishes that for the newest entry before it goes on, so a crash in between dela
 none; and no more than one entry is ever unfinished.
 
 Old entries are deleted. A writer that slept so long that "its" entry was there and is deleted could
-create it a second time; it notices, because the entries after it are then not without a gap, and
-takes it back before a file becomes visible. So nothing depends on how long a writer slept.
+create it a second time; it notices, because the newest entry is then so far ahead that its own must
+have been deleted, and takes it back before a file becomes visible. So nothing depends on how long a
+writer slept.
 """
 
 from __future__ import annotations
@@ -214,6 +215,12 @@ class Ledger:
         moved = self._store.move(file.staged, file.target, file.size)
         return moved or self._store.exists(file.target)
 
+    def missing(self, files: Sequence[Landing]) -> list[Landing]:
+        """Files that do not wait, whole, where their writer says that they do."""
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-files") as pool:
+            sizes = list(pool.map(self._store.size, [f.staged for f in files]))
+        return [f for f, size in zip(files, sizes, strict=True) if size != f.size]
+
     def append(self, state: State) -> None:
         """Commit: create the entry; the one before is finished. Then :meth:`finish` it.
 
@@ -229,7 +236,8 @@ class Ledger:
             raise Taken from None
         there = self._sequences()
         since = [n for n in there if n >= state.sequence]
-        if since != list(range(state.sequence, state.sequence + len(since))):
+        whole = since == list(range(state.sequence, state.sequence + len(since)))
+        if not whole or there[-1] - state.sequence >= _KEPT:
             self._store.delete([name])
             raise LedgerConflict(
                 f"connector {self._connector}: the ledger stands at entry {there[-1]}, far beyond "

@@ -16,7 +16,17 @@ from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
-from semel.records import OFFSET, PARTITION, TIMESTAMP, Commit, DeadLetter, Records
+from semel.records import (
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    Commit,
+    DeadLetter,
+    Records,
+    RowsRejected,
+    rejected,
+    value_columns,
+)
 from semel.sinks import letters as letter_rows
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
@@ -137,7 +147,7 @@ class FilesSink(StagingSink):
 
     def _check_exclusive(self) -> None:
         """Stores that speak S3's protocol may ignore the condition; so it is tried out."""
-        if self._connector.delivery not in (None, Delivery.EXACTLY_ONCE):
+        if self._connector.delivery is Delivery.AT_LEAST_ONCE:
             return
         if cannot_create_exclusively(self._where) is not None:
             return
@@ -188,7 +198,15 @@ class FilesSink(StagingSink):
             for n, v in arranged.columns.items()
             if not pa.types.is_null(v.type)  # only nulls so far: of what type is not known yet
         ]
-        self._schemas.find(records.topic)
+        known = self._schemas.find(records.topic)
+        fields = value_columns(records.rows.column_names)
+        if fields and known is None and not set(fields) & set(arranged.columns):
+            name = "fields.whitelist" if self._config.include else "field.exclude.list"
+            chosen = ",".join(self._config.include or self._config.exclude)
+            raise ConfigError(
+                f"connector {self._connector.name}: {name}={chosen} leaves nothing of topic "
+                f"{records.topic}, whose values have {', '.join(fields)}"
+            )
         return self._schemas.widened(records.topic, given)
 
     # The ledger
@@ -236,6 +254,14 @@ class FilesSink(StagingSink):
             RowsRejected: records that do not fit.
         """
         columns = self._fields(records)
+        if not columns.names:  # Arrow and Parquet keep no rows without a column
+            why = (
+                "the value has no field that holds anything, and neither had any before it: there "
+                "is no column yet. provenance=true gives every row some"
+            )
+            source = records.rows
+            every = range(source.num_rows)
+            raise RowsRejected([rejected(records.topic, source, i, why) for i in every])
         provenance = self._connector.provenance_columns
         rows = made.inserts(self._config, provenance, records, columns).table
         source = records.rows
@@ -288,6 +314,10 @@ class FilesSink(StagingSink):
         hit("sink.before_commit")
         gone = self._ledger.land(files)
         if gone:
+            # Without a guard the positions have been moved just now: that was one entry.
+            own = 0 if guard else 1
+            if self._ledger.sequence() <= begun_at(gone[0].staged) + own:
+                raise self._unseen(gone[0])
             raise TargetChanged(f"{self._where}: the staged file {gone[0].staged} is gone")
         hit("sink.after_commit")
         return Outcome.APPLIED
@@ -319,12 +349,24 @@ class FilesSink(StagingSink):
 
         Raises:
             TargetChanged: the ledger has gone on meanwhile.
+            ConfigError: it has not, and they are not there.
         """
         if any(begun_at(f.staged) != state.sequence for f in files):
             raise TargetChanged(
                 f"{self._where}: the ledger has gone on to entry {state.sequence} since the files "
                 "were written; they are written again"
             )
+        missing = self._ledger.missing(files)
+        if missing and self._ledger.sequence() == state.sequence:  # else the entry is taken
+            raise self._unseen(missing[0])
+
+    def _unseen(self, file: Landing) -> ConfigError:
+        return ConfigError(
+            f"connector {self._connector.name}: the driver does not see what tasks write: "
+            f"{self._where}/{file.staged} is not there, or not whole. path must be shared by the "
+            "driver and all executors: an object store, or a directory that is mounted "
+            "everywhere. If it is, something else deletes files below _semel"
+        )
 
     # For the audit and by hand
 
@@ -372,6 +414,13 @@ def _check(connector: ConnectorConfig, config: FilesConfig) -> None:
         raise ConfigError(
             f"connector {connector.name}: format.class is required with connector.class="
             f"{connector.connector_class}, or format: parquet, json, csv or avro"
+        )
+    why_not = cannot_create_exclusively(config.location())
+    if connector.delivery is Delivery.AT_MOST_ONCE and why_not is not None:
+        raise ConfigError(
+            f"connector {connector.name}: delivery=at-most-once cannot be kept: {why_not}, so two "
+            "runs at once could both move the positions and write the same records. Use a local "
+            "directory, S3, GCS or Azure, or set delivery=at-least-once"
         )
     _check_letters(connector, connector.topics)
     shared = set(connector.provenance_columns.values()) & set(config.exclude)

@@ -74,8 +74,12 @@ def take(
 
 def visible(store: Store, folder: str) -> list[str]:
     """The files that a reader of the folder sees."""
-    found = store.below(folder)
-    return [n for n in found if not any(p[0] in "._" for p in n.split("/") if p)]
+    return [n for n in store.below(folder) if not any(map(_hidden, n.split("/")))]
+
+
+def _hidden(part: str) -> bool:
+    """As Spark has it: a folder that names a value is seen, whatever the field is called."""
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
 class Reader:
@@ -132,7 +136,8 @@ def _csv(stream: Any, schema: pa.Schema) -> pa.Table:
     return csv.read_csv(
         stream,
         csv.ReadOptions(block_size=_BLOCK),
-        csv.ParseOptions(newlines_in_values=True),
+        # A null in a lone column is an empty line.
+        csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         options,
     )
 

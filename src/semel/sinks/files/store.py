@@ -24,11 +24,12 @@ from semel.errors import ConfigError, ServiceError, TransientError
 log = logging.getLogger(__name__)
 
 _LOCAL = ("file", "local")
-_EXCLUSIVE = frozenset({*_LOCAL, "memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
+_EXCLUSIVE = frozenset({*_LOCAL, "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
 """Stores whose fsspec driver creates a file only where there is none, in one step:
 ``If-None-Match`` on S3 and Azure, ``ifGenerationMatch=0`` on GCS."""
 
 _WHY_NOT = {
+    "memory": "each process has a memory of its own",
     "hdfs": "libhdfs offers no exclusive creation, and Arrow's rename replaces what is there",
     "webhdfs": "its driver looks first and writes then, and another writer fits in between",
 }
@@ -96,7 +97,13 @@ class Store:
             with self.translated():
                 # What others have written must be seen at once.
                 options = {"use_listings_cache": False, **self._options}
-                filesystem, root = fsspec.url_to_fs(self.where, **options)
+                try:
+                    filesystem, root = fsspec.url_to_fs(self.where, **options)
+                except (TypeError, ValueError) as error:  # from the driver, about what it is given
+                    raise ConfigError(
+                        f"path={self.where}: its driver does not take storage.options.* as they "
+                        f"are: {_reason(error)}"
+                    ) from None
                 self._found = filesystem, root.rstrip("/")
         return self._found
 
