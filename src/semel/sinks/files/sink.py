@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -30,12 +29,12 @@ from semel.records import (
 from semel.sinks import letters as letter_rows
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
-from semel.sinks.files.config import CLASSES, IGNORED, FilesConfig
+from semel.sinks.files.config import IGNORED, FilesConfig
 from semel.sinks.files.folders import ByPartition
 from semel.sinks.layout import layout
 
 try:
-    from semel.sinks.files import snapshot
+    from semel.sinks.files import checks, snapshot
     from semel.sinks.files.formats import Format
     from semel.sinks.files.ledger import (
         ROOT,
@@ -68,7 +67,7 @@ class FilesSink(StagingSink):
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         self._connector = connector
         self._config = config = read(FilesConfig, raw)
-        _check(connector, config)
+        checks.check(connector, config)
         self._where = config.location()
         self._store = open_store(self._where, config.options(raw))
         self._ledger = Ledger(self._store, connector.name)
@@ -139,7 +138,7 @@ class FilesSink(StagingSink):
     # Targets
 
     def prepare(self, topics: Collection[str]) -> None:
-        _check_letters(self._connector, topics)
+        checks.check_letters(self._connector, topics)
         self._check_exclusive()
         self._check_owner(topics)
         self._ledger.finish(self._ledger.newest())
@@ -405,41 +404,3 @@ class _FilesStager(Stager):
 
     def discard(self) -> None:
         self._writer.discard()
-
-
-def _check(connector: ConnectorConfig, config: FilesConfig) -> None:
-    """Raises ConfigError if keys of the connector and of the sink do not go together."""
-    chosen = (config.format, config.format_class, config.format_output)
-    if connector.connector_class not in CLASSES[:2] and not any(chosen):
-        raise ConfigError(
-            f"connector {connector.name}: format.class is required with connector.class="
-            f"{connector.connector_class}, or format: parquet, json, csv or avro"
-        )
-    why_not = cannot_create_exclusively(config.location())
-    if connector.delivery is Delivery.AT_MOST_ONCE and why_not is not None:
-        raise ConfigError(
-            f"connector {connector.name}: delivery=at-most-once cannot be kept: {why_not}, so two "
-            "runs at once could both move the positions and write the same records. Use a local "
-            "directory, S3, GCS or Azure, or set delivery=at-least-once"
-        )
-    _check_letters(connector, connector.topics)
-    shared = set(connector.provenance_columns.values()) & set(config.exclude)
-    if shared:
-        raise ConfigError(
-            f"connector {connector.name}: field.exclude.list={','.join(config.exclude)} leaves out "
-            f"{min(shared)}, which provenance=true writes"
-        )
-    if config.extractor == "recordfield" and not re.search(r"\S", config.timestamp_field):
-        raise ConfigError(
-            f"connector {connector.name}: timestamp.extractor=RecordField needs timestamp.field"
-        )
-
-
-def _check_letters(connector: ConnectorConfig, topics: Collection[str]) -> None:
-    """Raises ConfigError if dead letters would stand among a topic's files."""
-    folder = connector.dead_letter_table
-    if folder in topics:
-        raise ConfigError(
-            f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder of "
-            f"topic {folder} too: dead letters need one of their own"
-        )

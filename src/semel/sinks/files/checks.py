@@ -1,0 +1,50 @@
+"""Keys of the connector and of the files sink that do not go together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from semel.config import ConnectorConfig
+from semel.delivery import Delivery
+from semel.errors import ConfigError
+from semel.sinks.files.config import CLASSES, FilesConfig
+from semel.sinks.files.store import cannot_create_exclusively
+
+
+def check(connector: ConnectorConfig, config: FilesConfig) -> None:
+    """Raises ConfigError if keys of the connector and of the sink do not go together."""
+    chosen = (config.format, config.format_class, config.format_output)
+    if connector.connector_class not in CLASSES[:2] and not any(chosen):
+        raise ConfigError(
+            f"connector {connector.name}: format.class is required with connector.class="
+            f"{connector.connector_class}, or format: parquet, json, csv or avro"
+        )
+    why_not = cannot_create_exclusively(config.location())
+    if connector.delivery is Delivery.AT_MOST_ONCE and why_not is not None:
+        raise ConfigError(
+            f"connector {connector.name}: delivery=at-most-once cannot be kept: {why_not}, so two "
+            "runs at once could both move the positions and write the same records. Use a local "
+            "directory, S3, GCS or Azure, or set delivery=at-least-once"
+        )
+    check_letters(connector, connector.topics)
+    shared = set(connector.provenance_columns.values()) & set(config.exclude)
+    if shared:
+        raise ConfigError(
+            f"connector {connector.name}: field.exclude.list={','.join(config.exclude)} leaves out "
+            f"{min(shared)}, which provenance=true writes"
+        )
+    if config.extractor == "recordfield" and not re.search(r"\S", config.timestamp_field):
+        raise ConfigError(
+            f"connector {connector.name}: timestamp.extractor=RecordField needs timestamp.field"
+        )
+
+
+def check_letters(connector: ConnectorConfig, topics: Collection[str]) -> None:
+    """Raises ConfigError if dead letters would stand among a topic's files."""
+    folder = connector.dead_letter_table
+    if folder in topics:
+        raise ConfigError(
+            f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder of "
+            f"topic {folder} too: dead letters need one of their own"
+        )
