@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import psutil
 import pytest
 from confluent_kafka import Producer
+from hypothesis import HealthCheck, settings
 
 from semel.embedded import Kafka, Postgres
 from semel.embedded.opensearch import Elasticsearch, OpenSearch
@@ -21,6 +22,10 @@ from tests.databases import SYSTEMS
 from tests.mariadb import MariaDB
 
 pytest_plugins = ["tests.matrix"]
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("semel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("semel")
 
 Value = bytes | str | None
 ONE_SESSION = ("tests/engine/microbatch",)
