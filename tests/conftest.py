@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from hypothesis import HealthCheck, settings
 
 from semel.embedded import Kafka, Postgres
+from semel.embedded.java import find_java, has_compiler
 from semel.embedded.opensearch import Elasticsearch, OpenSearch
 from tests import mariadb as mariadb_server
 from tests.databases import SYSTEMS
@@ -114,14 +115,21 @@ def postgres(services_directory: Path) -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
-def opensearch(services_directory: Path) -> Iterator[OpenSearch]:
+def jdk() -> None:
+    """Search servers are started from a line of Java, which a runtime alone cannot compile."""
+    if not has_compiler(java := find_java()):
+        pytest.skip(f"search servers need a JDK, and {java} is none")
+
+
+@pytest.fixture(scope="session")
+def opensearch(services_directory: Path, jdk: None) -> Iterator[OpenSearch]:
     """The session's OpenSearch. A test that stops or kills it starts one of its own."""
     with OpenSearch(services_directory / "opensearch") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def elasticsearch(services_directory: Path) -> Iterator[Elasticsearch]:
+def elasticsearch(services_directory: Path, jdk: None) -> Iterator[Elasticsearch]:
     """The session's Elasticsearch."""
     with Elasticsearch(services_directory / "elasticsearch") as running:
         yield running

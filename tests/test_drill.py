@@ -215,7 +215,9 @@ class TestSearch:
 
     @pytest.mark.long
     @pytest.mark.integration
-    def test_a_server_that_is_killed_loses_nothing_and_writes_nothing_twice(self) -> None:
+    def test_a_server_that_is_killed_loses_nothing_and_writes_nothing_twice(
+        self, jdk: None
+    ) -> None:
         report = drill.drill(self.config, 1, 1, kinds=[Kind.SEARCH_KILL, Kind.POSTGRES_KILL])
         assert [r.fault.kind for r in report.results] == [Kind.SEARCH_KILL]
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)

@@ -77,7 +77,7 @@ def configure(kafka: Kafka, opensearch: OpenSearch) -> Configure:
 
 
 @pytest.fixture
-def own_opensearch(services_directory: Path) -> Iterator[Callable[[], OpenSearch]]:
+def own_opensearch(services_directory: Path, jdk: None) -> Iterator[Callable[[], OpenSearch]]:
     """Starts an OpenSearch of the test's own."""
     started: list[OpenSearch] = []
 

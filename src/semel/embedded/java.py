@@ -36,6 +36,11 @@ def find_java() -> Path:
     )
 
 
+def has_compiler(java: Path) -> bool:
+    """Whether a Java is a JDK, which can run a program from its source."""
+    return (java.resolve().parent / "javac").exists()
+
+
 def java_release(java: Path) -> int | None:
     """A Java's feature release (8, 17, 21, ...), or None if this is no working Java."""
     if not os.access(java, os.X_OK):

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from semel import jars
-from semel.embedded.java import find_java
+from semel.embedded.java import find_java, has_compiler
 from semel.embedded.process import LOOPBACK, PortFile, ServerProcess, check_port_free, listening
 from semel.errors import ServiceError
 
@@ -138,7 +138,7 @@ class OpenSearch:
                 f"port {self.port}."
             )
         java = find_java()
-        if not (java.resolve().parent / "javac").exists():
+        if not has_compiler(java):
             raise ServiceError(
                 f"The embedded {self.name} needs a JDK, but {java} is a Java runtime without a "
                 "compiler. Install one (openjdk-17-jdk-headless), or set JAVA_HOME to one."
