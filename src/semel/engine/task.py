@@ -108,7 +108,7 @@ class Task:
         self._consumer = Consumer(config, logger=log)
         self._metadata_age = float(config[METADATA_AGE]) / 1000
         self._patience = max(_OUT, 3 * float(config["session.timeout.ms"]) / 1000)
-        self._out_since: float | None = time.monotonic()
+        self._out_since: float | None = None
         self.heartbeats = 2 * float(config.get("heartbeat.interval.ms", 3000)) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._committer = Committer(
@@ -227,6 +227,7 @@ class Task:
             return
         self._topics = sorted(topics)
         if self._topics:
+            self._out_since = time.monotonic()
             self._consumer.subscribe(
                 self._topics,
                 on_assign=self._assigned,
@@ -247,7 +248,8 @@ class Task:
         A consumer that hears of no broker at all, as a lone one that restarts may tell it, forgets
         them all, and waits for the group's coordinator for ever (librdkafka's issue 5301).
         """
-        if self._out_since is None or time.monotonic() - self._out_since < self._patience:
+        since = self._out_since
+        if since is None or not self._topics or time.monotonic() - since < self._patience:
             return
         self._out_since = time.monotonic()
         try:
