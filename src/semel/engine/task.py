@@ -57,6 +57,9 @@ _WORD = 0.5
 _OUT = 30.0
 """Seconds, at least, in which a task finds its way back into the group by itself."""
 _CONFLICTS = 5
+_FOUND_OUT = 3.0
+"""Seconds, at least, for which conflicts go on before they prove another run: one that the group
+has fenced may take that long to find out, and must not stop the one that fenced it."""
 _COMMITS_A_COLLECTION = 256
 
 
@@ -128,6 +131,7 @@ class Task:
         self._lost_at = float("-inf")
         self._trouble: SemelError | None = None
         self._conflicts = 0
+        self._first_conflict = 0.0
         self._failures = 0
 
     def run(self) -> None:
@@ -450,9 +454,12 @@ class Task:
         if isinstance(conflict, NotAssigned):  # no sign of another run: partitions move
             log.info("%s", conflict)
             return
+        if not self._conflicts:
+            self._first_conflict = time.monotonic()
         self._conflicts += 1
         self._progress.tell(str(conflict))
-        if self._conflicts >= _CONFLICTS:
+        lasted = time.monotonic() - self._first_conflict
+        if self._conflicts >= _CONFLICTS and lasted > max(self.heartbeats, _FOUND_OUT):
             raise Fenced(
                 f"{conflict}. This happened {self._conflicts} times in a row, so another run of "
                 f"{self._connector.name} is at work; this one has stopped"
