@@ -36,7 +36,7 @@ from tests.engine.harness import (
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "examples" / "semel-lmdb"
-COUNT = 600
+COUNT = 1200
 
 
 @pytest.fixture(scope="module")
