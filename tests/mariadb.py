@@ -6,13 +6,12 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
-from types import TracebackType
-from typing import Self
+from signal import SIGKILL
 
 import pymysql
 
-from semel.embedded.process import LOOPBACK, ServerProcess, check_port_free, free_port, listening
+from semel.embedded.process import LOOPBACK, listening
+from semel.embedded.server import Server
 
 REASON = "mariadbd is not installed (Debian: apt-get install mariadb-server)"
 
@@ -22,21 +21,24 @@ def program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
-class MariaDB:
+class MariaDB(Server):
     """A server with its data in ``directory``; it dies with this process."""
 
+    name = "MariaDB"
+    log_name = "mariadb.log"
+    port_names = ("mariadb",)
+    start_timeout = 60
+    stop_timeout = 60
+
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.data = directory / "data"
-        self.port = free_port()
-        self._process = ServerProcess("MariaDB", directory, directory / "mariadb.log")
+        super().__init__(directory)
+        self.data = self.directory / "data"
 
     def url(self, database: str) -> str:
         return f"jdbc:mariadb://{LOOPBACK}:{self.port}/{database}?user=root"
 
-    def start(self) -> Self:
-        check_port_free("MariaDB", self.port)
+    def _launch(self) -> None:
+        self._check_ports()
         user = ["--user=root"] if os.geteuid() == 0 else []
         if not self.data.exists():
             subprocess.run(
@@ -62,8 +64,6 @@ class MariaDB:
             death_signal=SIGKILL,
             user="",
         )
-        self._process.await_ready(self._answers, 60)
-        return self
 
     def _answers(self) -> bool:
         if not listening(self.port):
@@ -85,20 +85,3 @@ class MariaDB:
             for statement in statements:
                 cursor.execute(statement)
             return list(cursor.fetchall())
-
-    def stop(self) -> None:
-        self._process.stop(SIGTERM, 60)
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

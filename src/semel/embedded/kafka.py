@@ -6,21 +6,18 @@ import subprocess
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from signal import SIGTERM
 from time import monotonic, sleep
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from semel import jars
 from semel.embedded.java import find_java
-from semel.embedded.process import LOOPBACK, PortFile, ServerProcess, check_port_free, listening
+from semel.embedded.process import LOOPBACK, listening
+from semel.embedded.server import Server
 from semel.errors import ServiceError
 
-START_TIMEOUT = 60.0
-STOP_TIMEOUT = 15.0
 ADMIN_TIMEOUT = 30.0
 
 # Measured on 2 cores: G1 takes 15 % more CPU and 120 MB more memory. Without the second compiler
@@ -31,15 +28,14 @@ NODE_ID = 1
 COORDINATOR_PARTITIONS = 8
 
 
-class Kafka:
-    """Kafka with its data, log and settings in ``directory``; used again if data is there.
-
-    The port is chosen once and kept. As a context manager it lives as long as this process at
-    most, even if that one is killed; ``detached=True`` lets it live on until ``stop``.
-    Topics are not created by themselves. Nothing outside this machine can connect.
-    """
+class Kafka(Server):
+    """One broker. Topics are not created by themselves."""
 
     name = "Kafka"
+    log_name = "kafka.log"
+    port_names = ("kafka", "controller")
+    start_timeout = 60.0
+    stop_timeout = 15.0
 
     def __init__(
         self,
@@ -49,43 +45,19 @@ class Kafka:
         *,
         detached: bool = False,
     ) -> None:
-        self.directory = Path(directory).absolute()
+        super().__init__(directory, port, detached=detached)
         self.heap = heap
-        self.detached = detached
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.log = self.directory / "kafka.log"
-        self._ports = PortFile(self.name, self.directory / "ports.json").ports(
-            ("kafka", "controller"), wanted=port
-        )
-        self._process = ServerProcess(self.name, self.directory, self.log)
         self._admin: AdminClient | None = None
-
-    @property
-    def port(self) -> int:
-        """The port that clients connect to."""
-        return self._ports["kafka"]
 
     @property
     def bootstrap_servers(self) -> str:
         """What clients call ``bootstrap.servers``."""
         return f"{LOOPBACK}:{self.port}"
 
-    @property
-    def pid(self) -> int | None:
-        """The broker's process id, or None if it is not running."""
-        return self._process.pid
-
-    def start(self) -> Self:
-        """Starts the broker and waits until it answers."""
-        if self.pid is not None:
-            raise ServiceError(
-                f"{self.name} is running in {self.directory} already: process {self.pid}, "
-                f"port {self.port}."
-            )
+    def _launch(self) -> None:
         java = find_java()
         classpath = jars.classpath(jars.KAFKA)
-        for port in self._ports.values():
-            check_port_free(self.name, port)
+        self._check_ports()
         properties = self.directory / "server.properties"
         properties.write_text(_properties(self._settings()))
         logging = self.directory / "log4j2.properties"
@@ -107,39 +79,14 @@ class Kafka:
             detached=self.detached,
             directory=self.directory,
         )
-        try:
-            self._process.await_ready(self._answers, START_TIMEOUT)
-            self._create_coordinators()
-        except BaseException:  # an interrupted start leaves nothing behind
-            self.kill()
-            raise
-        return self
 
     def stop(self) -> None:
-        """Stops the broker in order; nothing happens if it is not running."""
         self._admin = None
-        self._process.stop(SIGTERM, STOP_TIMEOUT)
+        super().stop()
 
     def kill(self) -> None:
-        """Kills the broker (SIGKILL), as a crash would."""
         self._admin = None
-        self._process.kill()
-
-    def restart(self) -> Self:
-        """Stops the broker if it runs and starts it on the same data and port."""
-        self.stop()
-        return self.start()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+        super().kill()
 
     def create_topic(
         self,
@@ -203,7 +150,7 @@ class Kafka:
 
         _await(usable, f"topic {topic} with {partitions} partitions")
 
-    def _create_coordinators(self) -> None:
+    def _complete(self) -> None:
         """Creates the topics of groups and transactions as the broker would at first use.
 
         Clients then find their coordinator at once; otherwise the first one retries for 4 s.

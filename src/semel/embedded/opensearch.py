@@ -10,17 +10,13 @@ import http.client
 import json
 import os
 from pathlib import Path
-from signal import SIGTERM
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from semel import jars
 from semel.embedded.java import find_java, has_compiler
-from semel.embedded.process import LOOPBACK, PortFile, ServerProcess, check_port_free, listening
+from semel.embedded.process import LOOPBACK, listening
+from semel.embedded.server import Server
 from semel.errors import ServiceError
-
-START_TIMEOUT = 120.0
-STOP_TIMEOUT = 20.0
 
 JVM_FLAGS = (
     "-XX:+UseParallelGC",
@@ -85,15 +81,14 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-class OpenSearch:
-    """One node with its data, log and settings in ``directory``; used again if data is there.
+class OpenSearch(Server):
+    """One node; it answers when it has all of its data."""
 
-    The port is chosen once and kept. As a context manager it lives as long as this process at
-    most, even if that one is killed; ``detached=True`` lets it live on until ``stop``. Nothing
-    outside this machine can connect.
-    """
-
-    name: ClassVar[str] = "OpenSearch"
+    name = "OpenSearch"
+    log_name = "server.log"
+    port_names = ("http", "transport")
+    start_timeout = 120.0
+    stop_timeout = 20.0
     jar_set: ClassVar[jars.JarSet] = jars.OPENSEARCH
     package: ClassVar[str] = "org.opensearch"
 
@@ -105,38 +100,15 @@ class OpenSearch:
         *,
         detached: bool = False,
     ) -> None:
-        self.directory = Path(directory).absolute()
+        super().__init__(directory, port, detached=detached)
         self.heap = heap
-        self.detached = detached
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.log = self.directory / "server.log"
-        self._ports = PortFile(self.name, self.directory / "ports.json").ports(
-            ("http", "transport"), wanted=port
-        )
-        self._process = ServerProcess(self.name, self.directory, self.log)
-
-    @property
-    def port(self) -> int:
-        """The port that clients connect to."""
-        return self._ports["http"]
 
     @property
     def url(self) -> str:
         """What connectors call ``connection.url``."""
         return f"http://{LOOPBACK}:{self.port}"
 
-    @property
-    def pid(self) -> int | None:
-        """The node's process id, or None if it is not running."""
-        return self._process.pid
-
-    def start(self) -> Self:
-        """Starts the node and waits until it answers and has all of its data."""
-        if self.pid is not None:
-            raise ServiceError(
-                f"{self.name} is running in {self.directory} already: process {self.pid}, "
-                f"port {self.port}."
-            )
+    def _launch(self) -> None:
         java = find_java()
         if not has_compiler(java):
             raise ServiceError(
@@ -144,8 +116,7 @@ class OpenSearch:
                 "compiler. Install one (openjdk-17-jdk-headless), or set JAVA_HOME to one."
             )
         classpath = jars.classpath(self.jar_set)
-        for port in self._ports.values():
-            check_port_free(self.name, port)
+        self._check_ports()
         (self.directory / "config").mkdir(exist_ok=True)
         (self.directory / "tmp").mkdir(exist_ok=True)
         logging = self.directory / "log4j2.properties"
@@ -171,25 +142,6 @@ class OpenSearch:
             environment=dict(os.environ),
             directory=self.directory,
         )
-        try:
-            self._process.await_ready(self._answers, START_TIMEOUT)
-        except BaseException:  # an interrupted start leaves nothing behind
-            self.kill()
-            raise
-        return self
-
-    def stop(self) -> None:
-        """Stops the node in order; nothing happens if it is not running."""
-        self._process.stop(SIGTERM, STOP_TIMEOUT)
-
-    def kill(self) -> None:
-        """Kills the node (SIGKILL), as a crash would."""
-        self._process.kill()
-
-    def restart(self) -> Self:
-        """Stops the node if it runs and starts it on the same data and port."""
-        self.stop()
-        return self.start()
 
     def request(self, method: str, path: str, body: object = None) -> Any:
         """Asks the node; returns its JSON.
@@ -211,17 +163,6 @@ class OpenSearch:
         if answer.status >= 300:
             raise ServiceError(f"{self.name}: {method} {path}: {answer.status} {text}")
         return json.loads(text) if text else None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _answers(self) -> bool:
         if not listening(self.port):

@@ -11,11 +11,11 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT, SIGQUIT
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
-from semel.embedded.process import LOOPBACK, PortFile, ServerProcess, check_port_free, listening
+from semel.embedded.process import LOOPBACK, listening
+from semel.embedded.server import Server
 from semel.errors import ServiceError
 
 USER = "semel"
@@ -24,8 +24,6 @@ DATABASE = "semel"
 # The account that the server gets when semel runs as root, which PostgreSQL refuses to be.
 UNPRIVILEGED = "embedded_postgres"
 
-START_TIMEOUT = 300.0  # after a crash it replays up to max_wal_size first
-STOP_TIMEOUT = 60.0
 LONGEST_SOCKET_PATH = 107
 
 _SETTINGS = {
@@ -43,15 +41,15 @@ _SETTINGS = {
 }
 
 
-class Postgres:
-    """PostgreSQL with its data and log in ``directory``; used again if data is there.
-
-    User and database are ``semel``; the password is asked for on the socket, too. The port is
-    chosen once and kept. As a context manager it lives as long as this process at most, even if
-    that one is killed; ``detached=True`` lets it live on until ``stop``.
-    """
+class Postgres(Server):
+    """PostgreSQL. User and database are ``semel``; the password is asked for on the socket, too."""
 
     name = "PostgreSQL"
+    log_name = "postgres.log"
+    port_names = ("postgres",)
+    stop_signal = SIGINT  # drops its connections
+    start_timeout = 300.0  # after a crash it replays up to max_wal_size first
+    stop_timeout = 60.0
 
     def __init__(
         self,
@@ -61,22 +59,10 @@ class Postgres:
         *,
         detached: bool = False,
     ) -> None:
-        self.directory = Path(directory).absolute()
+        super().__init__(directory, port, detached=detached)
         self.user = USER
         self.password = password
-        self.detached = detached
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.log = self.directory / "postgres.log"
         self.data = self.directory / "data"
-        self._ports = PortFile(self.name, self.directory / "ports.json").ports(
-            ("postgres",), wanted=port
-        )
-        self._process = ServerProcess(self.name, self.directory, self.log)
-
-    @property
-    def port(self) -> int:
-        """The TCP port."""
-        return self._ports["postgres"]
 
     @property
     def url(self) -> str:
@@ -88,25 +74,14 @@ class Postgres:
         """JDBC's URL of the database; user and password are given to JDBC apart."""
         return f"jdbc:postgresql://{LOOPBACK}:{self.port}/{DATABASE}"
 
-    @property
-    def pid(self) -> int | None:
-        """The postmaster's process id, or None if it is not running."""
-        return self._process.pid
-
     def database_url(self, database: str) -> str:
         """libpq's URL of another database of this server."""
         secret = quote(self.password, safe="")
         return f"postgresql://{self.user}:{secret}@{LOOPBACK}:{self.port}/{database}"
 
-    def start(self) -> Self:
-        """Starts the server and waits until it accepts connections."""
-        if self.pid is not None:
-            raise ServiceError(
-                f"{self.name} is running in {self.directory} already: process {self.pid}, "
-                f"port {self.port}."
-            )
+    def _launch(self) -> None:
         programs = _programs()
-        check_port_free(self.name, self.port)
+        self._check_ports()
         account = _account()
         if account:
             _let_reach(self.directory)
@@ -124,38 +99,10 @@ class Postgres:
             death_signal=SIGQUIT,  # immediate shutdown: takes the backends along, recovers at start
             user=account,
         )
-        try:
-            self._process.await_ready(self._answers, START_TIMEOUT)
-            if not self._execute("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
-                self.create_database(DATABASE)
-        except BaseException:  # an interrupted start leaves nothing behind
-            self.kill()
-            raise
-        return self
 
-    def stop(self) -> None:
-        """Stops the server, dropping its connections; nothing happens if it is not running."""
-        self._process.stop(SIGINT, STOP_TIMEOUT)
-
-    def kill(self) -> None:
-        """Kills the server and its backends (SIGKILL), as a crash would."""
-        self._process.kill()
-
-    def restart(self) -> Self:
-        """Stops the server if it runs and starts it on the same data and port."""
-        self.stop()
-        return self.start()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+    def _complete(self) -> None:
+        if not self._execute("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
+            self.create_database(DATABASE)
 
     def create_database(self, name: str) -> str:
         """Creates a database and returns its URL."""
