@@ -278,6 +278,7 @@ class _BrokenTask:
         from semel.engine import task
 
         def broken(_self: object) -> None:
+            time.sleep(1)  # so that the group's answer waits for the consumer's end
             raise ZeroDivisionError("nobody saw it coming")
 
         task.Task._step = broken  # type: ignore[method-assign,assignment]

@@ -130,6 +130,7 @@ class Task:
         self._generation = 0
         self._lost_at = float("-inf")
         self._trouble: SemelError | None = None
+        self._closing = False
         self._conflicts = 0
         self._first_conflict = 0.0
         self._failures = 0
@@ -173,9 +174,17 @@ class Task:
         try:
             # Group membership is static: closing does not leave the group, so that a restart finds
             # its partitions again without a rebalance.
-            self._consumer.close()
+            self._close_consumer()
         except KafkaException as error:
             log.info("task %d: closing: %s", self._index, error)
+
+    def _close_consumer(self) -> None:
+        """What the group gives it meanwhile is not taken."""
+        self._closing = True
+        try:
+            self._consumer.close()
+        finally:
+            self._closing = False
 
     def _step(self) -> None:
         """One poll, converted while the one before it commits."""
@@ -242,8 +251,11 @@ class Task:
     def _join_again(self) -> None:
         """Ask the group for what is wanted now."""
         self._outdated = False
-        topics, self._topics = self._topics, []
         self._consumer.unsubscribe()
+        self._subscribe_anew()
+
+    def _subscribe_anew(self) -> None:
+        topics, self._topics = self._topics, []
         self._subscribe(topics)
 
     def _find_back(self) -> None:
@@ -265,10 +277,9 @@ class Task:
             f"has had no place in consumer group {self._connector.group_id} for "
             f"{self._patience:.0f} s; connects anew"
         )
-        self._consumer.close()  # before another one takes its place in the group
+        self._close_consumer()  # before another one takes its place in the group
         self._consumer = Consumer(self._config, logger=log)
-        topics, self._topics = self._topics, []
-        self._subscribe(topics)
+        self._subscribe_anew()
 
     def _look_for_topics(self) -> None:
         if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
@@ -326,6 +337,8 @@ class Task:
     def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         """Kafka gives a static member that is back soon what it had before, though it may ask for
         other topics by now (KIP-345): those of other topics are left alone."""
+        if self._closing:
+            return
         self._out_since = None
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         self._owned = {tp for tp in given if tp.topic in self._topics}
