@@ -39,21 +39,12 @@ class Seen:
 def consume(servers: str, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
     """All of a topic, by partition and offset, as a consumer of this isolation level sees it.
 
-    An open transaction holds it up, as it does any consumer.
+    An open transaction holds it up, as it does any consumer; so does one that is complete for its
+    producer, until its markers are written.
     """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "test-reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": isolation,
-            "auto.offset.reset": "earliest",
-        }
-    )
+    ends = _ends(servers, topic)
+    consumer = _consumer(servers, isolation)
     try:
-        count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-        ends = {p: _end(consumer, topic, p) for p in range(count)}
         open_ = {p for p, end in ends.items() if end}
         consumer.assign([KafkaPartition(topic, p, 0) for p in open_])
         found: list[Message] = []
@@ -69,8 +60,28 @@ def consume(servers: str, topic: str, *, isolation: str = "read_committed") -> l
     return [Seen.of(m) for m in found]
 
 
-def _end(consumer: Consumer, topic: str, partition: int) -> int:
-    return int(consumer.get_watermark_offsets(KafkaPartition(topic, partition), timeout=10)[1])
+def _ends(servers: str, topic: str) -> dict[int, int]:
+    """Where each partition ends, open transactions and all."""
+    consumer = _consumer(servers, "read_uncommitted")
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        found = (KafkaPartition(topic, p) for p in partitions)
+        return {p.partition: consumer.get_watermark_offsets(p, timeout=10)[1] for p in found}
+    finally:
+        consumer.close()
+
+
+def _consumer(servers: str, isolation: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "test-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+        }
+    )
 
 
 def ids(config: Mapping[str, Any], *, servers: str = "", topic: str = "") -> list[int]:
