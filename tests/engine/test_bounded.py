@@ -12,12 +12,13 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer
 from deltalake import DeltaTable
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.embedded import Kafka
-from semel.engine import triggers
+from semel.engine import boundedtask, triggers
 from semel.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
 from semel.ledger import OffsetRange, TopicPartition
 from semel.run import plan
@@ -26,6 +27,7 @@ from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Lake, Start
 from tests.engine.harness import (
     PATIENCE,
+    InlineSpark,
     LocalSpark,
     assert_promise_kept,
     caught_up,
@@ -356,6 +358,26 @@ def test_aborted_transactions_and_markers_are_passed_over(
     caught_up(config)
     expected = [i for i in range(120) if i // 20 % 2]
     assert_nothing_lost_nothing_twice(config, expected)
+
+
+def test_a_consumer_that_has_lost_sight_of_all_brokers_is_replaced(
+    topic: MakeTopic, produce: Produce, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = topic()
+    produce(source, records(50))
+    made = []
+
+    def blind_at_first(config: dict[str, Any], **more: Any) -> Consumer:
+        made.append(config)
+        nowhere = {"bootstrap.servers": "127.0.0.1:1"} if len(made) == 1 else {}
+        return Consumer({**config, **nowhere}, **more)
+
+    monkeypatch.setattr(boundedtask, "_SILENCE", 0.5)
+    monkeypatch.setattr(boundedtask, "Consumer", blind_at_first)
+    config = lake(source)
+    caught_up(config, spark=InlineSpark())
+    assert len(made) == 2
+    assert_nothing_lost_nothing_twice(config, range(50))
 
 
 def test_files_that_were_staged_and_vanished_are_staged_again(

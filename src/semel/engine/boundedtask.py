@@ -36,6 +36,9 @@ from semel.sinks.base import Stager, StagingSink
 log = logging.getLogger(__name__)
 
 _PATIENCE = 60.0
+_SILENCE = 10.0
+"""Seconds after which another consumer is asked: one that has heard of no broker for a while may
+never hear of one again (librdkafka's issue 5301)."""
 _RUNS_KEPT = 4
 
 
@@ -96,7 +99,7 @@ class Worker:
         sink = sink_class(connector.connector_class, spec.raw)(connector, spec.raw)
         assert isinstance(sink, StagingSink)
         self._sink = sink
-        config = consumer_config(connector, spec.raw, index)
+        self._config = config = consumer_config(connector, spec.raw, index)
         del config["group.instance.id"]  # the driver assigns; nobody joins the group
         config |= {"group.id": f"{connector.group_id}-reader"}
         self._consumer = Consumer(config, logger=log)
@@ -172,21 +175,27 @@ class Worker:
     def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[TopicPoll]]:
         """The committed records of the ranges, a poll at a time."""
         reading = _Reading(wanted)
-        self._consumer.assign([KafkaPartition(r.topic, r.partition, r.from_offset) for r in wanted])
-        heard = time.monotonic()
+        self._consumer.assign(reading.left())
+        heard = asked = time.monotonic()
         try:
             while reading.open:
-                size = min(self._spec.connector.max_poll_records, reading.left)
-                messages = self._consumer.consume(size, 0.1)
-                if messages:
-                    heard = time.monotonic()
-                elif time.monotonic() - heard > _PATIENCE:
+                size = min(self._spec.connector.max_poll_records, reading.size)
+                records, ends = self._without_events(self._consumer.consume(size, 0.1))
+                now = time.monotonic()
+                if records or ends:
+                    heard = asked = now
+                elif now - heard > _PATIENCE:
                     raise TransientError(
                         f"connector {self._spec.connector.name}: Kafka sent nothing for "
                         f"{_PATIENCE:.0f} s; {', '.join(map(str, sorted(reading.open)))} could "
                         "not be read to the end"
                     )
-                records, ends = self._without_events(messages)
+                elif now - asked > _SILENCE:
+                    log.info("task %d: no word from Kafka; connects anew", self._index)
+                    asked = now
+                    self._consumer.close()
+                    self._consumer = Consumer(self._config, logger=log)
+                    self._consumer.assign(reading.left())
                 polls = reading.take(records)
                 for tp, end in ends:  # after the records that came before it in the same poll
                     reading.reached(tp, end)
@@ -233,8 +242,12 @@ class _Reading:
         self._at = {r.topic_partition: r.from_offset for r in wanted}
         self._done: list[TopicPartition] = []
 
+    def left(self) -> list[KafkaPartition]:
+        """What is still to be read, and from where."""
+        return [KafkaPartition(tp.topic, tp.partition, self._at[tp]) for tp in self.open]
+
     @property
-    def left(self) -> int:
+    def size(self) -> int:
         """Offsets that are left, at least 1: trailing ones may hold no record."""
         return max(1, sum(r.until_offset - self._at[tp] for tp, r in self.open.items()))
 
