@@ -57,6 +57,8 @@ class Rig:
 @contextmanager
 def rig(console: Console, parent: Path | None = None) -> Iterator[Rig]:
     """Start the services in a temporary directory below ``parent``; everything goes at the end."""
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=parent) as name:
         directory = Path(name)
         with (

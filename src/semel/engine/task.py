@@ -61,6 +61,9 @@ _FOUND_OUT = 3.0
 """Seconds, at least, for which conflicts go on before they prove another run: one that the group
 has fenced may take that long to find out, and must not stop the one that fenced it."""
 _COMMITS_A_COLLECTION = 256
+_SMALL = 1000
+"""Records below which converting them during a commit saves less time than a commit of their own
+costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ class Task:
         self._outdated = False
         self._quiet = False
         self._uncollected = 0
+        self._warm = False
         self._member: Membership | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
@@ -295,8 +299,11 @@ class Task:
         # A single message comes after the callbacks of its call, several may stand on both sides.
         generation = self._generation
         if messages and self._connector.max_poll_records > 1:
-            more = self._connector.max_poll_records - 1
-            messages += self._consumer.consume(more, self._connector.linger_ms / 1000)
+            messages += self._more(len(messages), self._connector.linger_ms / 1000)
+            if self._pending is not None and len(messages) < _SMALL:
+                # Better off in this batch than in the next: what comes while the open commit ends.
+                self._wait_pending()
+                messages += self._more(len(messages), 0)
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble
@@ -305,6 +312,9 @@ class Task:
         if any(map(Message.error, messages)):
             messages = self._without_events(messages)
         return by_topic(messages) if messages else []
+
+    def _more(self, have: int, wait: float) -> list[Message]:
+        return self._consumer.consume(self._connector.max_poll_records - have, wait)
 
     def _without_events(self, messages: Sequence[Message]) -> list[Message]:
         records = []
@@ -497,7 +507,11 @@ class Task:
             self._collect()
 
     def _collect(self) -> None:
-        """It takes longer than a small commit: when nothing waits, or after many commits."""
+        """When nothing waits, or after many commits: it may take longer than a small one. What
+        the first collection leaves stays for as long as the task: later ones pass it over."""
         if self._uncollected:
             gc.collect()
+            if not self._warm:
+                gc.freeze()
+                self._warm = True
             self._uncollected = 0
