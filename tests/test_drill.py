@@ -21,7 +21,9 @@ from semel.drill.plan import ANY_MOMENT, Kind, plan
 from semel.drill.stage import BUILT_IN
 from semel.drill.stores import store_of
 from semel.drill.traffic import Shape
-from semel.embedded import Services
+from semel.embedded import Postgres, mariadb
+from semel.embedded.mariadb import MariaDB
+from semel.embedded.server import Server
 from semel.engine import attempt
 from semel.engine.control import Report
 from semel.errors import ConfigError, Fenced
@@ -67,6 +69,49 @@ class TestPlan:
     @pytest.mark.parametrize("kinds", [[Kind.ERROR], [Kind.ZOMBIE, Kind.DRIVER_KILL]])
     def test_kinds_can_be_chosen(self, kinds: list[Kind]) -> None:
         assert {f.kind for f in plan(20, 1, TRANSACTIONAL, kinds)} == set(kinds)
+
+
+class TestStores:
+    """Where a connector is drilled."""
+
+    @pytest.mark.parametrize(
+        ("name", "url", "expected"),
+        [
+            ("io.confluent.connect.jdbc.JdbcSinkConnector", "jdbc:postgresql://h/d", Postgres),
+            ("io.aiven.connect.jdbc.JdbcSinkConnector", "jdbc:mariadb://h/d", MariaDB),
+            ("io.debezium.connector.jdbc.JdbcSinkConnector", "jdbc:mysql://h/d", MariaDB),
+            ("postgresql", "postgres://h/d", Postgres),
+            ("postgresql", "", Postgres),
+            ("mysql", "jdbc:mariadb://h/d", MariaDB),
+            ("mariadb", "", MariaDB),
+        ],
+    )
+    def test_a_database_is_drilled_on_a_server_of_its_kind(
+        self, name: str, url: str, expected: type[Server], tmp_path: Path
+    ) -> None:
+        store = store_of({"connector.class": name, "connection.url": url}, tmp_path)
+        assert type(store.server) is expected
+        assert {Kind.STORE_RESTART, Kind.STORE_KILL} <= store.faults
+
+    @pytest.mark.parametrize(
+        ("name", "url"),
+        [
+            ("io.confluent.connect.jdbc.JdbcSinkConnector", "jdbc:sqlserver://h:1433;password=se"),
+            ("io.confluent.connect.jdbc.JdbcSinkConnector", ""),
+            ("postgresql", "jdbc:mysql://h/d?password=se"),
+            ("duckdb", "jdbc:sqlite:/tmp/d"),
+        ],
+    )
+    def test_another_database_is_refused(self, name: str, url: str, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"no database for connection\.url=") as refused:
+            store_of({"connector.class": name, "connection.url": url}, tmp_path)
+        assert "password" not in str(refused.value)
+
+    def test_only_a_server_can_be_killed(self, tmp_path: Path) -> None:
+        store = store_of({"connector.class": "sqlite"}, tmp_path)
+        assert store.server is None
+        with pytest.raises(ConfigError, match="store-kill cannot happen"):
+            store.possible([Kind.STORE_KILL], "c")
 
 
 class TestRecords:
@@ -147,7 +192,7 @@ class TestTopicToTopic:
     @pytest.mark.integration
     def test_faults_in_a_kafka_transaction_lose_nothing_and_write_nothing_twice(self) -> None:
         kinds = [Kind.WORKER_KILL, Kind.TIME_OUT, Kind.ZOMBIE]
-        report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.POSTGRES_KILL])
+        report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.STORE_KILL])
         assert {r.fault.kind for r in report.results} == set(kinds)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
         assert report.final is not None
@@ -175,7 +220,7 @@ class TestFiles:
     @pytest.mark.integration
     def test_faults_lose_nothing_and_write_nothing_twice(self) -> None:
         kinds = [Kind.DRIVER_KILL, Kind.ERROR, Kind.SECOND_DRIVER]
-        report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.POSTGRES_KILL])
+        report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.STORE_KILL])
         assert {r.fault.kind for r in report.results} == set(kinds)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
         assert report.exact
@@ -208,7 +253,7 @@ class TestSearch:
             "connection.password": "secret",
             "elastic.security.protocol": "SSL",
         }
-        store = store_of(secured, tmp_path, Services(tmp_path / "services"))
+        store = store_of(secured, tmp_path)
         servers = {"bootstrap.servers": "localhost:1"}
         made = read(SearchConfig, {**secured, **servers, **store.keys})
         assert (made.username, made.password, made.security_protocol) == ("", "", "plaintext")
@@ -218,8 +263,34 @@ class TestSearch:
     def test_a_server_that_is_killed_loses_nothing_and_writes_nothing_twice(
         self, jdk: None
     ) -> None:
-        report = drill.drill(self.config, 1, 1, kinds=[Kind.SEARCH_KILL, Kind.POSTGRES_KILL])
-        assert [r.fault.kind for r in report.results] == [Kind.SEARCH_KILL]
+        report = drill.drill(self.config, 1, 1, kinds=[Kind.STORE_KILL, Kind.TABLE_OPTIMIZE])
+        assert [r.fault.kind for r in report.results] == [Kind.STORE_KILL]
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+        assert report.exact
+        assert report.final is not None
+        assert report.final.records > 1000
+
+
+class TestMariaDB:
+    """The drill of a sink that writes to MariaDB."""
+
+    config: MappingProxyType[str, str] = MappingProxyType(
+        {
+            **BUILT_IN,
+            "name": "drill-mariadb",
+            "connection.url": "jdbc:mariadb://elsewhere:3306/shop",
+            "connection.user": "me",
+            "connection.password": "secret",
+        }
+    )
+
+    @pytest.mark.long
+    @pytest.mark.integration
+    @pytest.mark.skipif(not mariadb.installed(), reason="mariadbd is not installed")
+    def test_a_server_that_is_killed_loses_nothing_and_writes_nothing_twice(self) -> None:
+        kinds = [Kind.STORE_KILL, Kind.WORKER_KILL, Kind.ZOMBIE]
+        report = drill.drill(self.config, 3, 1, kinds=kinds)
+        assert {r.fault.kind for r in report.results} == set(kinds)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
         assert report.exact
         assert report.final is not None
@@ -281,7 +352,7 @@ class TestRun:
             Kind.WORKER_KILL,
             Kind.ZOMBIE,
             Kind.ERROR,
-            Kind.POSTGRES_KILL,
+            Kind.STORE_KILL,
             Kind.BROKER_KILL,
         ]
         report = drill.drill(None, 6, 1, kinds=kinds)

@@ -223,7 +223,7 @@ def _traffic(stage: Stage, seed: int) -> Iterator[Traffic]:
         tombstones=planned.sink.takes_tombstones,
     )
     traffic = Traffic(
-        stage.services.kafka.bootstrap_servers,
+        stage.kafka.bootstrap_servers,
         stage.topics,
         shape,
         seed,

@@ -295,25 +295,13 @@ class Injector:
         self.gone_on(mark)
         return time.monotonic() - at
 
-    def _postgres_restart(self, fault: Fault) -> float:
-        return self._service(fault, self._stage.services.postgres.restart)
+    def _store_restart(self, fault: Fault) -> float:
+        return self._service(fault, self._stage.server.restart)
 
-    def _postgres_kill(self, fault: Fault) -> float:
-        postgres = self._stage.services.postgres
-
+    def _store_kill(self, fault: Fault) -> float:
         def crash() -> None:
-            postgres.kill()
-            postgres.start()
-
-        return self._service(fault, crash)
-
-    def _search_restart(self, fault: Fault) -> float:
-        return self._service(fault, self._stage.search.restart)
-
-    def _search_kill(self, fault: Fault) -> float:
-        def crash() -> None:
-            self._stage.search.kill()
-            self._stage.search.start()
+            self._stage.server.kill()
+            self._stage.server.start()
 
         return self._service(fault, crash)
 
@@ -321,17 +309,17 @@ class Injector:
         return self._service(fault, self._stage.store.rewrite)
 
     def _broker_restart(self, fault: Fault) -> float:
-        return self._service(fault, lambda: self._outage(fault, self._stage.services.kafka.stop))
+        return self._service(fault, lambda: self._outage(fault, self._stage.kafka.stop))
 
     def _broker_kill(self, fault: Fault) -> float:
-        return self._service(fault, lambda: self._outage(fault, self._stage.services.kafka.kill))
+        return self._service(fault, lambda: self._outage(fault, self._stage.kafka.kill))
 
     def _outage(self, fault: Fault, end: Callable[[], None]) -> None:
         """Every other one outlasts the sessions of the tasks."""
         end()
         if fault.skip % 2:
             time.sleep(SESSION + 1)
-        self._stage.services.kafka.start()
+        self._stage.kafka.start()
 
     def _time_out(self, fault: Fault) -> float:
         """The broker looks for transactions to abort once a second."""
@@ -375,8 +363,8 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.WORKER_KILL: Injector._worker_kill,
     Kind.ZOMBIE: Injector._zombie,
     Kind.ERROR: Injector._error,
-    Kind.POSTGRES_RESTART: Injector._postgres_restart,
-    Kind.POSTGRES_KILL: Injector._postgres_kill,
+    Kind.STORE_RESTART: Injector._store_restart,
+    Kind.STORE_KILL: Injector._store_kill,
     Kind.BROKER_RESTART: Injector._broker_restart,
     Kind.BROKER_KILL: Injector._broker_kill,
     Kind.TIME_OUT: Injector._time_out,
@@ -384,6 +372,4 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.EXECUTOR_KILL: Injector._executor_kill,
     Kind.REPLACED_ZOMBIE: Injector._replaced_zombie,
     Kind.TABLE_OPTIMIZE: Injector._table_optimize,
-    Kind.SEARCH_RESTART: Injector._search_restart,
-    Kind.SEARCH_KILL: Injector._search_kill,
 }

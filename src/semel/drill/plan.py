@@ -22,8 +22,8 @@ class Kind(Enum):
     WORKER_KILL = "worker-kill"
     ZOMBIE = "zombie"
     ERROR = "error"
-    POSTGRES_RESTART = "postgres-restart"
-    POSTGRES_KILL = "postgres-kill"
+    STORE_RESTART = "store-restart"
+    STORE_KILL = "store-kill"
     BROKER_RESTART = "broker-restart"
     BROKER_KILL = "broker-kill"
     TIME_OUT = "time-out"
@@ -31,8 +31,6 @@ class Kind(Enum):
     EXECUTOR_KILL = "executor-kill"
     REPLACED_ZOMBIE = "replaced-zombie"
     TABLE_OPTIMIZE = "table-optimize"
-    SEARCH_RESTART = "search-restart"
-    SEARCH_KILL = "search-kill"
 
 
 MEANING = {
@@ -40,8 +38,8 @@ MEANING = {
     Kind.WORKER_KILL: "SIGKILL of one task's Python worker; Spark restarts the task",
     Kind.ZOMBIE: "SIGSTOP of a task until another task has its partitions, then SIGCONT",
     Kind.ERROR: "the store answers with an error, or its answer is lost",
-    Kind.POSTGRES_RESTART: "PostgreSQL is restarted in order",
-    Kind.POSTGRES_KILL: "SIGKILL of PostgreSQL and its backends; it recovers",
+    Kind.STORE_RESTART: "the store's server is restarted in order",
+    Kind.STORE_KILL: "SIGKILL of the store's server; it is started again, and recovers",
     Kind.BROKER_RESTART: "the broker is restarted in order",
     Kind.BROKER_KILL: "SIGKILL of the broker; it is started again",
     Kind.TIME_OUT: "SIGSTOP of a task in its Kafka transaction until the broker aborts it",
@@ -50,8 +48,6 @@ MEANING = {
     Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
     "put another task in its place",
     Kind.TABLE_OPTIMIZE: "the tables are rewritten, and what is old is removed",
-    Kind.SEARCH_RESTART: "the search server is restarted in order",
-    Kind.SEARCH_KILL: "SIGKILL of the search server; it is started again",
 }
 
 ANY_MOMENT = "any moment"

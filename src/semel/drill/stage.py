@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.drill.stores import SESSION, store_of
-from semel.embedded import Services, leash
-from semel.embedded.opensearch import OpenSearch
+from semel.embedded import Kafka, leash
+from semel.embedded.server import Server
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka import Cluster, client_config
 from semel.ledger import TopicPartition
@@ -30,6 +30,7 @@ from semel.run import plan
 BUILT_IN = {
     "name": "drill",
     "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
+    "connection.url": "jdbc:postgresql://localhost/drill",
     "tasks.max": "2",
     "topics": "drill",
     "insert.mode": "insert",
@@ -112,7 +113,7 @@ class Stage:
 
     def __init__(self, raw: Mapping[str, str], directory: Path) -> None:
         self.directory = directory
-        self.services = Services(directory)
+        self.kafka = Kafka(directory / "kafka")
         self.points = directory / "failpoints"
         self.points.mkdir(parents=True)
         self._fired = self.points / "fired.log"
@@ -121,7 +122,7 @@ class Stage:
         self._started = 0
         self._seen: set[psutil.Process] = set()
         self.on_executors = False
-        self.store = store_of(raw, directory, self.services)
+        self.store = store_of(raw, directory)
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
         connector = self.planned.connector
@@ -140,11 +141,11 @@ class Stage:
 
     def open(self) -> None:
         """Start the services and create the topics."""
-        self.services.up(detached=False, only_kafka=not self.store.postgres)
-        if self.store.search is not None:
-            self.store.search.start()
+        if self.store.server is not None:
+            self.store.server.start()
+        self.kafka.start()
         for topic, partitions in self.topics.items():
-            self.services.kafka.create_topic(topic, partitions)
+            self.kafka.create_topic(topic, partitions)
 
     def _adapted(self, raw: Mapping[str, str]) -> dict[str, str]:
         """The connector's configuration with this stage's services and short timeouts."""
@@ -166,14 +167,14 @@ class Stage:
             and not k.startswith(("storage.options.", "iceberg.catalog."))
             and not any(f".override.{s}" in k for s in secured)
         }
-        servers = {"bootstrap.servers": self.services.kafka.bootstrap_servers}
+        servers = {"bootstrap.servers": self.kafka.bootstrap_servers}
         return {**kept, **_QUICK, **servers, **self.store.keys}
 
     @property
-    def search(self) -> OpenSearch:
-        """The server that the connector writes to, if it writes to one."""
-        assert self.store.search is not None
-        return self.store.search
+    def server(self) -> Server:
+        """The server that the connector writes to; faults of a server are for such stores only."""
+        assert self.store.server is not None
+        return self.store.server
 
     # The connector's processes
 
@@ -258,10 +259,9 @@ class Stage:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.planned.sink.close()
-        self.services.postgres.kill()
-        self.services.kafka.kill()
-        if self.store.search is not None:
-            self.store.search.kill()
+        self.kafka.kill()
+        if self.store.server is not None:
+            self.store.server.kill()
 
     # Failpoints
 
