@@ -31,6 +31,8 @@ class Kind(Enum):
     EXECUTOR_KILL = "executor-kill"
     REPLACED_ZOMBIE = "replaced-zombie"
     TABLE_OPTIMIZE = "table-optimize"
+    CONCURRENT_WRITER = "concurrent-writer"
+    DISK_FULL = "disk-full"
 
 
 MEANING = {
@@ -48,6 +50,9 @@ MEANING = {
     Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
     "put another task in its place",
     Kind.TABLE_OPTIMIZE: "the tables are rewritten, and what is old is removed",
+    Kind.CONCURRENT_WRITER: "another writer commits to the tables while a commit is under way, and "
+    "again while it is tried again",
+    Kind.DISK_FULL: "no space is left where a file or a commit is to be written, for a while",
 }
 
 ANY_MOMENT = "any moment"
@@ -60,7 +65,9 @@ _PLACED = (
     Kind.ERROR,
     Kind.EXECUTOR_KILL,
     Kind.REPLACED_ZOMBIE,
+    Kind.DISK_FULL,
 )
+_OF_THE_STORE = (Kind.ERROR, Kind.DISK_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,7 @@ def plan(
 
 
 def _places(kind: Kind, guarantee: Guarantee, own: Sequence[str]) -> list[str]:
-    if kind is Kind.TIME_OUT:
+    if kind in (Kind.TIME_OUT, Kind.CONCURRENT_WRITER):
         return ["sink.after_positions", "sink.before_commit"]
     if kind not in _PLACED:
         return [ANY_MOMENT]
@@ -113,7 +120,7 @@ def _places(kind: Kind, guarantee: Guarantee, own: Sequence[str]) -> list[str]:
         for p in (*PLACES, *own)
         if p != "deliver.between" or guarantee.mechanism is not Mechanism.TRANSACTIONAL
     ]
-    if kind is Kind.ERROR:  # only the store fails for a while
+    if kind in _OF_THE_STORE:  # only the store fails for a while
         return [p for p in reached if not p.startswith("task.")]
     if kind is Kind.REPLACED_ZOMBIE:  # only a failpoint keeps it from dying with its executor
         return reached

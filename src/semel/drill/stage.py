@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,9 @@ from confluent_kafka.admin import AdminClient
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
+from semel.drill.disk import Disk
+from semel.drill.lakes import Lake
+from semel.drill.plan import Kind
 from semel.drill.stores import SESSION, store_of
 from semel.embedded import Kafka, leash
 from semel.embedded.server import Server
@@ -109,9 +112,11 @@ class Process:
 
 
 class Stage:
-    """Services and connector of one drill, in one directory."""
+    """Services and connector of one drill, in one directory; ``kinds`` of faults are to come."""
 
-    def __init__(self, raw: Mapping[str, str], directory: Path) -> None:
+    def __init__(
+        self, raw: Mapping[str, str], directory: Path, kinds: Collection[Kind] = ()
+    ) -> None:
         self.directory = directory
         self.kafka = Kafka(directory / "kafka")
         self.points = directory / "failpoints"
@@ -123,6 +128,7 @@ class Stage:
         self._seen: set[psutil.Process] = set()
         self.on_executors = False
         self.store = store_of(raw, directory)
+        self.kinds = self.store.possible(kinds, raw.get("name", ""))
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
         connector = self.planned.connector
@@ -141,6 +147,8 @@ class Stage:
 
     def open(self) -> None:
         """Start the services and create the topics."""
+        if self.store.disk is not None:
+            self.store.disk.open(mount=Kind.DISK_FULL in self.kinds)
         if self.store.server is not None:
             self.store.server.start()
         self.kafka.start()
@@ -172,9 +180,21 @@ class Stage:
 
     @property
     def server(self) -> Server:
-        """The server that the connector writes to; faults of a server are for such stores only."""
+        """The server that the connector writes to; a server's faults are for such stores only."""
         assert self.store.server is not None
         return self.store.server
+
+    @property
+    def lake(self) -> Lake:
+        """The lake whose tables the connector writes; the same holds."""
+        assert self.store.lake is not None
+        return self.store.lake
+
+    @property
+    def disk(self) -> Disk:
+        """The disk that the connector writes to; the same holds."""
+        assert self.store.disk is not None
+        return self.store.disk
 
     # The connector's processes
 
@@ -230,6 +250,17 @@ class Stage:
                     found.append(process)
         return found
 
+    def writers(self) -> list[psutil.Process]:
+        """The processes that may write to the store: all of Python's."""
+        found = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(self.running.pid))
+        for process in self.running.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if not process.name().startswith("java"):
+                    found.append(process)
+        return found
+
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs."""
         found = []
@@ -262,6 +293,8 @@ class Stage:
         self.kafka.kill()
         if self.store.server is not None:
             self.store.server.kill()
+        if self.store.disk is not None:
+            self.store.disk.close()
 
     # Failpoints
 
@@ -269,8 +302,7 @@ class Stage:
         failpoints.arm(self.points, place, action, skip)
 
     def disarm(self) -> None:
-        for place in (*failpoints.PLACES, *failpoints.OF_FILES):
-            (self.points / place).unlink(missing_ok=True)
+        failpoints.disarm(self.points)
 
     def fired(self) -> list[int]:
         """The processes in which failpoints have fired so far."""

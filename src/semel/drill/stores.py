@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semel import sinks
-from semel.drill import lakes
+from semel.drill.disk import Disk
+from semel.drill.lakes import DeltaLake, IcebergLake, Lake
 from semel.drill.plan import Kind
 from semel.embedded import Postgres
 from semel.embedded.mariadb import MariaDB
 from semel.embedded.opensearch import OpenSearch
 from semel.embedded.server import Server
 from semel.errors import ConfigError
-from semel.failpoints import OF_FILES
+from semel.failpoints import OF_FILES, OF_STAGING
 from semel.sinks import jdbc
 from semel.sinks.files.config import CLASSES as FILES
 from semel.sinks.search.config import CLASSES as SEARCH
@@ -51,13 +52,10 @@ _OF_BROKER = frozenset({Kind.BROKER_RESTART, Kind.BROKER_KILL})
 no leader is complete for Kafka (4.3), though its markers were never written. It hangs for good."""
 _OF_SERVERS = frozenset({Kind.STORE_RESTART, Kind.STORE_KILL})
 _OF_KAFKA = frozenset({Kind.TIME_OUT})
-_OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE})
+_OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE, Kind.CONCURRENT_WRITER})
+_OF_DISKS = frozenset({Kind.DISK_FULL})
 _OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
 """Faults of tasks that commit."""
-
-
-def _nothing() -> None:
-    raise AssertionError("this store has no tables to rewrite")
 
 
 @dataclass(frozen=True)
@@ -65,16 +63,16 @@ class Store:
     """What a drill knows of a store.
 
     ``keys`` put it into the drill's hands, with short timeouts; ``faults`` are what can happen
-    to it, and ``places`` its own failpoints. ``server`` is what it is, if it is one. With
-    ``one_writer`` a frozen task may hold up those that replace it. ``rewrite`` does what the owner
-    of its tables may do at any time.
+    to it, and ``places`` its own failpoints. ``server``, ``lake`` and ``disk`` are what it is,
+    if it is one, or is on one. With ``one_writer`` a frozen task may hold up those that replace it.
     """
 
     keys: Mapping[str, str]
     faults: frozenset[Kind]
     server: Server | None = None
     one_writer: bool = False
-    rewrite: Callable[[], None] = _nothing
+    lake: Lake | None = None
+    disk: Disk | None = None
     places: tuple[str, ...] = ()
 
     def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
@@ -84,7 +82,7 @@ class Store:
             ConfigError: none of them can.
         """
         found = [k for k in kinds if k in self.faults]
-        if not found:
+        if kinds and not found:
             raise ConfigError(
                 f"connector {connector}: the faults {', '.join(k.value for k in kinds)} cannot "
                 "happen to it; choose others (--only)"
@@ -104,7 +102,7 @@ def store_of(raw: Mapping[str, str], directory: Path) -> Store:
     if "delta.table.path" in raw:
         return _delta(directory / "lake")
     if any(k.startswith(_CATALOG) for k in raw):
-        return _iceberg(directory)
+        return _iceberg(directory / "lake")
     if name in FILES:
         return _files(raw, directory / "files")
     if name in SEARCH:
@@ -131,22 +129,26 @@ def _others(name: str, directory: Path) -> Store:
 def _delta(lake: Path) -> Store:
     return Store(
         {"delta.table.path": str(lake), "processingTime": "0 seconds"},
-        _OF_ANY | _OF_BROKER | _OF_LAKES,
-        rewrite=lambda: lakes.optimize_delta(lake),
+        _OF_ANY | _OF_BROKER | _OF_LAKES | _OF_DISKS,
+        places=OF_STAGING,
+        lake=DeltaLake(lake),
+        disk=Disk(lake),
     )
 
 
-def _iceberg(directory: Path) -> Store:
+def _iceberg(lake: Path) -> Store:
     catalog = {
         "type": "sql",
-        "uri": f"sqlite:///{directory}/catalog.db",
-        "warehouse": f"file://{directory}/warehouse",
+        "uri": f"sqlite:///{lake}/catalog.db",
+        "warehouse": f"file://{lake}/warehouse",
     }
     keys = {f"{_CATALOG}{k}": v for k, v in catalog.items()}
     return Store(
         {**keys, "iceberg.tables.auto-create-enabled": "true", "processingTime": "0 seconds"},
-        _OF_ANY | _OF_BROKER | _OF_LAKES,
-        rewrite=lambda: lakes.rewrite_iceberg(catalog),
+        _OF_ANY | _OF_BROKER | _OF_LAKES | _OF_DISKS,
+        places=OF_STAGING,
+        lake=IcebergLake(catalog),
+        disk=Disk(lake),
     )
 
 
@@ -155,8 +157,9 @@ def _files(raw: Mapping[str, str], where: Path) -> Store:
     nowhere = {k: "" for k in _PLACES_OF_FILES if k in raw}
     return Store(
         {"path": str(where), **also, **nowhere, "processingTime": "0 seconds"},
-        _OF_ANY | _OF_BROKER,
+        _OF_ANY | _OF_BROKER | _OF_DISKS,
         places=OF_FILES,
+        disk=Disk(where),
     )
 
 
