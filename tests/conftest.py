@@ -16,11 +16,11 @@ from confluent_kafka import Producer
 from hypothesis import HealthCheck, settings
 
 from semel.embedded import Kafka, Postgres
+from semel.embedded import mariadb as mariadb_server
 from semel.embedded.java import find_java, has_compiler
+from semel.embedded.mariadb import MariaDB
 from semel.embedded.opensearch import Elasticsearch, OpenSearch
-from tests import mariadb as mariadb_server
 from tests.databases import SYSTEMS
-from tests.mariadb import MariaDB
 
 pytest_plugins = ["tests.matrix"]
 
@@ -193,8 +193,8 @@ def database(postgres: Postgres) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def mariadb(services_directory: Path) -> Iterator[MariaDB]:
     """The session's MariaDB."""
-    if mariadb_server.program("mariadbd") is None:
-        pytest.skip(mariadb_server.REASON)
+    if not mariadb_server.installed():
+        pytest.skip("mariadbd is not installed (Debian: apt-get install mariadb-server)")
     with MariaDB(services_directory / "mariadb") as running:
         yield running
 
@@ -220,9 +220,8 @@ def _new_database(request: pytest.FixtureRequest, directory: Path) -> Iterator[s
         return
     server: MariaDB = request.getfixturevalue("mariadb")
     name = f"test_{uuid.uuid4().hex[:8]}"
-    server.execute(f"CREATE DATABASE {name}")
-    yield server.url(name)
-    server.execute(f"DROP DATABASE {name}")
+    yield server.create_database(name)
+    server.drop_database(name)
 
 
 @pytest.fixture

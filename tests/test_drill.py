@@ -17,15 +17,17 @@ import pytest
 from semel import drill
 from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Guarantee, Mechanism
-from semel.drill.plan import ANY_MOMENT, Kind, plan
+from semel.drill.plan import ANY_MOMENT, MEANING, Kind, plan
 from semel.drill.stage import BUILT_IN
 from semel.drill.stores import store_of
 from semel.drill.traffic import Shape
-from semel.embedded import Services
+from semel.embedded import Postgres, mariadb
+from semel.embedded.mariadb import MariaDB
+from semel.embedded.server import Server
 from semel.engine import attempt
 from semel.engine.control import Report
 from semel.errors import ConfigError, Fenced
-from semel.failpoints import NO_LEDGER_CHECK, OF_FILES, PLACES
+from semel.failpoints import NO_LEDGER_CHECK, OF_FILES, OF_STAGING, PLACES
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.search.config import SearchConfig
 
@@ -64,9 +66,85 @@ class TestPlan:
         assert {f.place for f in faults} >= set(OF_FILES)
         assert not {f.place for f in plan(200, 3, TRANSACTIONAL)} & set(OF_FILES)
 
+    @pytest.mark.parametrize("kind", [Kind.ERROR, Kind.DISK_FULL])
+    def test_a_store_fails_where_files_are_written_and_where_they_are_committed(
+        self, kind: Kind
+    ) -> None:
+        places = {f.place for f in plan(100, 1, TRANSACTIONAL, [kind], OF_STAGING)}
+        commit = {"sink.after_positions", "sink.before_commit", "sink.after_commit"}
+        assert places == {*OF_STAGING, *commit}
+
+    def test_another_writer_comes_between_the_judgement_and_the_commit(self) -> None:
+        places = {f.place for f in plan(100, 1, TRANSACTIONAL, [Kind.CONCURRENT_WRITER])}
+        assert places == {"sink.after_positions", "sink.before_commit"}
+
+    def test_each_kind_is_explained(self) -> None:
+        page = (Path(__file__).parents[1] / "docs" / "guarantees.md").read_text()
+        for kind in Kind:
+            assert f"| `{kind.value}` | {MEANING[kind]} | " in page
+
     @pytest.mark.parametrize("kinds", [[Kind.ERROR], [Kind.ZOMBIE, Kind.DRIVER_KILL]])
     def test_kinds_can_be_chosen(self, kinds: list[Kind]) -> None:
         assert {f.kind for f in plan(20, 1, TRANSACTIONAL, kinds)} == set(kinds)
+
+
+class TestStores:
+    """Where a connector is drilled."""
+
+    @pytest.mark.parametrize(
+        ("name", "url", "expected"),
+        [
+            ("io.confluent.connect.jdbc.JdbcSinkConnector", "jdbc:postgresql://h/d", Postgres),
+            ("io.aiven.connect.jdbc.JdbcSinkConnector", "jdbc:mariadb://h/d", MariaDB),
+            ("io.debezium.connector.jdbc.JdbcSinkConnector", "jdbc:mysql://h/d", MariaDB),
+            ("postgresql", "postgres://h/d", Postgres),
+            ("postgresql", "", Postgres),
+            ("mysql", "jdbc:mariadb://h/d", MariaDB),
+            ("mariadb", "", MariaDB),
+        ],
+    )
+    def test_a_database_is_drilled_on_a_server_of_its_kind(
+        self, name: str, url: str, expected: type[Server], tmp_path: Path
+    ) -> None:
+        store = store_of({"connector.class": name, "connection.url": url}, tmp_path)
+        assert type(store.server) is expected
+        assert {Kind.STORE_RESTART, Kind.STORE_KILL} <= store.faults
+
+    @pytest.mark.parametrize(
+        ("name", "url"),
+        [
+            ("io.confluent.connect.jdbc.JdbcSinkConnector", "jdbc:sqlserver://h:1433;password=se"),
+            ("io.confluent.connect.jdbc.JdbcSinkConnector", ""),
+            ("postgresql", "jdbc:mysql://h/d?password=se"),
+            ("duckdb", "jdbc:sqlite:/tmp/d"),
+        ],
+    )
+    def test_another_database_is_refused(self, name: str, url: str, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"no database for connection\.url=") as refused:
+            store_of({"connector.class": name, "connection.url": url}, tmp_path)
+        assert "password" not in str(refused.value)
+
+    @pytest.mark.parametrize(
+        ("keys", "lake"),
+        [
+            ({"connector.class": "files"}, False),
+            ({"connector.class": "delta", "delta.table.path": "s3://lake"}, True),
+            ({"connector.class": "iceberg", "iceberg.catalog.type": "rest"}, True),
+        ],
+    )
+    def test_files_and_lakes_have_faults_of_their_own(
+        self, keys: dict[str, str], lake: bool, tmp_path: Path
+    ) -> None:
+        store = store_of(keys, tmp_path)
+        assert store.possible([Kind.STORE_KILL, Kind.DISK_FULL], "c") == [Kind.DISK_FULL]
+        assert ({Kind.CONCURRENT_WRITER, Kind.TABLE_OPTIMIZE} <= store.faults) is lake
+        assert set(OF_STAGING) <= set(store.places)
+
+    def test_only_a_server_can_be_killed(self, tmp_path: Path) -> None:
+        store = store_of({"connector.class": "sqlite"}, tmp_path)
+        assert store.server is None
+        with pytest.raises(ConfigError, match="store-kill cannot happen"):
+            store.possible([Kind.STORE_KILL], "c")
 
 
 class TestRecords:
@@ -147,7 +225,7 @@ class TestTopicToTopic:
     @pytest.mark.integration
     def test_faults_in_a_kafka_transaction_lose_nothing_and_write_nothing_twice(self) -> None:
         kinds = [Kind.WORKER_KILL, Kind.TIME_OUT, Kind.ZOMBIE]
-        report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.POSTGRES_KILL])
+        report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.STORE_KILL])
         assert {r.fault.kind for r in report.results} == set(kinds)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
         assert report.final is not None
@@ -174,13 +252,50 @@ class TestFiles:
     @pytest.mark.long
     @pytest.mark.integration
     def test_faults_lose_nothing_and_write_nothing_twice(self) -> None:
-        kinds = [Kind.DRIVER_KILL, Kind.ERROR, Kind.SECOND_DRIVER]
-        report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.POSTGRES_KILL])
+        kinds = [Kind.DRIVER_KILL, Kind.ERROR, Kind.SECOND_DRIVER, Kind.DISK_FULL]
+        report = drill.drill(self.config, 4, 1, kinds=[*kinds, Kind.STORE_KILL])
         assert {r.fault.kind for r in report.results} == set(kinds)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
         assert report.exact
         assert report.final is not None
         assert report.final.records > 1000
+
+
+class TestLakes:
+    """Connectors whose tables others may write, too."""
+
+    common = MappingProxyType(
+        {
+            "topics": "drill",
+            "tasks.max": "2",
+            "provenance": "true",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "false",
+            "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        }
+    )
+
+    @pytest.mark.long
+    @pytest.mark.integration
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            {"connector.class": "delta", "delta.table.path": "s3://lake", "auto.create": "true"},
+            {
+                "connector.class": "iceberg",
+                "iceberg.tables": "db.drill",
+                "iceberg.catalog.type": "rest",
+            },
+        ],
+        ids=["delta", "iceberg"],
+    )
+    def test_faults_lose_nothing_and_write_nothing_twice(self, keys: dict[str, str]) -> None:
+        kinds = [Kind.CONCURRENT_WRITER, Kind.DISK_FULL, Kind.ERROR]
+        config = {"name": "lake", **self.common, **keys}
+        report = drill.drill(config, 3, 1, kinds=[*kinds, Kind.STORE_KILL])
+        assert {r.fault.kind for r in report.results} == set(kinds)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+        assert report.exact
 
 
 class TestSearch:
@@ -208,7 +323,7 @@ class TestSearch:
             "connection.password": "secret",
             "elastic.security.protocol": "SSL",
         }
-        store = store_of(secured, tmp_path, Services(tmp_path / "services"))
+        store = store_of(secured, tmp_path)
         servers = {"bootstrap.servers": "localhost:1"}
         made = read(SearchConfig, {**secured, **servers, **store.keys})
         assert (made.username, made.password, made.security_protocol) == ("", "", "plaintext")
@@ -218,8 +333,34 @@ class TestSearch:
     def test_a_server_that_is_killed_loses_nothing_and_writes_nothing_twice(
         self, jdk: None
     ) -> None:
-        report = drill.drill(self.config, 1, 1, kinds=[Kind.SEARCH_KILL, Kind.POSTGRES_KILL])
-        assert [r.fault.kind for r in report.results] == [Kind.SEARCH_KILL]
+        report = drill.drill(self.config, 1, 1, kinds=[Kind.STORE_KILL, Kind.TABLE_OPTIMIZE])
+        assert [r.fault.kind for r in report.results] == [Kind.STORE_KILL]
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+        assert report.exact
+        assert report.final is not None
+        assert report.final.records > 1000
+
+
+class TestMariaDB:
+    """The drill of a sink that writes to MariaDB."""
+
+    config: MappingProxyType[str, str] = MappingProxyType(
+        {
+            **BUILT_IN,
+            "name": "drill-mariadb",
+            "connection.url": "jdbc:mariadb://elsewhere:3306/shop",
+            "connection.user": "me",
+            "connection.password": "secret",
+        }
+    )
+
+    @pytest.mark.long
+    @pytest.mark.integration
+    @pytest.mark.skipif(not mariadb.installed(), reason="mariadbd is not installed")
+    def test_a_server_that_is_killed_loses_nothing_and_writes_nothing_twice(self) -> None:
+        kinds = [Kind.STORE_KILL, Kind.WORKER_KILL, Kind.ZOMBIE]
+        report = drill.drill(self.config, 3, 1, kinds=kinds)
+        assert {r.fault.kind for r in report.results} == set(kinds)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
         assert report.exact
         assert report.final is not None
@@ -281,7 +422,7 @@ class TestRun:
             Kind.WORKER_KILL,
             Kind.ZOMBIE,
             Kind.ERROR,
-            Kind.POSTGRES_KILL,
+            Kind.STORE_KILL,
             Kind.BROKER_KILL,
         ]
         report = drill.drill(None, 6, 1, kinds=kinds)

@@ -38,8 +38,12 @@ PLACES = (
 """Every place, in the order a commit meets them. ``deliver.between`` lies between results and
 positions where a guarantee commits them one after the other."""
 
-OF_FILES = ("files.mid_file", "files.between_renames")
-"""Places of the files sink besides: a file is half written, or half of them have their names."""
+OF_STAGING = ("staging.mid_file",)
+"""Where tasks write files for a later commit: one is half written."""
+OF_FILES = (*OF_STAGING, "files.between_renames")
+"""Places of the files sink besides: half of the files have their names."""
+
+_ALL = (*PLACES, *OF_FILES)
 
 _directory = os.environ.get(DIRECTORY)
 
@@ -52,11 +56,17 @@ def hit(place: str) -> None:
 
 def arm(directory: Path, place: str, action: str, skip: int = 0) -> None:
     """Arm a place for the processes started with ``SEMEL_FAILPOINTS=directory``."""
-    if place not in (*PLACES, *OF_FILES):
-        raise ValueError(f"no failpoint {place}; there are {', '.join((*PLACES, *OF_FILES))}")
+    if place not in _ALL:
+        raise ValueError(f"no failpoint {place}; there are {', '.join(_ALL)}")
     scratch = directory / f".{place}.tmp"
     scratch.write_text(f"{action}:{skip}")
     scratch.rename(directory / place)
+
+
+def disarm(directory: Path) -> None:
+    """Take back what was armed and not reached."""
+    for place in _ALL:
+        (directory / place).unlink(missing_ok=True)
 
 
 def thaw(directory: Path, pid: int) -> None:

@@ -55,7 +55,7 @@ DELIVERIES = {
     "at-least-once": {"delivery": "at-least-once"},
     "transactional": {"delivery": "exactly-once", "delivery.mechanism": "transactional"},
 }
-IN_TASKS = ("task.after_poll", "task.after_convert", "files.mid_file")
+IN_TASKS = ("task.after_poll", "task.after_convert", "staging.mid_file")
 LOSES = {"deliver.between", "files.between_renames"}
 PLACES = [p for p in (*failpoints.PLACES, *failpoints.OF_FILES) if p != "deliver.between"]
 IN_BETWEEN = ["deliver.between", "sink.before_commit", "sink.after_commit", "files.between_renames"]
@@ -64,7 +64,7 @@ KILLED = [
     *((d, p) for d in ("at-least-once", "at-most-once") for p in IN_BETWEEN),
 ]
 SHORT = {
-    *(("transactional", p) for p in ("files.mid_file", *IN_BETWEEN)),
+    *(("transactional", p) for p in ("staging.mid_file", *IN_BETWEEN)),
     *((d, p) for d in ("at-least-once", "at-most-once") for p in LOSES),
 }
 
@@ -161,7 +161,7 @@ def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
     in_driver.append("files.between_renames")
     for place in in_driver:
         failpoints.arm(points, place, "raise")
-    failpoints.arm(points, "files.mid_file", "raise")
+    failpoints.arm(points, "staging.mid_file", "raise")
     progress = caught_up(config, spark=LocalSpark(points))
     assert len((points / "fired.log").read_text().splitlines()) == len(in_driver) + 1
     assert progress.rows == COUNT
@@ -306,7 +306,7 @@ def test_an_object_store_that_copies_instead_of_renaming(
     config = files(source, {"path": bucket})
     monkeypatch.setattr(failpoints, "_directory", str(points))
     for place in (*failpoints.PLACES, *failpoints.OF_FILES):
-        if place.startswith(("sink.", "files.")):
+        if place.startswith(("sink.", "staging.", "files.")):
             failpoints.arm(points, place, "raise", skip=1)
     caught_up(config, spark=InlineSpark())
     assert len((points / "fired.log").read_text().splitlines()) == 5

@@ -17,7 +17,7 @@ from semel import failpoints, sinks
 from semel.audit import audit
 from semel.cli import app
 from semel.drill.stores import store_of
-from semel.embedded import Kafka, Services
+from semel.embedded import Kafka
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
 from semel.run import plan
@@ -182,7 +182,7 @@ def test_what_it_cannot_keep_is_refused(config: Config, keys: Config, message: s
 
 
 def test_a_drill_writes_into_a_directory_of_its_own(config: Config, tmp_path: Path) -> None:
-    store = store_of(config, tmp_path / "drill", Services(tmp_path / "services"))
+    store = store_of(config, tmp_path / "drill")
     assert store.keys == {"lmdb.path": str(tmp_path / "drill" / "lmdb")}
 
 

@@ -167,7 +167,7 @@ class _Watcher:
             return
         if fault is not None and fault.number == 1 and result is None:
             self._console.print(
-                f"{'fault':>5}  {'kind':<16} {'place':<21} {'recovered':>9} {'records':>9} "
+                f"{'fault':>5}  {'kind':<17} {'place':<21} {'recovered':>9} {'records':>9} "
                 f"{'lost':>5} {'duplicated':>10}"
             )
         if result is not None:
@@ -182,6 +182,6 @@ def _line(result: FaultResult) -> str:
     fault = result.fault
     mark = "" if result.kept else "  [red]guarantee broken[/]"
     return (
-        f"{fault.number:>5}  {fault.kind.value:<16} {fault.place:<21} {result.seconds:>7.1f} s "
+        f"{fault.number:>5}  {fault.kind.value:<17} {fault.place:<21} {result.seconds:>7.1f} s "
         f"{result.records:>9,} {result.lost:>5,} {result.duplicated:>10,}{mark}"
     )

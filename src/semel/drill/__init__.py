@@ -103,13 +103,12 @@ def drill(
         semel.errors.SemelError: the configuration or a service.
     """
     started = time.monotonic()
-    with _stage(source, seed, keep, directory) as stage:
+    with _stage(source, seed, keep, directory, kinds) as stage:
         report = _report(stage, seed)
         with _traffic(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
-            chosen = stage.store.possible(kinds, stage.planned.connector.name)
             own = stage.store.places
-            for fault in plan(faults, seed, stage.planned.guarantee, chosen, own):
+            for fault in plan(faults, seed, stage.planned.guarantee, stage.kinds, own):
                 observe(fault, None)
                 traffic.allow(RECORDS_PER_FAULT)
                 where = f"{fault.kind.value}, {fault.place}; seed {seed}"
@@ -196,12 +195,16 @@ def _report(stage: Stage, seed: int) -> DrillReport:
 
 @contextmanager
 def _stage(
-    source: str | Path | Mapping[str, Any] | None, seed: int, keep: bool, directory: Path | None
+    source: str | Path | Mapping[str, Any] | None,
+    seed: int,
+    keep: bool,
+    directory: Path | None,
+    kinds: Collection[Kind] = (),
 ) -> Iterator[Stage]:
     raw = load(BUILT_IN if source is None else source)
     if directory is None:  # short: a Unix socket's path has at most 107 bytes
         directory = Path(tempfile.mkdtemp(prefix=f"semel-drill-{seed}-"))
-    stage = Stage(raw, directory)
+    stage = Stage(raw, directory, kinds)
     try:
         stage.open()
         yield stage
@@ -223,7 +226,7 @@ def _traffic(stage: Stage, seed: int) -> Iterator[Traffic]:
         tombstones=planned.sink.takes_tombstones,
     )
     traffic = Traffic(
-        stage.services.kafka.bootstrap_servers,
+        stage.kafka.bootstrap_servers,
         stage.topics,
         shape,
         seed,

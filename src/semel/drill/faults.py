@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -24,6 +24,9 @@ PATIENCE = 90.0
 _FENCED_STATUS = 4
 _UNDER_WAY = 0.5
 _KICK_EVERY = 0.4
+_STANDS_STILL = 2.0
+_SPARE = (0, 1, 4, 16)
+"""Pages of a disk that are left when it is full: enough for nothing, or for a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,43 +298,70 @@ class Injector:
         self.gone_on(mark)
         return time.monotonic() - at
 
-    def _postgres_restart(self, fault: Fault) -> float:
-        return self._service(fault, self._stage.services.postgres.restart)
+    def _store_restart(self, fault: Fault) -> float:
+        return self._service(fault, self._stage.server.restart)
 
-    def _postgres_kill(self, fault: Fault) -> float:
-        postgres = self._stage.services.postgres
-
+    def _store_kill(self, fault: Fault) -> float:
         def crash() -> None:
-            postgres.kill()
-            postgres.start()
-
-        return self._service(fault, crash)
-
-    def _search_restart(self, fault: Fault) -> float:
-        return self._service(fault, self._stage.search.restart)
-
-    def _search_kill(self, fault: Fault) -> float:
-        def crash() -> None:
-            self._stage.search.kill()
-            self._stage.search.start()
+            self._stage.server.kill()
+            self._stage.server.start()
 
         return self._service(fault, crash)
 
     def _table_optimize(self, fault: Fault) -> float:
-        return self._service(fault, self._stage.store.rewrite)
+        return self._service(fault, self._stage.lake.rewrite)
+
+    def _concurrent_writer(self, fault: Fault) -> float:
+        """The connector judges again after each; what the other one has written must stay."""
+        lake = self._stage.lake
+        for attempt in range(2 + fault.skip % 3):
+            frozen = self._freeze(replace(fault, skip=0) if attempt else fault)
+            lake.write()
+            self._thaw(frozen)
+        seconds = self.gone_on(self.mark())
+        if lake.marks() != {str(lake.commits)}:
+            raise DrillFailed(f"the other writer's commit {lake.commits} is gone: {lake.marks()}")
+        return seconds
+
+    def _disk_full(self, fault: Fault) -> float:
+        frozen = self._freeze(fault)
+        with self._stage.disk.full(self._dice.choice(_SPARE), self._stage.writers):
+            self._thaw(frozen)
+            self._stand_still()
+        return self.gone_on(self.mark())
+
+    def _stand_still(self) -> None:
+        """Records come, and no commit goes through any more."""
+        seen: dict[TopicPartition, int] = {}
+        since = time.monotonic()
+
+        def stands() -> bool:
+            nonlocal seen, since
+            self._runs()
+            positions = self._stage.positions()
+            if positions != seen:
+                seen, since = positions, time.monotonic()
+            return time.monotonic() - since > _STANDS_STILL
+
+        self._stage.until(
+            stands,
+            PATIENCE,
+            "commits go through although nothing can be written",
+            meanwhile=self._kick,
+        )
 
     def _broker_restart(self, fault: Fault) -> float:
-        return self._service(fault, lambda: self._outage(fault, self._stage.services.kafka.stop))
+        return self._service(fault, lambda: self._outage(fault, self._stage.kafka.stop))
 
     def _broker_kill(self, fault: Fault) -> float:
-        return self._service(fault, lambda: self._outage(fault, self._stage.services.kafka.kill))
+        return self._service(fault, lambda: self._outage(fault, self._stage.kafka.kill))
 
     def _outage(self, fault: Fault, end: Callable[[], None]) -> None:
         """Every other one outlasts the sessions of the tasks."""
         end()
         if fault.skip % 2:
             time.sleep(SESSION + 1)
-        self._stage.services.kafka.start()
+        self._stage.kafka.start()
 
     def _time_out(self, fault: Fault) -> float:
         """The broker looks for transactions to abort once a second."""
@@ -375,8 +405,8 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.WORKER_KILL: Injector._worker_kill,
     Kind.ZOMBIE: Injector._zombie,
     Kind.ERROR: Injector._error,
-    Kind.POSTGRES_RESTART: Injector._postgres_restart,
-    Kind.POSTGRES_KILL: Injector._postgres_kill,
+    Kind.STORE_RESTART: Injector._store_restart,
+    Kind.STORE_KILL: Injector._store_kill,
     Kind.BROKER_RESTART: Injector._broker_restart,
     Kind.BROKER_KILL: Injector._broker_kill,
     Kind.TIME_OUT: Injector._time_out,
@@ -384,6 +414,6 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.EXECUTOR_KILL: Injector._executor_kill,
     Kind.REPLACED_ZOMBIE: Injector._replaced_zombie,
     Kind.TABLE_OPTIMIZE: Injector._table_optimize,
-    Kind.SEARCH_RESTART: Injector._search_restart,
-    Kind.SEARCH_KILL: Injector._search_kill,
+    Kind.CONCURRENT_WRITER: Injector._concurrent_writer,
+    Kind.DISK_FULL: Injector._disk_full,
 }

@@ -1,34 +1,110 @@
-"""What the owner of tables in a lake may do to them at any time."""
+"""What others may do at any time to the tables of a lake that a connector writes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-
-def optimize_delta(lake: Path) -> None:
+if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from deltalake.exceptions import CommitFailedError
+    from pyiceberg.table import Table
 
-    for path in lake.glob("*/_delta_log"):
-        table = DeltaTable(str(path.parent))
-        with contextlib.suppress(CommitFailedError):  # the connector has been faster
-            table.optimize.compact()
-            table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+_MARK = "semel-drill"
+"""A property that only the drill sets."""
 
 
-def rewrite_iceberg(properties: Mapping[str, Any]) -> None:
-    from datetime import datetime
+class Lake(ABC):
+    """The tables of a drill."""
 
-    from pyiceberg.catalog import load_catalog
-    from pyiceberg.exceptions import CommitFailedException, ValidationException
+    def __init__(self) -> None:
+        self.commits = 0
 
-    catalog = load_catalog("iceberg", **properties)
-    for namespace in catalog.list_namespaces():
-        for name in catalog.list_tables(namespace):
-            table = catalog.load_table(name)
+    @abstractmethod
+    def rewrite(self) -> None:
+        """Rewrite the tables and remove what is old, as their owner may."""
+
+    @abstractmethod
+    def write(self) -> None:
+        """Commit to each table as another writer, none of whose rows are left."""
+
+    @abstractmethod
+    def marks(self) -> set[str]:
+        """What the other writer's last commits have left in the tables."""
+
+
+class DeltaLake(Lake):
+    """Delta tables in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def _tables(self) -> Iterator[DeltaTable]:
+        from deltalake import DeltaTable
+
+        for log in self._directory.glob("*/_delta_log"):
+            yield DeltaTable(str(log.parent))
+
+    def rewrite(self) -> None:
+        from deltalake.exceptions import CommitFailedError
+
+        for table in self._tables():
+            with contextlib.suppress(CommitFailedError):  # the connector has been faster
+                table.optimize.compact()
+                table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+    def write(self) -> None:
+        from deltalake import write_deltalake
+
+        self.commits += 1
+        for table in self._tables():
+            table.alter.set_table_properties({_MARK: str(self.commits)}, raise_if_not_exists=False)
+            before = table.version()
+            write_deltalake(table, table.to_pyarrow_table().slice(0, 1), mode="append")
+            table.restore(before)
+
+    def marks(self) -> set[str]:
+        return {t.metadata().configuration.get(_MARK, "") for t in self._tables()}
+
+
+class IcebergLake(Lake):
+    """Iceberg tables in a catalog."""
+
+    def __init__(self, catalog: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._properties = dict(catalog)
+
+    def _tables(self) -> Iterator[Table]:
+        from pyiceberg.catalog import load_catalog
+
+        catalog = load_catalog("iceberg", **self._properties)
+        for namespace in catalog.list_namespaces():
+            for name in catalog.list_tables(namespace):
+                yield catalog.load_table(name)
+
+    def rewrite(self) -> None:
+        from datetime import datetime
+
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+        for table in self._tables():
             with contextlib.suppress(CommitFailedException, ValidationException):
                 table.overwrite(table.scan().to_arrow())
                 table.maintenance.expire_snapshots().older_than(datetime.now()).commit()
+
+    def write(self) -> None:
+        self.commits += 1
+        for table in self._tables():
+            with table.transaction() as transaction:
+                transaction.set_properties({_MARK: str(self.commits)})
+            columns = table.schema().column_names
+            if columns:
+                with table.update_schema() as update:
+                    update.update_column(columns[0], doc=f"{_MARK} {self.commits}")
+                table.append(table.schema().as_arrow().empty_table())
+
+    def marks(self) -> set[str]:
+        return {t.properties.get(_MARK, "") for t in self._tables()}

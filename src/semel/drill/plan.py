@@ -22,8 +22,8 @@ class Kind(Enum):
     WORKER_KILL = "worker-kill"
     ZOMBIE = "zombie"
     ERROR = "error"
-    POSTGRES_RESTART = "postgres-restart"
-    POSTGRES_KILL = "postgres-kill"
+    STORE_RESTART = "store-restart"
+    STORE_KILL = "store-kill"
     BROKER_RESTART = "broker-restart"
     BROKER_KILL = "broker-kill"
     TIME_OUT = "time-out"
@@ -31,8 +31,8 @@ class Kind(Enum):
     EXECUTOR_KILL = "executor-kill"
     REPLACED_ZOMBIE = "replaced-zombie"
     TABLE_OPTIMIZE = "table-optimize"
-    SEARCH_RESTART = "search-restart"
-    SEARCH_KILL = "search-kill"
+    CONCURRENT_WRITER = "concurrent-writer"
+    DISK_FULL = "disk-full"
 
 
 MEANING = {
@@ -40,8 +40,8 @@ MEANING = {
     Kind.WORKER_KILL: "SIGKILL of one task's Python worker; Spark restarts the task",
     Kind.ZOMBIE: "SIGSTOP of a task until another task has its partitions, then SIGCONT",
     Kind.ERROR: "the store answers with an error, or its answer is lost",
-    Kind.POSTGRES_RESTART: "PostgreSQL is restarted in order",
-    Kind.POSTGRES_KILL: "SIGKILL of PostgreSQL and its backends; it recovers",
+    Kind.STORE_RESTART: "the store's server is restarted in order",
+    Kind.STORE_KILL: "SIGKILL of the store's server; it is started again, and recovers",
     Kind.BROKER_RESTART: "the broker is restarted in order",
     Kind.BROKER_KILL: "SIGKILL of the broker; it is started again",
     Kind.TIME_OUT: "SIGSTOP of a task in its Kafka transaction until the broker aborts it",
@@ -50,8 +50,9 @@ MEANING = {
     Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
     "put another task in its place",
     Kind.TABLE_OPTIMIZE: "the tables are rewritten, and what is old is removed",
-    Kind.SEARCH_RESTART: "the search server is restarted in order",
-    Kind.SEARCH_KILL: "SIGKILL of the search server; it is started again",
+    Kind.CONCURRENT_WRITER: "another writer commits to the tables while a commit is under way, and "
+    "again while it is tried again",
+    Kind.DISK_FULL: "no space is left where a file or a commit is to be written, for a while",
 }
 
 ANY_MOMENT = "any moment"
@@ -64,7 +65,9 @@ _PLACED = (
     Kind.ERROR,
     Kind.EXECUTOR_KILL,
     Kind.REPLACED_ZOMBIE,
+    Kind.DISK_FULL,
 )
+_OF_THE_STORE = (Kind.ERROR, Kind.DISK_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ def plan(
 
 
 def _places(kind: Kind, guarantee: Guarantee, own: Sequence[str]) -> list[str]:
-    if kind is Kind.TIME_OUT:
+    if kind in (Kind.TIME_OUT, Kind.CONCURRENT_WRITER):
         return ["sink.after_positions", "sink.before_commit"]
     if kind not in _PLACED:
         return [ANY_MOMENT]
@@ -117,7 +120,7 @@ def _places(kind: Kind, guarantee: Guarantee, own: Sequence[str]) -> list[str]:
         for p in (*PLACES, *own)
         if p != "deliver.between" or guarantee.mechanism is not Mechanism.TRANSACTIONAL
     ]
-    if kind is Kind.ERROR:  # only the store fails for a while
+    if kind in _OF_THE_STORE:  # only the store fails for a while
         return [p for p in reached if not p.startswith("task.")]
     if kind is Kind.REPLACED_ZOMBIE:  # only a failpoint keeps it from dying with its executor
         return reached

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import psutil
@@ -19,9 +19,12 @@ from confluent_kafka.admin import AdminClient
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
+from semel.drill.disk import Disk
+from semel.drill.lakes import Lake
+from semel.drill.plan import Kind
 from semel.drill.stores import SESSION, store_of
-from semel.embedded import Services, leash
-from semel.embedded.opensearch import OpenSearch
+from semel.embedded import Kafka, leash
+from semel.embedded.server import Server
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka import Cluster, client_config
 from semel.ledger import TopicPartition
@@ -30,6 +33,7 @@ from semel.run import plan
 BUILT_IN = {
     "name": "drill",
     "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
+    "connection.url": "jdbc:postgresql://localhost/drill",
     "tasks.max": "2",
     "topics": "drill",
     "insert.mode": "insert",
@@ -108,11 +112,13 @@ class Process:
 
 
 class Stage:
-    """Services and connector of one drill, in one directory."""
+    """Services and connector of one drill, in one directory; ``kinds`` of faults are to come."""
 
-    def __init__(self, raw: Mapping[str, str], directory: Path) -> None:
+    def __init__(
+        self, raw: Mapping[str, str], directory: Path, kinds: Collection[Kind] = ()
+    ) -> None:
         self.directory = directory
-        self.services = Services(directory)
+        self.kafka = Kafka(directory / "kafka")
         self.points = directory / "failpoints"
         self.points.mkdir(parents=True)
         self._fired = self.points / "fired.log"
@@ -121,7 +127,8 @@ class Stage:
         self._started = 0
         self._seen: set[psutil.Process] = set()
         self.on_executors = False
-        self.store = store_of(raw, directory, self.services)
+        self.store = store_of(raw, directory)
+        self.kinds = self.store.possible(kinds, raw.get("name", ""))
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
         connector = self.planned.connector
@@ -140,11 +147,13 @@ class Stage:
 
     def open(self) -> None:
         """Start the services and create the topics."""
-        self.services.up(detached=False, only_kafka=not self.store.postgres)
-        if self.store.search is not None:
-            self.store.search.start()
+        if self.store.disk is not None:
+            self.store.disk.open(mount=Kind.DISK_FULL in self.kinds)
+        if self.store.server is not None:
+            self.store.server.start()
+        self.kafka.start()
         for topic, partitions in self.topics.items():
-            self.services.kafka.create_topic(topic, partitions)
+            self.kafka.create_topic(topic, partitions)
 
     def _adapted(self, raw: Mapping[str, str]) -> dict[str, str]:
         """The connector's configuration with this stage's services and short timeouts."""
@@ -166,14 +175,26 @@ class Stage:
             and not k.startswith(("storage.options.", "iceberg.catalog."))
             and not any(f".override.{s}" in k for s in secured)
         }
-        servers = {"bootstrap.servers": self.services.kafka.bootstrap_servers}
+        servers = {"bootstrap.servers": self.kafka.bootstrap_servers}
         return {**kept, **_QUICK, **servers, **self.store.keys}
 
     @property
-    def search(self) -> OpenSearch:
-        """The server that the connector writes to, if it writes to one."""
-        assert self.store.search is not None
-        return self.store.search
+    def server(self) -> Server:
+        """The server that the connector writes to; a server's faults are for such stores only."""
+        assert self.store.server is not None
+        return self.store.server
+
+    @property
+    def lake(self) -> Lake:
+        """The lake whose tables the connector writes; the same holds."""
+        assert self.store.lake is not None
+        return self.store.lake
+
+    @property
+    def disk(self) -> Disk:
+        """The disk that the connector writes to; the same holds."""
+        assert self.store.disk is not None
+        return self.store.disk
 
     # The connector's processes
 
@@ -229,6 +250,17 @@ class Stage:
                     found.append(process)
         return found
 
+    def writers(self) -> list[psutil.Process]:
+        """The processes that may write to the store: all of Python's."""
+        found = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(self.running.pid))
+        for process in self.running.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if not process.name().startswith("java"):
+                    found.append(process)
+        return found
+
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs."""
         found = []
@@ -258,10 +290,11 @@ class Stage:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.planned.sink.close()
-        self.services.postgres.kill()
-        self.services.kafka.kill()
-        if self.store.search is not None:
-            self.store.search.kill()
+        self.kafka.kill()
+        if self.store.server is not None:
+            self.store.server.kill()
+        if self.store.disk is not None:
+            self.store.disk.close()
 
     # Failpoints
 
@@ -269,8 +302,7 @@ class Stage:
         failpoints.arm(self.points, place, action, skip)
 
     def disarm(self) -> None:
-        for place in (*failpoints.PLACES, *failpoints.OF_FILES):
-            (self.points / place).unlink(missing_ok=True)
+        failpoints.disarm(self.points)
 
     def fired(self) -> list[int]:
         """The processes in which failpoints have fired so far."""

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semel import sinks
-from semel.drill import lakes
+from semel.drill.disk import Disk
+from semel.drill.lakes import DeltaLake, IcebergLake, Lake
 from semel.drill.plan import Kind
-from semel.embedded import Services
+from semel.embedded import Postgres
+from semel.embedded.mariadb import MariaDB
 from semel.embedded.opensearch import OpenSearch
+from semel.embedded.server import Server
 from semel.errors import ConfigError
-from semel.failpoints import OF_FILES
+from semel.failpoints import OF_FILES, OF_STAGING
+from semel.sinks import jdbc
 from semel.sinks.files.config import CLASSES as FILES
 from semel.sinks.search.config import CLASSES as SEARCH
 
@@ -32,15 +36,80 @@ _PLACES_OF_FILES = (
     "aws.s3.endpoint",
 )
 """What may say, instead of ``path`` or beside it, where files are."""
-_OF_POSTGRES = frozenset({Kind.POSTGRES_RESTART, Kind.POSTGRES_KILL})
-_OF_KAFKA = frozenset({Kind.TIME_OUT})
-_OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE})
-_OF_SEARCH = frozenset({Kind.SEARCH_RESTART, Kind.SEARCH_KILL})
-_OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
-"""Faults of tasks that commit."""
-_LONE_BROKER = frozenset({Kind.BROKER_RESTART, Kind.BROKER_KILL})
+
+_OF_ANY = frozenset(
+    {
+        Kind.DRIVER_KILL,
+        Kind.WORKER_KILL,
+        Kind.ZOMBIE,
+        Kind.ERROR,
+        Kind.SECOND_DRIVER,
+        Kind.EXECUTOR_KILL,
+    }
+)
+_OF_BROKER = frozenset({Kind.BROKER_RESTART, Kind.BROKER_KILL})
 """Faults that a lone broker's transactions do not survive: one that ends while its partitions have
 no leader is complete for Kafka (4.3), though its markers were never written. It hangs for good."""
+_OF_SERVERS = frozenset({Kind.STORE_RESTART, Kind.STORE_KILL})
+_OF_KAFKA = frozenset({Kind.TIME_OUT})
+_OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE, Kind.CONCURRENT_WRITER})
+_OF_DISKS = frozenset({Kind.DISK_FULL})
+_OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
+"""Faults of tasks that commit."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a drill knows of a store.
+
+    ``keys`` put it into the drill's hands, with short timeouts; ``faults`` are what can happen
+    to it, and ``places`` its own failpoints. ``server``, ``lake`` and ``disk`` are what it is,
+    if it is one, or is on one. With ``one_writer`` a frozen task may hold up those that replace it.
+    """
+
+    keys: Mapping[str, str]
+    faults: frozenset[Kind]
+    server: Server | None = None
+    one_writer: bool = False
+    lake: Lake | None = None
+    disk: Disk | None = None
+    places: tuple[str, ...] = ()
+
+    def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
+        """Those of the faults that can happen.
+
+        Raises:
+            ConfigError: none of them can.
+        """
+        found = [k for k in kinds if k in self.faults]
+        if kinds and not found:
+            raise ConfigError(
+                f"connector {connector}: the faults {', '.join(k.value for k in kinds)} cannot "
+                "happen to it; choose others (--only)"
+            )
+        return found
+
+
+def store_of(raw: Mapping[str, str], directory: Path) -> Store:
+    """The store that a connector writes to, in a directory of the drill's or on a server there.
+
+    Raises:
+        ConfigError: the drill has no such store, or the sink of a third party does not say how.
+    """
+    name = raw.get("connector.class", "")
+    if not sinks.brought(name):
+        return _others(name, directory)
+    if "delta.table.path" in raw:
+        return _delta(directory / "lake")
+    if any(k.startswith(_CATALOG) for k in raw):
+        return _iceberg(directory / "lake")
+    if name in FILES:
+        return _files(raw, directory / "files")
+    if name in SEARCH:
+        return _search(raw, directory / "search")
+    if name == "kafka":
+        return _kafka()
+    return _DATABASES[_system(name, raw)](directory)
 
 
 def _others(name: str, directory: Path) -> Store:
@@ -51,132 +120,139 @@ def _others(name: str, directory: Path) -> Store:
             f"connector.class={name}: the sink does not say where the results of a drill may go "
             "(Sink.drilled), and a drill writes nothing into the user's own store"
         )
-    return Store(keys, _OF_POSTGRES | _OF_KAFKA | _OF_LAKES | _OF_TASKS, one_writer=True)
+    return Store(keys, _OF_ANY | _OF_BROKER, one_writer=True)
 
 
-def _nothing() -> None:
-    raise AssertionError("this store has no tables to rewrite")
+# Lakes and files
 
 
-@dataclass(frozen=True)
-class Store:
-    """What a drill knows of a store.
-
-    ``keys`` put it into the drill's hands, with short timeouts; ``unlikely`` are the faults that
-    cannot happen to it, and ``places`` its own failpoints. ``search`` is the server that it is, if
-    it is one. With ``one_writer`` a frozen task may hold up those that replace it. ``rewrite`` does
-    what the owner of its tables may do at any time.
-    """
-
-    keys: Mapping[str, str]
-    unlikely: frozenset[Kind]
-    postgres: bool = False
-    one_writer: bool = False
-    search: OpenSearch | None = None
-    rewrite: Callable[[], None] = _nothing
-    places: tuple[str, ...] = ()
-
-    def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
-        """Those of the faults that can happen.
-
-        Raises:
-            ConfigError: none of them can.
-        """
-        found = [k for k in kinds if k not in self.unlikely]
-        if not found:
-            raise ConfigError(
-                f"connector {connector}: the faults {', '.join(k.value for k in kinds)} cannot "
-                "happen to it; choose others (--only)"
-            )
-        return found
+def _delta(lake: Path) -> Store:
+    return Store(
+        {"delta.table.path": str(lake), "processingTime": "0 seconds"},
+        _OF_ANY | _OF_BROKER | _OF_LAKES | _OF_DISKS,
+        places=OF_STAGING,
+        lake=DeltaLake(lake),
+        disk=Disk(lake),
+    )
 
 
-def store_of(raw: Mapping[str, str], directory: Path, services: Services) -> Store:
-    """The store that a connector writes to, in a directory of the drill's or among its services.
+def _iceberg(lake: Path) -> Store:
+    catalog = {
+        "type": "sql",
+        "uri": f"sqlite:///{lake}/catalog.db",
+        "warehouse": f"file://{lake}/warehouse",
+    }
+    keys = {f"{_CATALOG}{k}": v for k, v in catalog.items()}
+    return Store(
+        {**keys, "iceberg.tables.auto-create-enabled": "true", "processingTime": "0 seconds"},
+        _OF_ANY | _OF_BROKER | _OF_LAKES | _OF_DISKS,
+        places=OF_STAGING,
+        lake=IcebergLake(catalog),
+        disk=Disk(lake),
+    )
 
-    Raises:
-        ConfigError: the sink of a third party does not say how.
-    """
-    name = raw["connector.class"]
-    if not sinks.brought(name):
-        return _others(name, directory)
-    if "delta.table.path" in raw:
-        lake = directory / "lake"
-        return Store(
-            {"delta.table.path": str(lake), "processingTime": "0 seconds"},
-            _OF_POSTGRES | _OF_KAFKA | _OF_SEARCH | _OF_TASKS,
-            rewrite=lambda: lakes.optimize_delta(lake),
-        )
-    if any(k.startswith(_CATALOG) for k in raw):
-        catalog = {
-            "type": "sql",
-            "uri": f"sqlite:///{directory}/catalog.db",
-            "warehouse": f"file://{directory}/warehouse",
-        }
-        keys = {f"{_CATALOG}{k}": v for k, v in catalog.items()}
-        return Store(
-            {
-                **keys,
-                "iceberg.tables.auto-create-enabled": "true",
-                "processingTime": "0 seconds",
-            },
-            _OF_POSTGRES | _OF_KAFKA | _OF_SEARCH | _OF_TASKS,
-            rewrite=lambda: lakes.rewrite_iceberg(catalog),
-        )
-    if raw.get("connector.class") in FILES:
-        where = str(directory / "files")
-        also = {k: where for k in ("hdfs.url",) if k in raw}
-        nowhere = {k: "" for k in _PLACES_OF_FILES if k in raw}
-        return Store(
-            {"path": where, **also, **nowhere, "processingTime": "0 seconds"},
-            _OF_POSTGRES | _OF_KAFKA | _OF_SEARCH | _OF_TASKS | _OF_LAKES,
-            places=OF_FILES,
-        )
-    if raw.get("connector.class") in SEARCH:
-        server = OpenSearch(directory / "opensearch")
-        tombstones = raw.get("behavior.on.null.values", "fail").strip().lower()
-        return Store(
-            {
-                "connection.url": server.url,
-                "connection.username": "",
-                "connection.user": "",
-                "connection.password": "",
-                "elastic.security.protocol": "PLAINTEXT",
-                "connection.timeout.ms": "1000",
-                "read.timeout.ms": "10000",
-                # One that fails would end the drill.
-                "behavior.on.null.values": "ignore" if tombstones == "fail" else tombstones,
-            },
-            _OF_POSTGRES | _OF_KAFKA | _OF_LAKES,
-            search=server,
-        )
-    if raw.get("connector.class") == "kafka":
-        return Store(
-            {
-                "producer.override.transaction.timeout.ms": str(int(TRANSACTION * 1000)),
-                "producer.override.reconnect.backoff.ms": "50",
-                "producer.override.reconnect.backoff.max.ms": "500",
-            },
-            _OF_POSTGRES | _OF_LAKES | _OF_SEARCH | _LONE_BROKER,
-        )
-    system = raw.get("connection.url", "").strip().removeprefix("jdbc:").partition(":")[0]
-    if system in ("sqlite", "duckdb"):
-        return Store(
-            {
-                "connection.url": f"jdbc:{system}:{directory / 'database'}",
-                "connection.lock.timeout.ms": "1000",
-            },
-            _OF_POSTGRES | _OF_KAFKA | _OF_LAKES | _OF_SEARCH | _OF_TASKS,
-            one_writer=True,
-        )
-    postgres = services.postgres
+
+def _files(raw: Mapping[str, str], where: Path) -> Store:
+    also = {k: str(where) for k in ("hdfs.url",) if k in raw}
+    nowhere = {k: "" for k in _PLACES_OF_FILES if k in raw}
+    return Store(
+        {"path": str(where), **also, **nowhere, "processingTime": "0 seconds"},
+        _OF_ANY | _OF_BROKER | _OF_DISKS,
+        places=OF_FILES,
+        disk=Disk(where),
+    )
+
+
+# Servers
+
+
+def _search(raw: Mapping[str, str], directory: Path) -> Store:
+    server = OpenSearch(directory)
+    tombstones = raw.get("behavior.on.null.values", "fail").strip().lower()
     return Store(
         {
-            "connection.url": postgres.jdbc_url,
-            "connection.user": postgres.user,
-            "connection.password": postgres.password,
+            "connection.url": server.url,
+            "connection.username": "",
+            "connection.user": "",
+            "connection.password": "",
+            "elastic.security.protocol": "PLAINTEXT",
+            "connection.timeout.ms": "1000",
+            "read.timeout.ms": "10000",
+            # One that fails would end the drill.
+            "behavior.on.null.values": "ignore" if tombstones == "fail" else tombstones,
+        },
+        _OF_ANY | _OF_BROKER | _OF_SERVERS | _OF_TASKS,
+        server=server,
+    )
+
+
+def _kafka() -> Store:
+    return Store(
+        {
+            "producer.override.transaction.timeout.ms": str(int(TRANSACTION * 1000)),
+            "producer.override.reconnect.backoff.ms": "50",
+            "producer.override.reconnect.backoff.max.ms": "500",
+        },
+        _OF_ANY | _OF_KAFKA | _OF_TASKS,
+    )
+
+
+def _postgresql(directory: Path) -> Store:
+    return _server(server := Postgres(directory / "postgres"), server.jdbc_url, server.password)
+
+
+def _mariadb(directory: Path) -> Store:
+    return _server(server := MariaDB(directory / "mariadb"), server.jdbc_url, "")
+
+
+def _server(server: Postgres | MariaDB, url: str, password: str) -> Store:
+    return Store(
+        {
+            "connection.url": url,
+            "connection.user": server.user,
+            "connection.password": password,
             "connection.idle.in.transaction.timeout.ms": "1000",
         },
-        _OF_KAFKA | _OF_LAKES | _OF_SEARCH,
-        postgres=True,
+        _OF_ANY | _OF_BROKER | _OF_SERVERS | _OF_TASKS,
+        server=server,
     )
+
+
+def _in_a_file(system: str, directory: Path) -> Store:
+    return Store(
+        {
+            "connection.url": f"jdbc:{system}:{directory / 'database'}",
+            "connection.lock.timeout.ms": "1000",
+        },
+        _OF_ANY | _OF_BROKER,
+        one_writer=True,
+    )
+
+
+_DATABASES: Mapping[str, Callable[[Path], Store]] = {
+    "postgresql": _postgresql,
+    "postgres": _postgresql,
+    "mariadb": _mariadb,
+    "mysql": _mariadb,  # one code serves both
+    "sqlite": lambda directory: _in_a_file("sqlite", directory),
+    "duckdb": lambda directory: _in_a_file("duckdb", directory),
+}
+"""Databases by what a JDBC URL calls them, and a ``connector.class`` too."""
+
+
+def _system(name: str, raw: Mapping[str, str]) -> str:
+    """Which database is meant.
+
+    Raises:
+        ConfigError: one that the drill has not, or not for this class.
+    """
+    own = _DATABASES.get(name)
+    wanted = [s for s, made in _DATABASES.items() if name in jdbc.CLASSES or made is own]
+    url = raw.get("connection.url", "").strip().removeprefix("jdbc:")
+    system = url.partition(":")[0] if url or own is None else name
+    if system not in wanted:  # not the URL itself: it may hold a password
+        raise ConfigError(
+            f"connector.class={name}: the drill has no database for connection.url={system}:... "
+            f"Set one that begins with {' or '.join(f'jdbc:{s}:' for s in wanted)}"
+        )
+    return system

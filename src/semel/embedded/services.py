@@ -75,7 +75,6 @@ class Services:
         postgres_port: int | None = None,
         *,
         detached: bool = True,
-        only_kafka: bool = False,
     ) -> ServicesStatus:
         """Starts what is not running. What runs already is left alone, also on another port."""
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -85,7 +84,7 @@ class Services:
             if self.postgres.pid is None:
                 self._postgres = Postgres(self.postgres.directory, postgres_port, detached=detached)
             wanted: tuple[Kafka | Postgres, ...] = (self.kafka, self.postgres)
-            stopped = [each for each in wanted[: 1 if only_kafka else 2] if each.pid is None]
+            stopped = [each for each in wanted if each.pid is None]
             self._started += stopped
             try:
                 with ThreadPoolExecutor(max_workers=2) as pool:

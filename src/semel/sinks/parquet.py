@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as is_
 
+from semel.failpoints import hit
+
 _ROW_GROUP = 64 * 1024 * 1024
 """Arrow bytes of a row group."""
 _WAITING = 256 * 1024 * 1024
@@ -152,6 +154,7 @@ class RollingWriter(ABC, Generic[Values, Done, File]):
             file = self._open[values]
             with self._writing():
                 file.add(part)
+            hit("staging.mid_file")
             if file.size >= self._target:
                 self._close(values)
         if sum(f.waiting for f in self._open.values()) >= _WAITING:

@@ -21,7 +21,6 @@ from semel.cli.connector import _facts
 from semel.config import read
 from semel.converters.json_columns import JSON
 from semel.drill.stores import store_of
-from semel.embedded import Services
 from semel.errors import ConfigError
 from semel.ledger import Advance as Moved
 from semel.ledger import OffsetRange
@@ -610,7 +609,7 @@ def test_a_drill_writes_into_a_directory_of_its_own(
 ) -> None:
     raw = folder.config(keys={key: "s3://lake"})
     raw = {k: v for k, v in raw.items() if k != "path"}
-    store = store_of(raw, tmp_path / "drill", Services(tmp_path / "services"))
+    store = store_of(raw, tmp_path / "drill")
     planned = plan({**raw, **store.keys})
     assert planned.sink.describe()["files"].startswith(f"{tmp_path}/drill/files/<topic>/")
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
+from semel.embedded.mariadb import MariaDB
 from semel.errors import ConfigError, TransientError
 from semel.ledger import Outcome, TopicPartition
 from semel.records import Commit, RowsRejected
 from semel.sinks.sql.mysql import Mysql, MysqlSink
-from tests.mariadb import MariaDB
 from tests.sinks.sql.test_sink import VALUES
 from tests.sinks.target import advance, records
 
@@ -35,7 +35,7 @@ class Target:
             "connector.class": "mariadb",
             "bootstrap.servers": "nowhere:9092",
             "topics": "t",
-            "connection.url": self.server.url(self.name),
+            "connection.url": self.server.database_url(self.name),
             "auto.create": "true",
             **{k.replace("_", "."): v for k, v in keys.items()},
         }
@@ -50,11 +50,11 @@ class Target:
 @pytest.fixture
 def target(mariadb: MariaDB) -> Iterator[Target]:
     made = Target(mariadb, f"test_{uuid.uuid4().hex[:8]}")
-    mariadb.execute(f"CREATE DATABASE {made.name}")
+    mariadb.create_database(made.name)
     yield made
     for sink in made.sinks:
         sink.close()
-    mariadb.execute(f"DROP DATABASE {made.name}")
+    mariadb.drop_database(made.name)
 
 
 def put(sink: MysqlSink, values: Any) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from semel.errors import SemelError
-from semel.failpoints import hit
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import Landing, folder_of, staged_name
 from semel.sinks.files.store import Store
@@ -115,7 +114,6 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
                 span.first, span.last = min(span.first, low), max(span.last, high)
                 span.rows += end - start
             yield place, rows.slice(start, end - start)
-            hit("files.mid_file")
             start = end
 
     def _end(self, place: Place, start: int, end: int, times: Any) -> int:
