@@ -20,7 +20,10 @@ from semel.embedded import mariadb as mariadb_server
 from semel.embedded.java import find_java, has_compiler
 from semel.embedded.mariadb import MariaDB
 from semel.embedded.opensearch import Elasticsearch, OpenSearch
+from tests import s3
 from tests.databases import SYSTEMS
+from tests.faults import Faults, before
+from tests.restcatalog import RestCatalogServer
 
 pytest_plugins = ["tests.matrix"]
 
@@ -116,9 +119,9 @@ def postgres(services_directory: Path) -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def jdk() -> None:
-    """Search servers are started from a line of Java, which a runtime alone cannot compile."""
+    """Some servers are started from a line of Java, which a runtime alone cannot compile."""
     if not has_compiler(java := find_java()):
-        pytest.skip(f"search servers need a JDK, and {java} is none")
+        pytest.skip(f"this server needs a JDK, and {java} is none")
 
 
 @pytest.fixture(scope="session")
@@ -133,6 +136,27 @@ def elasticsearch(services_directory: Path, jdk: None) -> Iterator[Elasticsearch
     """The session's Elasticsearch."""
     with Elasticsearch(services_directory / "elasticsearch") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def rest_catalog(services_directory: Path, jdk: None) -> Iterator[RestCatalogServer]:
+    """The session's Iceberg REST catalog."""
+    with RestCatalogServer(services_directory / "catalog") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def faulty_rest(rest_catalog: RestCatalogServer) -> Iterator[Faults]:
+    """What stands before the session's REST catalog."""
+    with before(rest_catalog.url) as faults:
+        yield faults
+
+
+@pytest.fixture(scope="session")
+def faulty_aws() -> Iterator[Faults]:
+    """What stands before a server of S3 and Glue."""
+    with s3.server() as endpoint, before(endpoint) as faults:
+        yield faults
 
 
 @pytest.fixture

@@ -148,6 +148,18 @@ ICEBERG_CONNECT = JarSet(
     ),
 )
 
+# What a REST catalog's server is made of, which the tests write to: Iceberg's handlers of the
+# protocol, a database's driver, and what writes local files.
+ICEBERG_REST = JarSet(
+    "iceberg-rest",
+    (
+        f"org.apache.iceberg:iceberg-core:{ICEBERG_VERSION}",
+        "org.apache.hadoop:hadoop-client-api:3.4.2",
+        "org.apache.hadoop:hadoop-client-runtime:3.4.2",
+        "org.xerial:sqlite-jdbc:3.50.3.0",
+    ),
+)
+
 # Servers that the tests and the drill write to: the last OpenSearch for Java 17, and the last
 # Elasticsearch whose transport is published.
 OPENSEARCH = JarSet(

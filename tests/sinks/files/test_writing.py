@@ -593,6 +593,20 @@ def test_an_option_that_the_driver_does_not_take_is_told(folder: Folder) -> None
 
 
 @pytest.mark.parametrize(
+    ("name", "near"), [("endpoint_uri", "endpoint_url"), ("anonym", "anon"), ("x", "")]
+)
+def test_an_option_that_the_driver_does_not_know_is_told_with_the_nearest(
+    name: str, near: str
+) -> None:
+    pytest.importorskip("s3fs")
+    config = {"path": "s3://b", f"storage.options.{name}": "1", "storage.options.profile": "me"}
+    said = f"storage.options.{name} is no option of the driver of s3://b"
+    with pytest.raises(ConfigError, match=f"{said}.*{near}") as refusal:
+        Folder("s3://b").made(keys=config)
+    assert ("did you mean" in str(refusal.value)) is bool(near)
+
+
+@pytest.mark.parametrize(
     "key",
     [
         "s3.bucket.name",

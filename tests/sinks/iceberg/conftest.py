@@ -1,9 +1,10 @@
-"""A catalog in SQLite with a local warehouse, and sinks that write into its tables."""
+"""Catalogs with their warehouses, and sinks that write into their tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,29 @@ from semel.config import ConnectorConfig, read
 from semel.ledger import TopicPartition
 from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.iceberg.sink import IcebergSink
+from tests.engine.harness import some
+from tests.faults import Faults
+from tests.s3 import Bucket, glue
 
 FIRST = TopicPartition("t", 0)
 
 
 class Warehouse:
-    """One catalog."""
+    """One catalog, in SQLite and with files in a directory unless it is told another one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, properties: Mapping[str, str] | None = None, namespace: str = "db"
+    ) -> None:
         self.path = path
-        self.properties = {
-            "type": "sql",
-            "uri": f"sqlite:///{path}/catalog.db",
-            "warehouse": f"file://{path}/warehouse",
-        }
+        self.name = f"{namespace}.t"
+        self.properties = dict(
+            properties
+            or {
+                "type": "sql",
+                "uri": f"sqlite:///{path}/catalog.db",
+                "warehouse": f"file://{path}/warehouse",
+            }
+        )
 
     def config(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> dict[str, str]:
         config = {
@@ -37,7 +47,7 @@ class Warehouse:
             "connector.class": "iceberg",
             "bootstrap.servers": "nowhere:9092",
             "topics": "t",
-            "iceberg.tables": "db.t",
+            "iceberg.tables": self.name,
             "iceberg.tables.auto-create-enabled": "true",
             **{f"iceberg.catalog.{k}": v for k, v in self.properties.items()},
             **{k: None if v is None else str(v) for k, v in (keys or {}).items()},
@@ -59,14 +69,14 @@ class Warehouse:
     def catalog(self) -> Catalog:
         return load_catalog("iceberg", **self.properties)
 
-    def table(self, name: str = "db.t") -> Table:
-        return self.catalog.load_table(name)
+    def table(self, name: str = "") -> Table:
+        return self.catalog.load_table(name or self.name)
 
-    def arrow(self, name: str = "db.t") -> pa.Table:
+    def arrow(self, name: str = "") -> pa.Table:
         found: pa.Table = self.table(name).scan().to_arrow()
         return found
 
-    def rows(self, name: str = "db.t") -> list[dict[str, Any]]:
+    def rows(self, name: str = "") -> list[dict[str, Any]]:
         return sorted(self.arrow(name).to_pylist(), key=str)
 
     def files(self, pattern: str = "**/*.parquet") -> list[Path]:
@@ -81,6 +91,39 @@ class Warehouse:
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse(tmp_path)
+
+
+def rest_warehouse(path: Path, faults: Faults) -> Warehouse:
+    return Warehouse(path, {"type": "rest", "uri": faults.url}, f"n{uuid.uuid4().hex[:8]}")
+
+
+def glue_warehouse(path: Path, faults: Faults) -> Warehouse:
+    properties = glue(Bucket(faults.backend), faults.url)
+    return Warehouse(path, properties, f"n{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture(params=["rest", "glue"])
+def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Warehouse, Faults]]:
+    """A catalog that is reached over the wire, and what may happen there."""
+    kinds = {"rest": (rest_warehouse, "faulty_rest"), "glue": (glue_warehouse, "faulty_aws")}
+    make, named = kinds[request.param]
+    faults: Faults = request.getfixturevalue(named)
+    yield make(tmp_path, faults), faults
+    faults.clear()
+
+
+@pytest.fixture(params=some(["sqlite", "postgresql", "rest", "glue"], {"sqlite", "rest"}))
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Warehouse:
+    """Each kind of catalog that can be had here."""
+    if request.param == "sqlite":
+        return Warehouse(tmp_path)
+    if request.param == "postgresql":
+        url = request.getfixturevalue("database").replace("postgresql:", "postgresql+psycopg2:")
+        where = f"file://{tmp_path}/warehouse"
+        return Warehouse(tmp_path, {"type": "sql", "uri": url, "warehouse": where})
+    if request.param == "rest":
+        return rest_warehouse(tmp_path, request.getfixturevalue("faulty_rest"))
+    return glue_warehouse(tmp_path, request.getfixturevalue("faulty_aws"))
 
 
 def refused(sink: IcebergSink, records: Records) -> dict[int, Rejected]:

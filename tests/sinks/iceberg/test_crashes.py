@@ -33,11 +33,11 @@ def values(first: int, until: int) -> Commit:
     return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
 
 
-def write(path: Path, points: Path, keys: dict[str, Any]) -> None:
+def write(warehouse: Warehouse, points: Path, keys: dict[str, Any]) -> None:
     """The process: it commits offsets 10 to 20."""
     failpoints._directory = str(points)
     try:
-        Warehouse(path).sink(keys=keys).commit([advance(10, 20)], values(10, 20))
+        warehouse.sink(keys=keys).commit([advance(10, 20)], values(10, 20))
     except LedgerConflict as conflict:
         sys.exit(conflict.exit_code)
 
@@ -47,7 +47,7 @@ def begun(warehouse: Warehouse, mode: str, place: str, action: str) -> tuple[Any
     points = warehouse.path / "points"
     points.mkdir()
     failpoints.arm(points, place, action)
-    process = _FORKS.Process(target=write, args=(warehouse.path, points, MODES[mode]))
+    process = _FORKS.Process(target=write, args=(warehouse, points, MODES[mode]))
     process.start()
     return process, points
 
@@ -55,16 +55,16 @@ def begun(warehouse: Warehouse, mode: str, place: str, action: str) -> tuple[Any
 @pytest.mark.parametrize(
     ("mode", "place"), [*(("append", p) for p in PLACES), ("upsert", "sink.before_commit")]
 )
-def test_killed_in_a_commit(mode: str, place: str, warehouse: Warehouse) -> None:
-    process, _ = begun(warehouse, mode, place, "kill-worker")
+def test_killed_in_a_commit(mode: str, place: str, anywhere: Warehouse) -> None:
+    process, _ = begun(anywhere, mode, place, "kill-worker")
     process.join(PATIENCE)
     assert process.exitcode == -9
     landed = place == "sink.after_commit"
-    assert warehouse.stored() == (20 if landed else 10)
-    assert len(warehouse.rows()) == (20 if landed else 10)
-    outcome = warehouse.sink(keys=MODES[mode]).commit([advance(10, 20)], values(10, 20))
+    assert anywhere.stored() == (20 if landed else 10)
+    assert len(anywhere.rows()) == (20 if landed else 10)
+    outcome = anywhere.sink(keys=MODES[mode]).commit([advance(10, 20)], values(10, 20))
     assert outcome is (Outcome.REPLAYED if landed else Outcome.APPLIED)
-    assert sorted(r["id"] for r in warehouse.rows()) == list(range(20))
+    assert sorted(r["id"] for r in anywhere.rows()) == list(range(20))
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_killed_in_a_commit(mode: str, place: str, warehouse: Warehouse) -> None
         ("upsert", "sink.before_commit"),
     ],
 )
-def test_a_zombie_that_wakes_up_is_fenced(mode: str, place: str, warehouse: Warehouse) -> None:
-    process, points = begun(warehouse, mode, place, "freeze")
+def test_a_zombie_that_wakes_up_is_fenced(mode: str, place: str, anywhere: Warehouse) -> None:
+    process, points = begun(anywhere, mode, place, "freeze")
     wait_until((points / f"frozen.{process.pid}").exists)
-    sink = warehouse.sink(keys=MODES[mode])
+    sink = anywhere.sink(keys=MODES[mode])
     sink.commit([advance(10, 20)], values(10, 20))
     sink.commit([advance(20, 25)], values(20, 25))
-    location = warehouse.table().metadata_location
+    location = anywhere.table().metadata_location
     failpoints.thaw(points, process.pid)
     process.join(PATIENCE)
     assert process.exitcode == LedgerConflict.exit_code
-    assert warehouse.table().metadata_location == location
-    assert sorted(r["id"] for r in warehouse.rows()) == list(range(25))
+    assert anywhere.table().metadata_location == location
+    assert sorted(r["id"] for r in anywhere.rows()) == list(range(25))

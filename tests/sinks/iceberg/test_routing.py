@@ -481,9 +481,6 @@ def test_names_that_are_no_tables_are_rejected(warehouse: Warehouse) -> None:
     [
         ("sql", "a.b.c", True),
         ("rest", "a.b-c.d", True),
-        ("hive", "a.b", True),
-        ("hive", "a.b.c", False),
-        ("hive", "a.b-c", False),
         ("glue", "a.b-c", True),
         ("glue", "a.b.c", False),
     ],

@@ -8,6 +8,7 @@ fail again, and those that stand here already are left out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from semel.ledger import TopicPartition
 from semel.records import DeadLetter
@@ -59,12 +60,12 @@ class DeadLetterTable:
                 name = self._name(TopicPartition(x.topic, x.partition))
                 behind[name] = max(behind.get(name, 0), x.offset + 1)
             writer = FileWriter(table, "", "semel-dead-letters-", 1 << 62, self._codec)
-            try:
-                writer.write(rows_of.rows(self._connector, new))
+            writer.write(rows_of.rows(self._connector, new))
+            # delta-rs sends for an answer that was lost again, and is in conflict with itself then:
+            # the file may be part of the table. Else it is garbage.
+            with suppress(Conflict):
                 table.append([f.action() for f in writer.finish()], behind)
                 return
-            except Conflict:
-                writer.discard()
 
     def set(self, positions: Mapping[TopicPartition, int]) -> None:
         """Take letters again from these positions on: their records are read again."""

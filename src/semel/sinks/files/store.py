@@ -8,6 +8,8 @@ file can be given its final name at once: by renaming it, or by a copy that the 
 from __future__ import annotations
 
 import contextlib
+import difflib
+import inspect
 import io
 import logging
 import os
@@ -27,6 +29,12 @@ _LOCAL = ("file", "local")
 _EXCLUSIVE = frozenset({*_LOCAL, "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
 """Stores whose fsspec driver creates a file only where there is none, in one step:
 ``If-None-Match`` on S3 and Azure, ``ifGenerationMatch=0`` on GCS."""
+
+_S3 = ("s3", "s3a")
+_HANDED_ON = frozenset(
+    {"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache", "profile"}
+)
+"""Options that s3fs hands on, to fsspec and to aiobotocore's session."""
 
 _WHY_NOT = {
     "memory": "each process has a memory of its own",
@@ -63,7 +71,7 @@ def open_store(where: str, options: Mapping[str, Any]) -> Store:
     if protocol in _LOCAL:
         return LocalStore(where)
     try:
-        fsspec.get_filesystem_class(protocol)
+        driver = fsspec.get_filesystem_class(protocol)
     except ImportError as missing:
         raise ConfigError(f"path={where}: {missing}") from None
     except ValueError:
@@ -71,7 +79,24 @@ def open_store(where: str, options: Mapping[str, Any]) -> Store:
             f"path={where}: {protocol}:// is no store that fsspec knows; such as s3://, gs://, "
             "abfs://, hdfs:// or a directory"
         ) from None
+    if protocol in _S3:
+        _check_names(where, driver, options)
     return Store(where, options)
+
+
+def _check_names(where: str, driver: Any, options: Mapping[str, Any]) -> None:
+    """s3fs hands on what it does not know, and fails when it is first used."""
+    taken = inspect.signature(driver.__init__).parameters.keys() - {"self", "kwargs"}
+    known = taken | _HANDED_ON
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(
+                f"storage.options.{name} is no option of the driver of {where}"
+                + (f": did you mean storage.options.{near[0]}?" if near else ".")
+                + " Options of boto3's client are in storage.options.client_kwargs, of its Config "
+                "in storage.options.config_kwargs, as JSON"
+            )
 
 
 class Store:

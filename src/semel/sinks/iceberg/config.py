@@ -268,10 +268,18 @@ def settings(raw: Mapping[str, str]) -> Settings:
             f"iceberg.control.commit.interval-ms={config.interval_ms} and processingTime="
             f"{raw['processingTime']!r} are the same setting: remove one"
         )
+    properties = catalog(under(raw, "iceberg.catalog."))
+    if properties["type"] == "hive" and config.dynamic:
+        raise ConfigError(
+            "iceberg.catalog.type=hive and iceberg.tables.dynamic-enabled=true: who sleeps longer "
+            "in a commit than Hive's locks last puts an older state of a table in the place of a "
+            "newer one, and the positions in iceberg.tables.ledger would not go back with its "
+            "rows. List the tables (iceberg.tables), or use another catalog"
+        )
     return Settings(
         config,
         {table: _of_a_table(config, table, mine) for table, mine in of_tables.items()},
-        catalog(under(raw, "iceberg.catalog.")),
+        properties,
         under(raw, "iceberg.tables.auto-create-props."),
         under(raw, "iceberg.tables.write-props."),
     )
@@ -339,7 +347,13 @@ _IMPLEMENTATIONS = {
     "org.apache.iceberg.aws.glue.GlueCatalog": "glue",
     "org.apache.iceberg.aws.dynamodb.DynamoDbCatalog": "dynamodb",
 }
-_TYPES = ("rest", "sql", "hive", "glue", "dynamodb")
+_TYPES = ("rest", "sql", "hive", "glue")
+_NO_CATALOG = {
+    "hadoop": "A hadoop catalog cannot refuse a commit that another writer has overtaken: move its "
+    "tables to one that can",
+    "dynamodb": "PyIceberg reads a DynamoDB catalog, but cannot commit to it: register its tables "
+    "in one of these",
+}
 
 
 def catalog(given: Mapping[str, str]) -> dict[str, str]:
@@ -365,14 +379,9 @@ def catalog(given: Mapping[str, str]) -> dict[str, str]:
         found["type"] = _IMPLEMENTATIONS[implementation]
     kind = found.get("type", "").strip().lower()
     if kind not in _TYPES:
+        why = f". {_NO_CATALOG[kind]}" if kind in _NO_CATALOG else ""
         raise ConfigError(
-            f"iceberg.catalog.type={found.get('type', '')!r} is not one of {known}"
-            + (
-                ". A hadoop catalog cannot refuse a commit that another writer has overtaken: move "
-                "its tables to one that can"
-                if kind == "hadoop"
-                else ""
-            )
+            f"iceberg.catalog.type={found.get('type', '')!r} is not one of {known}{why}"
         )
     if kind == "sql" and found.get("uri", "").startswith("jdbc:"):
         raise ConfigError(

@@ -38,12 +38,11 @@ _LONGEST = 255
 def _names(catalog: str) -> tuple[re.Pattern[str], str]:
     """The names that records may give to tables, and how a user hears of them. What a catalog of
     the type may not take is left out: it would end the connector."""
-    flat = catalog in ("hive", "glue", "dynamodb")
-    dash, said = ("", "digits and _") if catalog == "hive" else ("-", "digits, _ and -")
-    part = rf"[\w{dash}]{{1,128}}"
+    flat = catalog == "glue"
+    part = r"[\w-]{1,128}"
     pattern = re.compile(rf"{part}(\.{part}){'' if flat else '+'}", re.ASCII)
     levels = "" if flat else ", or of more levels,"
-    return pattern, f"namespace.name{levels} of letters, {said}, at most 128 each"
+    return pattern, f"namespace.name{levels} of letters, digits, _ and -, at most 128 each"
 
 
 class DynamicTables(Tables):

@@ -9,7 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as is_
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
@@ -55,10 +60,34 @@ class _Once(Transaction):
         try:
             self._table._do_commit(self._updates, (*self._requirements, same))
         except CommitFailedException:
+            if self._has_landed():
+                return self._table
             for producer in self._snapshot_producers:
                 producer._clean_all_uncommitted()
             raise
         return self._table
+
+    def _has_landed(self) -> bool:
+        """Whether the catalog holds what it says is refused.
+
+        Who stands in between (boto3, a gateway) may lose the answer and send the request again by
+        itself: it is then in conflict with itself, and what it has written must not be deleted.
+
+        Raises:
+            CommitStateUnknownException: snapshots have expired meanwhile, perhaps this one too.
+        """
+        if not self._snapshot_producers:
+            return False
+        table = self._table
+        found = table.catalog.load_table(table.name())
+        there = {s.snapshot_id for s in found.metadata.snapshots}
+        if any(producer._snapshot_id in there for producer in self._snapshot_producers):
+            table.metadata = found.metadata
+            table.metadata_location = found.metadata_location
+            return True
+        if {s.snapshot_id for s in table.metadata.snapshots} - there:
+            raise CommitStateUnknownException(f"{table.name()}: snapshots expired meanwhile")
+        return False
 
 
 class Table:

@@ -1,0 +1,145 @@
+"""A server that stands before another one, and what goes wrong on the way.
+
+It hands each request on and brings back the answer. A fault befalls the requests that it matches:
+an error instead of the request, or an answer that is lost after the request has been carried out,
+or a request that arrives twice, as it does where whoever stands in between tries again by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+KINDS = ("refused", "lost", "cut", "twice")
+"""Of a request that is not carried out and answered 503; that is, and answered 500, or not at all;
+that is carried out twice, and the second answer brought back."""
+_HOP = {
+    *("connection", "transfer-encoding", "keep-alive", "date", "server", "content-length", "expect")
+}
+
+
+@dataclass
+class Fault:
+    """What befalls the next ``times`` requests that ``hits`` says yes to."""
+
+    kind: str
+    hits: Callable[[str, str], bool]
+    times: int = 1
+    befell: list[str] = field(default_factory=list)
+
+
+class Faults:
+    """The faults to come, of requests through ``url``."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.url = ""
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+
+    def come(self, kind: str, method: str, part: str, times: int = 1) -> Fault:
+        """Let a fault befall requests by their method and a part of their path or headers."""
+        assert kind in KINDS
+        fault = Fault(kind, lambda m, text: m == method and part in text, times)
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        with self._lock:
+            self._faults.clear()
+
+    def of(self, method: str, text: str) -> str:
+        """What befalls a request."""
+        with self._lock:
+            for fault in self._faults:
+                if len(fault.befell) < fault.times and fault.hits(method, text):
+                    fault.befell.append(f"{method} {text.splitlines()[0]}")
+                    return fault.kind
+        return ""
+
+
+@contextmanager
+def before(backend: str) -> Iterator[Faults]:
+    """A server before ``backend``, which other processes reach too."""
+    faults = Faults(backend)
+    there = urlsplit(backend)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _handle(self) -> None:
+            body = self._body()
+            kind = faults.of(self.command, f"{self.path}\n{self.headers}")
+            if kind == "refused":
+                self._answer(503, {}, b"")
+                return
+            status, headers, content = self._carried_out(body)
+            if kind == "twice":
+                status, headers, content = self._carried_out(body)
+            if kind == "lost":
+                self._answer(500, {}, b"")
+            elif kind == "cut":
+                self.close_connection = True
+                with contextlib.suppress(OSError):
+                    self.connection.shutdown(socket.SHUT_RDWR)
+            else:
+                self._answer(status, headers, content)
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle
+
+        def _body(self) -> bytes:
+            if self.headers.get("transfer-encoding", "").lower() != "chunked":
+                return self.rfile.read(int(self.headers.get("content-length") or 0))
+            whole = b""
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                whole += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return whole
+
+        def _carried_out(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+            connection = http.client.HTTPConnection(str(there.hostname), there.port, timeout=60)
+            try:
+                keep = {k: v for k, v in self.headers.items() if k.lower() not in _HOP}
+                connection.request(self.command, self.path, body or None, keep)
+                answer = connection.getresponse()
+                content = answer.read()
+                headers = {k: v for k, v in answer.getheaders() if k.lower() not in _HOP}
+                if self.command == "HEAD":
+                    headers["Content-Length"] = answer.getheader("content-length") or "0"
+                return answer.status, headers, content
+            finally:
+                connection.close()
+
+        def _answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            if "Content-Length" not in headers and status != 204:
+                self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: the tests look at what comes of it."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    faults.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield faults
+    finally:
+        server.shutdown()
+        server.server_close()
