@@ -229,10 +229,14 @@ class Cluster:
                 answers = self._admin.list_offsets(
                     request, isolation_level=level, request_timeout=_TIMEOUT
                 )
-                return {
+                found = {
                     TopicPartition(kp.topic, kp.partition): answer.result().offset
                     for kp, answer in answers.items()
                 }
+                if all(offset >= 0 for offset in found.values()):
+                    return found
+                # After a leader election an answer may hold neither an offset nor an error.
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
             except KafkaException as error:
                 code = error.args[0].code()
                 patience = _GONE_AFTER if code in _GONE else _TIMEOUT
