@@ -313,17 +313,17 @@ class _BlindTask:
         self._run_task = run_task
 
     def __call__(self, *arguments: object) -> None:
-        from semel.engine import task
+        from semel.engine import subscription
 
-        consumer, made = task.Consumer, []
+        consumer, made = subscription.Consumer, []
 
         def blind_at_first(config: dict[str, object], **more: object) -> object:
             made.append(config)
             nowhere = {"bootstrap.servers": "127.0.0.1:1"} if len(made) == 1 else {}
             return consumer({**config, **nowhere}, **more)  # type: ignore[arg-type]
 
-        task._OUT = 1.0
-        task.Consumer = blind_at_first  # type: ignore[misc,assignment]
+        subscription._OUT = 1.0
+        subscription.Consumer = blind_at_first  # type: ignore[misc,assignment]
         self._run_task(*arguments)  # type: ignore[operator]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -27,11 +27,12 @@ from semel.delivery import Guarantee
 from semel.engine import ranges
 from semel.engine.batch import Batch, Batcher, bad_record
 from semel.engine.committer import Committer
-from semel.engine.consumer import METADATA_AGE, consumer_config, raised, translated
+from semel.engine.consumer import raised, translated
 from semel.engine.control import Address, ControlLine
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
 from semel.engine.progress import Progress
+from semel.engine.subscription import Subscription
 from semel.errors import (
     Fenced,
     LedgerConflict,
@@ -41,7 +42,7 @@ from semel.errors import (
     TransientError,
 )
 from semel.failpoints import hit
-from semel.kafka import SEEK_AGAIN, Cluster, client_config
+from semel.kafka import SEEK_AGAIN
 from semel.ledger import TopicPartition
 from semel.records import Rejected, RowsRejected
 from semel.sinks import sink_class
@@ -54,8 +55,6 @@ _OWN_LOSS = 30.0
 """Seconds after the end of a session in which Kafka may mistake the task for one of another run."""
 _WORD = 0.5
 """Seconds that the driver's "stop" takes to be heard by a task that wakes up."""
-_OUT = 30.0
-"""Seconds, at least, in which a task finds its way back into the group by itself."""
 _CONFLICTS = 5
 _FOUND_OUT = 3.0
 """Seconds, at least, for which conflicts go on before they prove another run: one that the group
@@ -108,23 +107,21 @@ class Task:
             schemas=spec.schemas,
         )
         self._batcher = Batcher(connector, pipeline)
-        self._admin = client_config(connector, spec.raw, "admin")
-        self._cluster = Cluster(self._admin)
-        self._config = config = consumer_config(connector, spec.raw, index)
-        self._consumer = Consumer(config, logger=log)
-        self._metadata_age = float(config[METADATA_AGE]) / 1000
-        self._patience = max(_OUT, 3 * float(config["session.timeout.ms"]) / 1000)
-        self._out_since: float | None = None
-        self.heartbeats = 2 * float(config.get("heartbeat.interval.ms", 3000)) / 1000
-        """Seconds in which every task finds out that its place in the group was taken."""
+        self._subscription = Subscription(
+            connector,
+            spec.raw,
+            index,
+            self._progress.tell,
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_lost=self._lost,
+        )
+        self.heartbeats = self._subscription.heartbeats
         self._committer = Committer(
             connector, spec.raw, spec.guarantee, self._sink, line, index, self._progress.tell
         )
         self._pending: tuple[Future[None], Work] | None = None
-        self._topics: list[str] = []
-        self._looked = 0.0
-        self._owned: set[TopicPartition] = set()
-        self._outdated = False
+        self._owned: frozenset[TopicPartition] = frozenset()
         self._quiet = False
         self._uncollected = 0
         self._warm = False
@@ -134,7 +131,6 @@ class Task:
         self._generation = 0
         self._lost_at = float("-inf")
         self._trouble: SemelError | None = None
-        self._closing = False
         self._conflicts = 0
         self._first_conflict = 0.0
         self._failures = 0
@@ -149,9 +145,8 @@ class Task:
         try:
             self._committer.retrying(self._sink.claim)
             self._committer.retrying(lambda: self._sink.joining(self._index))
-            self._subscribe(
-                self._committer.retrying(lambda: self._cluster.matching(self._connector))
-            )
+            matching = self._subscription.cluster.matching
+            self._subscription.ask(self._committer.retrying(lambda: matching(self._connector)))
             while not self._line.stop.is_set():
                 self._step()
             self._settle()
@@ -176,40 +171,29 @@ class Task:
             log.info("%s", error)
         self._sink.close()
         try:
-            # Group membership is static: closing does not leave the group, so that a restart finds
-            # its partitions again without a rebalance.
-            self._close_consumer()
+            self._subscription.close()
         except KafkaException as error:
             log.info("task %d: closing: %s", self._index, error)
-
-    def _close_consumer(self) -> None:
-        """What the group gives it meanwhile is not taken."""
-        self._closing = True
-        try:
-            self._consumer.close()
-        finally:
-            self._closing = False
 
     def _step(self) -> None:
         """One poll, converted while the one before it commits."""
         try:
             polls = self._poll()
-            if self._outdated:
-                self._join_again()
+            self._subscription.renew()
             if not polls and not self._ends:
                 self._check_pending()
                 if self._pending is None:
-                    self._look_for_topics()
+                    self._subscription.look_for_topics()
                 if self._quiet:
                     self._collect()
-                    self._find_back()
+                    self._subscription.find_back()
                 self._progress.report_in_time()
                 return
             hit("task.after_poll")
             batch = self._batcher.batch(polls, self._positions, self._ends)
             hit("task.after_convert")
             self._wait_pending()
-            self._look_for_topics()
+            self._subscription.look_for_topics()
             self._submit(batch, polls)
             self._ends = {}
             if batch.stop is not None:
@@ -236,65 +220,8 @@ class Task:
 
     # Reading
 
-    def _subscribe(self, topics: Collection[str]) -> None:
-        """The pattern of ``topics.regex`` is Python's here and in the driver; librdkafka's own
-        patterns are another language."""
-        self._looked = time.monotonic()
-        if sorted(topics) == self._topics:
-            return
-        self._topics = sorted(topics)
-        if self._topics:
-            self._out_since = time.monotonic()
-            self._consumer.subscribe(
-                self._topics,
-                on_assign=self._assigned,
-                on_revoke=self._revoked,
-                on_lost=self._lost,
-            )
-
-    def _join_again(self) -> None:
-        """Ask the group for what is wanted now."""
-        self._outdated = False
-        self._consumer.unsubscribe()
-        self._subscribe_anew()
-
-    def _subscribe_anew(self) -> None:
-        topics, self._topics = self._topics, []
-        self._subscribe(topics)
-
-    def _find_back(self) -> None:
-        """Connect anew where the group has given no answer for long, though Kafka answers others.
-
-        A consumer that hears of no broker at all, as a lone one that restarts may tell it, forgets
-        them all, and waits for the group's coordinator for ever (librdkafka's issue 5301).
-        """
-        since = self._out_since
-        if since is None or not self._topics or time.monotonic() - since < self._patience:
-            return
-        self._out_since = time.monotonic()
-        try:
-            Cluster(self._admin).topics()
-        except TransientError as error:
-            log.info("%s", error)
-            return
-        self._progress.tell(
-            f"has had no place in consumer group {self._connector.group_id} for "
-            f"{self._patience:.0f} s; connects anew"
-        )
-        self._close_consumer()  # before another one takes its place in the group
-        self._consumer = Consumer(self._config, logger=log)
-        self._subscribe_anew()
-
-    def _look_for_topics(self) -> None:
-        if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
-            try:
-                self._subscribe({*self._cluster.matching(self._connector)})
-            except TransientError as error:
-                self._looked = time.monotonic()
-                log.info("%s", error)
-
     def _poll(self) -> list[TopicPoll]:
-        messages = self._consumer.consume(1, _IDLE if self._pending is None else 0.02)
+        messages = self._subscription.consumer.consume(1, _IDLE if self._pending is None else 0.02)
         self._quiet = not messages and self._pending is None
         # A single message comes after the callbacks of its call, several may stand on both sides.
         generation = self._generation
@@ -314,7 +241,7 @@ class Task:
         return by_topic(messages) if messages else []
 
     def _more(self, have: int, wait: float) -> list[Message]:
-        return self._consumer.consume(self._connector.max_poll_records - have, wait)
+        return self._subscription.consumer.consume(self._connector.max_poll_records - have, wait)
 
     def _without_events(self, messages: Sequence[Message]) -> list[Message]:
         records = []
@@ -344,33 +271,24 @@ class Task:
 
     # The group protocol
 
-    def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
-        """Kafka gives a static member that is back soon what it had before, though it may ask for
-        other topics by now (KIP-345): those of other topics are left alone."""
-        if self._closing:
-            return
-        self._out_since = None
-        given = {TopicPartition(p.topic, p.partition) for p in partitions}
-        self._owned = {tp for tp in given if tp.topic in self._topics}
-        self._outdated = given != self._owned
+    def _assigned(self, consumer: Consumer, owned: frozenset[TopicPartition]) -> None:
+        self._owned = owned
         self._member = Membership(
-            str(consumer.memberid()), frozenset(self._owned), consumer.consumer_group_metadata()
+            str(consumer.memberid()), owned, consumer.consumer_group_metadata()
         )
         self._guarded(self._take)
 
-    def _revoked(self, _consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+    def _revoked(self) -> None:
         self._generation += 1
-        self._out_since = time.monotonic()
         self._guarded(self._settle)
-        self._owned, self._positions, self._ends = set(), {}, {}
-        self._consumer.unassign()
+        self._owned, self._positions, self._ends = frozenset(), {}, {}
+        self._subscription.consumer.unassign()
 
-    def _lost(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
-        """The session has ended, because Kafka was not heard of for too long."""
+    def _lost(self, consumer: Consumer) -> None:
         self._lost_at = time.monotonic()
         if self._line.stop.wait(_WORD):
             consumer.unsubscribe()  # or it would join again, in the place of its successor
-        self._revoked(consumer, partitions)
+        self._revoked()
 
     @property
     def lost_its_session(self) -> bool:
@@ -395,8 +313,8 @@ class Task:
                 self._positions = self._committer.retrying(self._stored)
             except NotAssigned as moved:  # the group's next answer says what is ours
                 self._note(moved)
-                self._owned = set()
-        self._consumer.assign(
+                self._owned = frozenset()
+        self._subscription.consumer.assign(
             [KafkaPartition(tp.topic, tp.partition, at) for tp, at in self._positions.items()]
         )
         self._progress.assigned(self._positions)
@@ -406,7 +324,9 @@ class Task:
         while True:
             try:
                 self._sink.assigned(self._member)
-                return ranges.positions(self._connector, self._sink, self._cluster, self._owned)
+                return ranges.positions(
+                    self._connector, self._sink, self._subscription.cluster, self._owned
+                )
             except NotAssigned:
                 raise
             except LedgerConflict as conflict:  # another task has entered or moved one meanwhile
@@ -498,7 +418,7 @@ class Task:
         offsets = [KafkaPartition(tp.topic, tp.partition, at) for tp, at in batch.until.items()]
         try:
             if offsets and not self._sink.publishes:
-                self._consumer.commit(offsets=offsets, asynchronous=True)
+                self._subscription.consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.info("positions were not published: %s", error)
         self._progress.committed(batch)

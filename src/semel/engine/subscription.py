@@ -1,0 +1,152 @@
+"""A task's place in the consumer group: the topics that it asks for, and a consumer that is heard.
+
+The task is a static member: it keeps its partitions over a restart, because closing its consumer
+does not leave the group.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.config import ConnectorConfig
+from semel.engine.consumer import METADATA_AGE, consumer_config
+from semel.errors import TransientError
+from semel.kafka import Cluster, client_config
+from semel.ledger import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_OUT = 30.0
+"""Seconds, at least, in which a task finds its way back into the group by itself."""
+
+
+class Subscription:
+    """Asks the group for topics; ``on_assign``, ``on_revoke`` and ``on_lost`` hear its answers.
+
+    They are called while the consumer is polled; ``on_assign`` gets the partitions that are the
+    task's from now on. ``tell`` brings a line to the driver's log.
+    """
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        raw: Mapping[str, str],
+        index: int,
+        tell: Callable[[str], None],
+        *,
+        on_assign: Callable[[Consumer, frozenset[TopicPartition]], None],
+        on_revoke: Callable[[], None],
+        on_lost: Callable[[Consumer], None],
+    ) -> None:
+        self._connector = connector
+        self._tell = tell
+        self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
+        self._admin = client_config(connector, raw, "admin")
+        self.cluster = Cluster(self._admin)
+        self._config = config = consumer_config(connector, raw, index)
+        self.consumer = Consumer(config, logger=log)
+        self.heartbeats = 2 * float(config.get("heartbeat.interval.ms", 3000)) / 1000
+        """Seconds in which every task finds out that its place in the group was taken."""
+        self._metadata_age = float(config[METADATA_AGE]) / 1000
+        self._patience = max(_OUT, 3 * float(config["session.timeout.ms"]) / 1000)
+        self._out_since: float | None = None
+        self._topics: list[str] = []
+        self._looked = 0.0
+        self._outdated = False
+        self._closing = False
+
+    def ask(self, topics: Collection[str]) -> None:
+        """The pattern of ``topics.regex`` is Python's here and in the driver; librdkafka's own
+        patterns are another language."""
+        self._looked = time.monotonic()
+        if sorted(topics) == self._topics:
+            return
+        self._topics = sorted(topics)
+        if self._topics:
+            self._out_since = time.monotonic()
+            self.consumer.subscribe(
+                self._topics,
+                on_assign=self._assigned,
+                on_revoke=self._revoked,
+                on_lost=self._lost,
+            )
+
+    def look_for_topics(self) -> None:
+        """Ask for those that match ``topics.regex`` by now, once in a while."""
+        if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
+            try:
+                self.ask({*self.cluster.matching(self._connector)})
+            except TransientError as error:
+                self._looked = time.monotonic()
+                log.info("%s", error)
+
+    def renew(self) -> None:
+        """Ask for what is wanted now, if the group has given what it was asked for before."""
+        if self._outdated:
+            self._outdated = False
+            self.consumer.unsubscribe()
+            self._ask_again()
+
+    def find_back(self) -> None:
+        """Connect anew where the group has given no answer for long, though Kafka answers others.
+
+        A consumer that hears of no broker at all, as a lone one that restarts may tell it, forgets
+        them all, and waits for the group's coordinator for ever (librdkafka's issue 5301).
+        """
+        since = self._out_since
+        if since is None or not self._topics or time.monotonic() - since < self._patience:
+            return
+        self._out_since = time.monotonic()
+        try:
+            Cluster(self._admin).topics()
+        except TransientError as error:
+            log.info("%s", error)
+            return
+        self._tell(
+            f"has had no place in consumer group {self._connector.group_id} for "
+            f"{self._patience:.0f} s; connects anew"
+        )
+        self.close()  # before another one takes its place in the group
+        self.consumer = Consumer(self._config, logger=log)
+        self._ask_again()
+
+    def close(self) -> None:
+        """Close the consumer; what the group gives it meanwhile is not taken.
+
+        Raises:
+            KafkaException: as the consumer does.
+        """
+        self._closing = True
+        try:
+            self.consumer.close()
+        finally:
+            self._closing = False
+
+    def _ask_again(self) -> None:
+        topics, self._topics = self._topics, []
+        self.ask(topics)
+
+    def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
+        """Kafka gives a static member that is back soon what it had before, though it may ask for
+        other topics by now (KIP-345): those of other topics are left alone."""
+        if self._closing:
+            return
+        self._out_since = None
+        given = {TopicPartition(p.topic, p.partition) for p in partitions}
+        owned = frozenset(tp for tp in given if tp.topic in self._topics)
+        self._outdated = given != owned
+        self._on_assign(consumer, owned)
+
+    def _revoked(self, _consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+        self._out_since = time.monotonic()
+        self._on_revoke()
+
+    def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+        """The session has ended, because Kafka was not heard of for too long."""
+        self._out_since = time.monotonic()
+        self._on_lost(consumer)
