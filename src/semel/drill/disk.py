@@ -56,13 +56,13 @@ class Disk:
             if self._mounted:
                 self._shrink(pages)
             else:
-                _limit(writers, 0)
+                _limit(writers, full=True)
             yield
         finally:
             if self._mounted:
                 self._mount(f"remount,size={_ROOM}")
             else:
-                _limit(writers, psutil.RLIM_INFINITY)
+                _limit(writers, full=False)
 
     def _shrink(self, pages: int) -> None:
         for _ in range(_TRIES):
@@ -74,9 +74,9 @@ class Disk:
         raise ServiceError(f"The file system {self.directory} cannot be made smaller")
 
 
-def _limit(writers: Callable[[], list[psutil.Process]], size: int) -> None:
+def _limit(writers: Callable[[], list[psutil.Process]], *, full: bool) -> None:
     for _ in range(2):  # one that was forked meanwhile has its parent's limit
         for writer in writers():
             with suppress(psutil.NoSuchProcess):
                 hard = writer.rlimit(psutil.RLIMIT_FSIZE)[1]
-                writer.rlimit(psutil.RLIMIT_FSIZE, (size, hard))
+                writer.rlimit(psutil.RLIMIT_FSIZE, (0 if full else hard, hard))

@@ -210,9 +210,13 @@ class Injector:
 
     def _executor_kill(self, fault: Fault) -> float:
         def by_hand() -> int:
-            executors = sorted(self._stage.executors(), key=lambda p: p.pid)
-            if not executors:
-                raise DrillFailed("no executor runs")
+            executors: list[psutil.Process] = []
+
+            def run() -> bool:
+                executors[:] = sorted(self._stage.executors(), key=lambda p: p.pid)
+                return bool(executors)
+
+            self._stage.until(run, PATIENCE, "no executor runs")
             chosen = self._dice.choice(executors)
             chosen.kill()
             return int(chosen.pid)

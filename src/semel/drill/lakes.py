@@ -21,6 +21,7 @@ class Lake(ABC):
 
     def __init__(self) -> None:
         self.commits = 0
+        self._marked: set[str] = set()
 
     @abstractmethod
     def rewrite(self) -> None:
@@ -60,14 +61,20 @@ class DeltaLake(Lake):
         from deltalake import write_deltalake
 
         self.commits += 1
+        self._marked.clear()
         for table in self._tables():
+            self._marked.add(table.table_uri)
             table.alter.set_table_properties({_MARK: str(self.commits)}, raise_if_not_exists=False)
             before = table.version()
             write_deltalake(table, table.to_pyarrow_table().slice(0, 1), mode="append")
             table.restore(before)
 
     def marks(self) -> set[str]:
-        return {t.metadata().configuration.get(_MARK, "") for t in self._tables()}
+        return {
+            t.metadata().configuration.get(_MARK, "")
+            for t in self._tables()
+            if t.table_uri in self._marked
+        }
 
 
 class IcebergLake(Lake):
@@ -97,7 +104,9 @@ class IcebergLake(Lake):
 
     def write(self) -> None:
         self.commits += 1
+        self._marked.clear()
         for table in self._tables():
+            self._marked.add(".".join(table.name()))
             with table.transaction() as transaction:
                 transaction.set_properties({_MARK: str(self.commits)})
             columns = table.schema().column_names
@@ -107,4 +116,8 @@ class IcebergLake(Lake):
                 table.append(table.schema().as_arrow().empty_table())
 
     def marks(self) -> set[str]:
-        return {t.properties.get(_MARK, "") for t in self._tables()}
+        return {
+            t.properties.get(_MARK, "")
+            for t in self._tables()
+            if ".".join(t.name()) in self._marked
+        }

@@ -289,12 +289,13 @@ class Stage:
         for process in self._seen:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        self.planned.sink.close()
-        self.kafka.kill()
-        if self.store.server is not None:
-            self.store.server.kill()
-        if self.store.disk is not None:
-            self.store.disk.close()
+        with contextlib.ExitStack() as ending:  # whatever fails, the rest is ended too
+            if self.store.disk is not None:
+                ending.callback(self.store.disk.close)
+            if self.store.server is not None:
+                ending.callback(self.store.server.kill)
+            ending.callback(self.kafka.kill)
+            ending.callback(self.planned.sink.close)
 
     # Failpoints
 

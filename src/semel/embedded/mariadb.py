@@ -90,6 +90,7 @@ class MariaDB(Server):
                 *(f"--bind-address={LOOPBACK}", f"--port={self.port}", "--skip-name-resolve"),
                 f"--socket={self.directory / 'sock'}",
                 f"--pid-file={self.directory / 'mariadbd.pid'}",
+                f"--secure-file-priv={self.directory}",  # its user may be root, without a password
                 "--innodb-buffer-pool-size=64M",
             ],
             detached=self.detached,

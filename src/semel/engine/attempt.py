@@ -56,5 +56,6 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
             "failed", f"{where} failed unexpectedly: {type(error).__name__}: {error}", "SemelError"
         )
     finally:
+        gc.unfreeze()  # Spark may use this worker again
         gc.enable()
         line.close()

@@ -37,8 +37,10 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 60.0
 _SILENCE = 10.0
-"""Seconds after which another consumer is asked: one that has heard of no broker for a while may
-never hear of one again (librdkafka's issue 5301)."""
+"""Seconds after which it is asked whether the consumer still knows a broker. One that was told of
+none may never hear of one again (librdkafka's issue 5301); one that passes over records that were
+aborted, or waits for a slow answer, has nothing to deliver either."""
+_ANSWER = 5.0
 _RUNS_KEPT = 4
 
 
@@ -185,17 +187,17 @@ class Worker:
                 if records or ends:
                     heard = asked = now
                 elif now - heard > _PATIENCE:
+                    self._connect_anew()
                     raise TransientError(
                         f"connector {self._spec.connector.name}: Kafka sent nothing for "
                         f"{_PATIENCE:.0f} s; {', '.join(map(str, sorted(reading.open)))} could "
                         "not be read to the end"
                     )
                 elif now - asked > _SILENCE:
-                    log.info("task %d: no word from Kafka; connects anew", self._index)
-                    asked = now
-                    self._consumer.close()
-                    self._consumer = Consumer(self._config, logger=log)
-                    self._consumer.assign(reading.left())
+                    if not self._knows_a_broker():
+                        self._connect_anew()
+                        self._consumer.assign(reading.left())
+                    asked = time.monotonic()
                 polls = reading.take(records)
                 for tp, end in ends:  # after the records that came before it in the same poll
                     reading.reached(tp, end)
@@ -203,8 +205,21 @@ class Worker:
                     self._consumer.incremental_unassign([KafkaPartition(*tp)])
                 if polls:
                     yield polls
+                    heard = asked = time.monotonic()
         finally:
             self._consumer.unassign()
+
+    def _knows_a_broker(self) -> bool:
+        try:
+            return bool(self._consumer.list_topics(timeout=_ANSWER).brokers)
+        except KafkaException:
+            return False
+
+    def _connect_anew(self) -> None:
+        log.info("task %d: no word from Kafka; connects anew", self._index)
+        fresh = Consumer(self._config, logger=log)
+        self._consumer.close()
+        self._consumer = fresh
 
     def _without_events(
         self, messages: Sequence[Message]

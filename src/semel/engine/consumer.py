@@ -1,4 +1,4 @@
-"""A task's Kafka consumer: its configuration, its subscription, and the meaning of its errors."""
+"""A task's Kafka consumer: its configuration, and the meaning of its errors."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ _FOUND_OUT = 3.0
 """Seconds, at least, for which conflicts go on before they prove another run: one that the group
 has fenced may take that long to find out, and must not stop the one that fenced it."""
 _COMMITS_A_COLLECTION = 256
-_SMALL = 1000
-"""Records below which converting them during a commit saves less time than a commit of their own
-costs."""
+_SMALL, _LITTLE = 1000, 200_000
+"""Records, and bytes, below which converting them during a commit saves less time than a commit of
+their own costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Task:
             log.info("task %d: closing: %s", self._index, error)
 
     def _step(self) -> None:
-        """One poll, converted while the one before it commits."""
+        """One poll, converted while the one before it commits unless it is small."""
         try:
             polls = self._poll()
             self._subscription.renew()
@@ -221,13 +221,14 @@ class Task:
     # Reading
 
     def _poll(self) -> list[TopicPoll]:
+        """What has come; a small poll takes in what comes until the open commit has ended."""
         messages = self._subscription.consumer.consume(1, _IDLE if self._pending is None else 0.02)
         self._quiet = not messages and self._pending is None
         # A single message comes after the callbacks of its call, several may stand on both sides.
         generation = self._generation
         if messages and self._connector.max_poll_records > 1:
             messages += self._more(len(messages), self._connector.linger_ms / 1000)
-            if self._pending is not None and len(messages) < _SMALL:
+            if self._pending is not None and self._is_small(messages):
                 # Better off in this batch than in the next: what comes while the open commit ends.
                 self._wait_pending()
                 messages += self._more(len(messages), 0)
@@ -239,6 +240,10 @@ class Task:
         if any(map(Message.error, messages)):
             messages = self._without_events(messages)
         return by_topic(messages) if messages else []
+
+    def _is_small(self, messages: Sequence[Message]) -> bool:
+        few = len(messages) < min(_SMALL, self._connector.max_poll_records)
+        return few and sum(map(len, messages)) < _LITTLE
 
     def _more(self, have: int, wait: float) -> list[Message]:
         return self._subscription.consumer.consume(self._connector.max_poll_records - have, wait)
@@ -427,8 +432,8 @@ class Task:
             self._collect()
 
     def _collect(self) -> None:
-        """When nothing waits, or after many commits: it may take longer than a small one. What
-        the first collection leaves stays for as long as the task: later ones pass it over."""
+        """When nothing waits, or after many commits: it may take longer than a small one. Nearly
+        all that the first collection leaves stays as long as the task: later ones pass it over."""
         if self._uncollected:
             gc.collect()
             if not self._warm:

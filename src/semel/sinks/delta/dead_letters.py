@@ -8,7 +8,6 @@ fail again, and those that stand here already are left out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from semel.ledger import TopicPartition
 from semel.records import DeadLetter
@@ -63,9 +62,11 @@ class DeadLetterTable:
             writer.write(rows_of.rows(self._connector, new))
             # delta-rs sends for an answer that was lost again, and is in conflict with itself then:
             # the file may be part of the table. Else it is garbage.
-            with suppress(Conflict):
+            try:
                 table.append([f.action() for f in writer.finish()], behind)
-                return
+            except Conflict:
+                continue
+            return
 
     def set(self, positions: Mapping[TopicPartition, int]) -> None:
         """Take letters again from these positions on: their records are read again."""

@@ -74,19 +74,29 @@ class _Once(Transaction):
         itself: it is then in conflict with itself, and what it has written must not be deleted.
 
         Raises:
-            CommitStateUnknownException: snapshots have expired meanwhile, perhaps this one too.
+            CommitStateUnknownException: it cannot be told; perhaps this one has expired meanwhile.
         """
         if not self._snapshot_producers:
             return False
         table = self._table
-        found = table.catalog.load_table(table.name())
-        there = {s.snapshot_id for s in found.metadata.snapshots}
+        try:
+            found = table.catalog.load_table(table.name())
+        except Exception as error:
+            raise CommitStateUnknownException(f"{table.name()}: {error}") from error
+        there = {s.snapshot_id: s for s in found.metadata.snapshots}
         if any(producer._snapshot_id in there for producer in self._snapshot_producers):
             table.metadata = found.metadata
             table.metadata_location = found.metadata_location
             return True
-        if {s.snapshot_id for s in table.metadata.snapshots} - there:
-            raise CommitStateUnknownException(f"{table.name()}: snapshots expired meanwhile")
+        for producer in self._snapshot_producers:
+            head = found.metadata.refs.get(str(producer._target_branch))
+            at = None if head is None else head.snapshot_id
+            while at is not None and at != producer._parent_snapshot_id:
+                if at not in there:
+                    raise CommitStateUnknownException(f"{table.name()}: snapshots have expired")
+                at = there[at].parent_snapshot_id
+            if at != producer._parent_snapshot_id:
+                raise CommitStateUnknownException(f"{table.name()}: rolled back, or made anew")
         return False
 
 
