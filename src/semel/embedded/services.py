@@ -48,9 +48,8 @@ class Services:
     a service runs is looked up anew.
     """
 
-    def __init__(self, directory: Path, *, brokers: int = 1) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = Path(directory).absolute()
-        self.brokers = brokers
         self.state_file = self.directory / "services.json"
         self._kafka: Kafka | None = None
         self._postgres: Postgres | None = None
@@ -60,12 +59,8 @@ class Services:
     def kafka(self) -> Kafka:
         """The directory's Kafka, running or not."""
         if self._kafka is None:
-            self._kafka = self._made()
+            self._kafka = Kafka(self.directory / "kafka", detached=True)
         return self._kafka
-
-    def _made(self, port: int | None = None, *, detached: bool = True) -> Kafka:
-        directory = self.directory / "kafka"
-        return Kafka(directory, port, detached=detached, brokers=self.brokers)
 
     @property
     def postgres(self) -> Postgres:
@@ -85,7 +80,7 @@ class Services:
         self.directory.mkdir(parents=True, exist_ok=True)
         with locked(self.directory / "lock"):
             if self.kafka.pid is None:
-                self._kafka = self._made(kafka_port, detached=detached)
+                self._kafka = Kafka(self.kafka.directory, kafka_port, detached=detached)
             if self.postgres.pid is None:
                 self._postgres = Postgres(self.postgres.directory, postgres_port, detached=detached)
             wanted: tuple[Kafka | Postgres, ...] = (self.kafka, self.postgres)
