@@ -1,0 +1,51 @@
+"""Questions about a consumer group while brokers come and go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.embedded import Kafka
+from semel.errors import TransientError
+from semel.groups import Groups
+from semel.ledger import TopicPartition
+from tests.engine.harness import wait_until
+
+pytestmark = pytest.mark.integration
+
+ZERO = TopicPartition("t", 0)
+
+
+def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> None:
+    """librdkafka's admin client dies of it, and the process with it."""
+    with Kafka(tmp_path, heap="256m", brokers=2) as kafka:
+        kafka.create_topic("t", 2)
+        client = {"bootstrap.servers": kafka.bootstrap_servers}
+        groups, broker = Groups(client), kafka.others[0]
+
+        def coordinator(group: str) -> int:
+            found = Groups(client).describe(group)
+            return -1 if found is None else int(found.coordinator.id)
+
+        def created(group: str) -> str:
+            groups.set_offsets(group, [KafkaPartition("t", 0, 5, "note")])
+            return group
+
+        def told() -> bool:
+            try:
+                found = [groups.offsets(group, [ZERO], stable=stable) for stable in (False, True)]
+            except TransientError:
+                return False
+            return found == [({ZERO: (5, "note")}, set())] * 2
+
+        names = (created(f"group-{number}") for number in range(50))
+        group = next(name for name in names if coordinator(name) == broker.node)
+        wait_until(told)
+        broker.stop()
+        wait_until(told)
+        assert coordinator(group) != broker.node
+        broker.start()
+        wait_until(lambda: coordinator(group) == broker.node)  # it leads again
+        wait_until(told)
