@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.embedded import Kafka
-from semel.errors import TransientError
+from semel.errors import SemelError, TransientError
 from semel.groups import Groups
 from semel.ledger import TopicPartition
 from tests.engine.harness import wait_until
@@ -32,8 +33,14 @@ def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> No
                 return -1
             return -1 if found is None else int(found.coordinator.id)
 
+        def known(group: str) -> bool:  # the topic may be new to the coordinator
+            with suppress(SemelError):
+                groups.set_offsets(group, [KafkaPartition("t", 0, 5, "note")])
+                return True
+            return False
+
         def created(group: str) -> str:
-            groups.set_offsets(group, [KafkaPartition("t", 0, 5, "note")])
+            wait_until(lambda: known(group))
             return group
 
         def told() -> bool:
