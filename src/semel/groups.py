@@ -21,6 +21,8 @@ from semel.kafka import admin_client, failure
 from semel.ledger import TopicPartition
 
 log = logging.getLogger("semel.kafka")
+_AT_ONCE = 1000
+"""Partitions in a question: librdkafka looks each of them up by going through all."""
 _TIMEOUT = 5.0
 """A client that has seen a broker restart may ask its old coordinator for ever; a new one does
 not."""
@@ -44,7 +46,11 @@ class Groups:
         """
         asked = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
         try:
-            listed = self._reader(group, stable).committed(asked, _TIMEOUT) if asked else []
+            listed = [
+                p
+                for at in range(0, len(asked), _AT_ONCE)
+                for p in self._reader(group, stable).committed(asked[at : at + _AT_ONCE], _TIMEOUT)
+            ]
         except KafkaException as error:
             raise self._failed(error) from None
         found, unstable = {}, set()

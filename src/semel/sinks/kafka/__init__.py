@@ -225,7 +225,8 @@ class KafkaSink(Sink):
         return self._recorded()
 
     def _recorded(self) -> list[LedgerEntry]:
-        return self._ledger.entries(self._source.matching(self._connector))
+        topics = self._source.matching(self._connector)
+        return self._ledger.entries(topics, self._target.topics() if self._elsewhere else topics)
 
     def _read(self, partitions: Collection[TopicPartition]) -> None:
         """Read the positions of partitions of this task, when nothing is pending on them."""

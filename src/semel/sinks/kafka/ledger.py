@@ -47,10 +47,14 @@ class GroupLedger:
         """The most tasks that the connector is known to have had."""
         return max(self._tasks, self.recorded)
 
-    def entries(self, topics: Mapping[str, int]) -> list[LedgerEntry]:
-        """What is committed of topics, given with their numbers of partitions, whatever open
-        transactions may yet do."""
-        places = [TopicPartition(self._topic(t), p) for t, n in topics.items() for p in range(n)]
+    def entries(self, topics: Iterable[str], there: Mapping[str, int]) -> list[LedgerEntry]:
+        """What is committed of some topics, whatever open transactions may yet do.
+
+        ``there`` are the topics of the ledger's cluster with their numbers of partitions. A source
+        elsewhere may have fewer now than when an entry was made.
+        """
+        names = dict.fromkeys(self._topic(t) for t in topics)
+        places = [TopicPartition(t, p) for t in names for p in range(there.get(t, 0))]
         found, _ = self._groups.offsets(self._group, places)
         return [e for tp, (at, text) in sorted(found.items()) if (e := self._entry(tp, at, text))]
 
