@@ -6,17 +6,40 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.embedded import Kafka
 from semel.errors import SemelError, TransientError
 from semel.groups import Groups
 from semel.ledger import TopicPartition
+from semel.sinks.kafka.ledger import stranger
+from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
 
 pytestmark = pytest.mark.integration
 
 ZERO = TopicPartition("t", 0)
+
+
+def test_offsets_with_an_open_transaction_are_pending_and_are_told_without_it(
+    kafka: Kafka, topic: MakeTopic
+) -> None:
+    source = topic(partitions=2)
+    client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
+    groups, places = Groups(client), {TopicPartition(source, p) for p in range(2)}
+    first = min(places)
+    groups.set_offsets(source, [KafkaPartition(source, 0, 5, "note")])
+    producer = Producer({**client, "transactional.id": source})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    moved = [KafkaPartition(source, 0, 9, "later")]
+    producer.send_offsets_to_transaction(moved, stranger(client, source), 30)
+    assert groups.offsets(source, places, stable=True) == ({}, places)
+    assert groups.offsets(source, places) == ({first: (5, "note")}, set())
+    producer.abort_transaction(30)
+    wait_until(lambda: not groups.offsets(source, places, stable=True)[1])
+    assert groups.offsets(source, places, stable=True) == ({first: (5, "note")}, set())
 
 
 def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> None:

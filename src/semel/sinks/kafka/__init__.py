@@ -243,8 +243,9 @@ class KafkaSink(Sink):
             if left and waited > 2 * self._transactions.seconds:
                 raise TransientError(
                     f"connector {self._connector.name}: a transaction is pending on the position "
-                    f"of {min(left)} and does not end. If it never does, the brokers have lost "
-                    "track of it: kafka-transactions.sh find-hanging names it, abort ends it"
+                    f"of {' or '.join(map(str, sorted(left)))} and does not end. If it never does, "
+                    "the brokers have lost track of it: kafka-transactions.sh find-hanging names "
+                    "it, abort ends it"
                 )
             if left:
                 time.sleep(_PENDING)

@@ -61,7 +61,7 @@ class GroupLedger:
     def stable(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
-        """The entries of some partitions, and those on which an open transaction has its say."""
+        """The entries of some partitions; or all of them, if an open transaction has its say."""
         places = {self._place(tp): tp for tp in partitions}
         found, pending = self._groups.offsets(self._group, places, stable=True)
         entries = {places[p]: self._entry(p, at, text) for p, (at, text) in found.items()}
