@@ -83,6 +83,16 @@ class TestPlan:
         for kind in Kind:
             assert f"| `{kind.value}` | {MEANING[kind]} | " in page
 
+    @pytest.mark.parametrize(
+        ("brokers", "places"),
+        [(1, {ANY_MOMENT}), (3, {"sink.after_positions", "sink.before_commit", ANY_MOMENT})],
+    )
+    def test_one_broker_of_several_dies_in_the_middle_of_transactions_too(
+        self, brokers: int, places: set[str]
+    ) -> None:
+        kinds = [Kind.BROKER_RESTART, Kind.BROKER_KILL]
+        assert {f.place for f in plan(30, 1, TRANSACTIONAL, kinds, brokers=brokers)} == places
+
     @pytest.mark.parametrize("kinds", [[Kind.ERROR], [Kind.ZOMBIE, Kind.DRIVER_KILL]])
     def test_kinds_can_be_chosen(self, kinds: list[Kind]) -> None:
         assert {f.kind for f in plan(20, 1, TRANSACTIONAL, kinds)} == set(kinds)
@@ -224,8 +234,9 @@ class TestTopicToTopic:
 
     @pytest.mark.integration
     def test_faults_in_a_kafka_transaction_lose_nothing_and_write_nothing_twice(self) -> None:
-        kinds = [Kind.WORKER_KILL, Kind.TIME_OUT, Kind.ZOMBIE]
-        report = drill.drill(self.config, 3, 1, kinds=[*kinds, Kind.STORE_KILL])
+        kinds = [Kind.WORKER_KILL, Kind.TIME_OUT, Kind.ZOMBIE, Kind.BROKER_RESTART]
+        kinds += [Kind.BROKER_KILL]
+        report = drill.drill(self.config, 5, 1, kinds=[*kinds, Kind.STORE_KILL])
         assert {r.fault.kind for r in report.results} == set(kinds)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
         assert report.final is not None

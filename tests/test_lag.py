@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from semel.embedded import Kafka
-from semel.kafka import Cluster
-from semel.lag import lag
+from semel.lag import lag, published
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start, configure, start
 from tests.engine.harness import caught_up, positions, records, wait_until
@@ -26,9 +25,9 @@ def test_positions_published_to_the_group_equal_the_ledger_after_a_run(
     config = configure(source, {"tasks.max": 2, "consumer.override.max.poll.records": 50})
     caught_up(config)
     client = {"bootstrap.servers": kafka.bootstrap_servers}
-    published = Cluster(client).committed(f"connect-{config['name']}")
-    assert published == positions(config)
-    assert sum(published.values()) == 1000
+    found = published(client, f"connect-{config['name']}")
+    assert found == positions(config)
+    assert sum(found.values()) == 1000
 
 
 def test_lag_is_what_kafka_holds_beyond_the_published_positions(

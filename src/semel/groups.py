@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import (
+    Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     KafkaError,
@@ -18,9 +20,17 @@ from semel.errors import SemelError
 from semel.kafka import admin_client, failure
 from semel.ledger import TopicPartition
 
+log = logging.getLogger("semel.kafka")
+_AT_ONCE = 1000
+"""Partitions in a question: librdkafka looks each of them up by going through all."""
+_PENDING = 1.0
+"""Seconds that a position may be on its way before an open transaction is what keeps it."""
 _TIMEOUT = 5.0
 """A client that has seen a broker restart may ask its old coordinator for ever; a new one does
 not."""
+
+_UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT)
+"""librdkafka asks again while a transaction is pending, and does not say on which partition."""
 
 
 class Groups:
@@ -29,41 +39,46 @@ class Groups:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
         self._admin = admin_client(self._config)
+        self._readers: dict[tuple[str, bool], Consumer] = {}
 
     def offsets(
-        self,
-        group: str,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        stable: bool = False,
+        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
     ) -> tuple[dict[TopicPartition, tuple[int, str]], set[TopicPartition]]:
-        """A group's offsets with their metadata, of some partitions or of all that it has.
+        """A group's offsets with their metadata.
 
-        With ``stable``, those on which an open transaction may yet have its say are left out, and
-        returned apart; name the partitions then, or one that has no offset so far is overlooked.
+        With ``stable``, they are returned apart, without their offsets, if an open transaction may
+        yet have its say on one of them.
         """
-        asked = None
-        if partitions is not None:
-            asked = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
+        wanted = list(partitions)
+        asked = [KafkaPartition(tp.topic, tp.partition) for tp in wanted]
+        reader, timeout = self._reader(group, stable), _PENDING if stable else _TIMEOUT
+        found: dict[TopicPartition, tuple[int, str]] = {}
         try:
-            answer = self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, asked)],
-                require_stable=stable,
-                request_timeout=_TIMEOUT,
-            )
-            listed = answer[group].result().topic_partitions
+            for at in range(0, len(asked), _AT_ONCE):
+                for p in reader.committed(asked[at : at + _AT_ONCE], timeout):
+                    if p.error is not None:
+                        raise KafkaException(p.error)
+                    if p.offset >= 0:
+                        found[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
         except KafkaException as error:
-            raise self._failed(error) from None
-        found, unstable = {}, set()
-        for p in listed:
-            tp = TopicPartition(p.topic, p.partition)
-            if p.error is not None and p.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
-                raise self._failed(KafkaException(p.error))
-            if p.error is not None:
-                unstable.add(tp)
-            elif p.offset >= 0:
-                found[tp] = (p.offset, p.metadata or "")
-        return found, unstable
+            if not stable or error.args[0].code() not in _UNSTABLE:
+                raise self._failed(error) from None
+            self.offsets(group, wanted)  # which waits for no transaction: the broker does answer
+            return {}, set(wanted)
+        return found, set()
+
+    def _reader(self, group: str, stable: bool) -> Consumer:
+        """A consumer that never joins the group.
+
+        librdkafka's (2.16) admin client takes the process down with it (SIGSEGV) when it asks for
+        offsets and the group has just got another coordinator.
+        """
+        if (group, stable) not in self._readers:
+            level = "read_committed" if stable else "read_uncommitted"
+            settings = {**self._config, "group.id": group, "isolation.level": level}
+            settings["retry.backoff.ms"] = 20  # a transaction that ends has soon ended
+            self._readers[group, stable] = Consumer({**settings, "log_level": 0}, logger=log)
+        return self._readers[group, stable]
 
     def describe(self, group: str) -> ConsumerGroupDescription | None:
         """Who is in a group now, by the coordinator's word; None if there is no group."""
@@ -104,4 +119,5 @@ class Groups:
 
     def _failed(self, error: KafkaException) -> SemelError:
         self._admin = admin_client(self._config)
+        self._readers.clear()
         return failure(str(self._config["bootstrap.servers"]), error)

@@ -9,7 +9,6 @@ from typing import Any
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -246,16 +245,6 @@ class Cluster:
                 # and goes on to do so however often it is refused: only a new client asks anew.
                 self._admin = self._connected()
                 time.sleep(0.1)
-
-    def committed(self, group: str) -> dict[TopicPartition, int]:
-        """The positions that a consumer group has published; empty when it has none."""
-        request = [ConsumerGroupTopicPartitions(group)]
-        try:
-            answer = self._admin.list_consumer_group_offsets(request, request_timeout=_TIMEOUT)
-            found = answer[group].result().topic_partitions
-        except KafkaException as error:
-            raise self._failed(error) from None
-        return {TopicPartition(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
     def create_topic(self, name: str, partitions: int, replication: int = -1) -> None:
         """Create a topic unless it is there; -1 leaves the replication to the brokers.

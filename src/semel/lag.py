@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from semel.groups import Groups
 from semel.kafka import Cluster
+from semel.ledger import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,7 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
     groups = [f"connect-{connector}"] if connector else cluster.groups("connect-")
     found = []
     for group in groups:
-        positions = cluster.committed(group)
-        present = cluster.topics()
-        positions = {tp: at for tp, at in positions.items() if tp.topic in present}
+        positions = published(client, group)
         ends = cluster.latest(positions)
         name = group.removeprefix("connect-")
         found += [
@@ -48,3 +48,11 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
             for tp, at in sorted(positions.items())
         ]
     return found
+
+
+def published(client: Mapping[str, Any], group: str) -> dict[TopicPartition, int]:
+    """The positions that a consumer group has published for the topics that there are."""
+    topics = Cluster(client).topics()
+    places = [TopicPartition(t, p) for t, n in topics.items() for p in range(n)]
+    found, _ = Groups(client).offsets(group, places)
+    return {tp: at for tp, (at, _) in found.items()}

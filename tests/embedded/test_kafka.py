@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from semel.embedded import Kafka
@@ -141,6 +141,37 @@ def test_data_survives_kill_and_restart_on_the_same_port(
         again.start()
     again.stop()
     assert kafka.pid is None
+
+
+def test_transactions_go_on_while_one_of_three_brokers_is_away(tmp_path: Path) -> None:
+    with Kafka(tmp_path, heap="256m", brokers=3) as kafka:
+        kafka.create_topic("kept", 3, config={"retention.ms": "-1"})
+        client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
+        producer = Producer({**client, "transactional.id": "mine", "retry.backoff.ms": 10})
+        producer.init_transactions(30)
+
+        def transaction(meanwhile: Callable[[], object]) -> None:
+            producer.begin_transaction()
+            for partition in range(3):
+                producer.produce("kept", b"x", partition=partition)
+            producer.flush(30)
+            meanwhile()
+            producer.commit_transaction(60)
+
+        first, second = kafka.others
+        for broker, end in ((first, first.kill), (second, second.stop)):
+            transaction(end)
+            assert broker.pid is None
+            broker.start()
+            transaction(lambda: None)
+        assert len(read(kafka, "kept", 4, partition=2)) == 4
+
+        kafka.restart()
+        assert [len(read(kafka, "kept", 4, partition)) for partition in range(3)] == [4, 4, 4]
+        running = [kafka, *kafka.others]
+        pids = [each.pid for each in running]
+        assert None not in pids
+    assert not any(each.pid for each in running)
 
 
 def test_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:

@@ -25,11 +25,13 @@ from typing import Any
 
 import adbc_driver_postgresql.dbapi as adbc
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark import TaskContext, cloudpickle
 
 from semel import failpoints, run
 from semel.audit import AuditReport, audit
 from semel.delivery import Delivery
+from semel.embedded import Kafka
 from semel.engine.direct import Progress
 from semel.errors import SemelError
 from semel.ledger import TopicPartition
@@ -311,6 +313,14 @@ def records(count: int, start: int = 0) -> list[bytes]:
     return [
         json.dumps({"id": i, "text": f"text {i}"}).encode() for i in range(start, start + count)
     ]
+
+
+def recreate(kafka: Kafka, topic: str) -> None:
+    """Delete a topic and create it again, with one partition."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(10)
+    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics)
+    kafka.create_topic(topic, 1)
 
 
 def sql(url: str, statement: str) -> list[Any]:

@@ -8,7 +8,6 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
 from semel.audit import audit
 from semel.embedded import Kafka
@@ -25,8 +24,8 @@ from tests.engine.harness import (
     name,
     positions,
     records,
+    recreate,
     sql,
-    wait_until,
 )
 
 pytestmark = pytest.mark.integration
@@ -188,7 +187,7 @@ def test_a_topic_deleted_and_created_again_stops_it(
     produce(source, records(20))
     config = configure(source)
     caught_up(config)
-    _recreate(kafka, source)
+    recreate(kafka, source)
     produce(source, records(5))
     with pytest.raises(OffsetOutOfRange, match="Was the topic deleted and created again"):
         caught_up(config)
@@ -204,7 +203,7 @@ def test_a_topic_deleted_and_created_again_under_a_running_task_stops_it(
     config = configure(source, FRESH)
     running = start(config)
     running.until(lambda p: p.rows == 20)
-    _recreate(kafka, source)
+    recreate(kafka, source)
     produce(source, records(5))
     with pytest.raises(SemelError, match=r"created again|does not exist"):
         running.wait()
@@ -220,10 +219,3 @@ def test_dead_letters_keep_the_headers_of_their_records(
     caught_up(config)
     (headers,) = sql(config["connection.url"], "SELECT headers::text FROM dead")
     assert json.loads(headers) == [["h", "1"], ["h", "2"], ["none", None]]
-
-
-def _recreate(kafka: Kafka, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(10)
-    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics)
-    kafka.create_topic(topic, 1)

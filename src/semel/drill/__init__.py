@@ -107,8 +107,10 @@ def drill(
         report = _report(stage, seed)
         with _traffic(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
-            own = stage.store.places
-            for fault in plan(faults, seed, stage.planned.guarantee, stage.kinds, own):
+            store, promised = stage.store, stage.planned.guarantee
+            for fault in plan(
+                faults, seed, promised, stage.kinds, store.places, brokers=store.brokers
+            ):
                 observe(fault, None)
                 traffic.allow(RECORDS_PER_FAULT)
                 where = f"{fault.kind.value}, {fault.place}; seed {seed}"

@@ -42,8 +42,8 @@ MEANING = {
     Kind.ERROR: "the store answers with an error, or its answer is lost",
     Kind.STORE_RESTART: "the store's server is restarted in order",
     Kind.STORE_KILL: "SIGKILL of the store's server; it is started again, and recovers",
-    Kind.BROKER_RESTART: "the broker is restarted in order",
-    Kind.BROKER_KILL: "SIGKILL of the broker; it is started again",
+    Kind.BROKER_RESTART: "the broker, or one of several, is restarted in order",
+    Kind.BROKER_KILL: "SIGKILL of the broker, or of one of several; it is started again",
     Kind.TIME_OUT: "SIGSTOP of a task in its Kafka transaction until the broker aborts it",
     Kind.SECOND_DRIVER: "the same connector is started a second time",
     Kind.EXECUTOR_KILL: "SIGKILL of an executor; Spark restarts its task elsewhere",
@@ -57,6 +57,7 @@ MEANING = {
 
 ANY_MOMENT = "any moment"
 
+_IN_COMMIT = ("sink.after_positions", "sink.before_commit")
 _ON_EXECUTORS = (Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE)
 _PLACED = (
     Kind.DRIVER_KILL,
@@ -67,6 +68,7 @@ _PLACED = (
     Kind.REPLACED_ZOMBIE,
     Kind.DISK_FULL,
 )
+_OF_BROKERS = (Kind.BROKER_RESTART, Kind.BROKER_KILL)
 _OF_THE_STORE = (Kind.ERROR, Kind.DISK_FULL)
 
 
@@ -93,14 +95,18 @@ def plan(
     guarantee: Guarantee,
     kinds: Collection[Kind] = tuple(Kind),
     own: Sequence[str] = (),
+    *,
+    brokers: int = 1,
 ) -> list[Fault]:
     """The faults of a seed; ``own`` are the places that only this store has.
+
+    One broker of several dies in the middle of transactions, too.
 
     Every kind comes equally often, every place of a kind too, in an order that the seed decides.
     Faults of executors come last, as they need another cluster.
     """
     dice = random.Random(seed)
-    places = {kind: _cycle(dice, _places(kind, guarantee, own)) for kind in Kind}
+    places = {kind: _cycle(dice, _places(kind, guarantee, own, brokers)) for kind in Kind}
     wanted = [kind for kind in Kind if kind in kinds]
     chosen = list(itertools.islice(_cycle(dice, wanted), faults))
     chosen.sort(key=_ON_EXECUTORS.__contains__)
@@ -110,9 +116,11 @@ def plan(
     ]
 
 
-def _places(kind: Kind, guarantee: Guarantee, own: Sequence[str]) -> list[str]:
+def _places(kind: Kind, guarantee: Guarantee, own: Sequence[str], brokers: int) -> list[str]:
     if kind in (Kind.TIME_OUT, Kind.CONCURRENT_WRITER):
-        return ["sink.after_positions", "sink.before_commit"]
+        return list(_IN_COMMIT)
+    if kind in _OF_BROKERS and brokers > 1:
+        return [*_IN_COMMIT, ANY_MOMENT]
     if kind not in _PLACED:
         return [ANY_MOMENT]
     reached = [

@@ -118,7 +118,6 @@ class Stage:
         self, raw: Mapping[str, str], directory: Path, kinds: Collection[Kind] = ()
     ) -> None:
         self.directory = directory
-        self.kafka = Kafka(directory / "kafka")
         self.points = directory / "failpoints"
         self.points.mkdir(parents=True)
         self._fired = self.points / "fired.log"
@@ -128,6 +127,7 @@ class Stage:
         self._seen: set[psutil.Process] = set()
         self.on_executors = False
         self.store = store_of(raw, directory)
+        self.kafka = Kafka(directory / "kafka", brokers=self.store.brokers)
         self.kinds = self.store.possible(kinds, raw.get("name", ""))
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)

@@ -45,17 +45,17 @@ _OF_ANY = frozenset(
         Kind.ERROR,
         Kind.SECOND_DRIVER,
         Kind.EXECUTOR_KILL,
+        Kind.BROKER_RESTART,
+        Kind.BROKER_KILL,
     }
 )
-_OF_BROKER = frozenset({Kind.BROKER_RESTART, Kind.BROKER_KILL})
-"""Faults that a lone broker's transactions do not survive: one that ends while its partitions have
-no leader is complete for Kafka (4.3), though its markers were never written. It hangs for good."""
 _OF_SERVERS = frozenset({Kind.STORE_RESTART, Kind.STORE_KILL})
 _OF_KAFKA = frozenset({Kind.TIME_OUT})
 _OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE, Kind.CONCURRENT_WRITER})
 _OF_DISKS = frozenset({Kind.DISK_FULL})
 _OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
 """Faults of tasks that commit."""
+_CLUSTER = 3
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Store:
     ``keys`` put it into the drill's hands, with short timeouts; ``faults`` are what can happen
     to it, and ``places`` its own failpoints. ``server``, ``lake`` and ``disk`` are what it is,
     if it is one, or is on one. With ``one_writer`` a frozen task may hold up those that replace it.
+    With several ``brokers`` one at a time dies, in the middle of transactions, too.
     """
 
     keys: Mapping[str, str]
@@ -74,6 +75,7 @@ class Store:
     lake: Lake | None = None
     disk: Disk | None = None
     places: tuple[str, ...] = ()
+    brokers: int = 1
 
     def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
         """Those of the faults that can happen.
@@ -120,7 +122,7 @@ def _others(name: str, directory: Path) -> Store:
             f"connector.class={name}: the sink does not say where the results of a drill may go "
             "(Sink.drilled), and a drill writes nothing into the user's own store"
         )
-    return Store(keys, _OF_ANY | _OF_BROKER, one_writer=True)
+    return Store(keys, _OF_ANY, one_writer=True)
 
 
 # Lakes and files
@@ -129,7 +131,7 @@ def _others(name: str, directory: Path) -> Store:
 def _delta(lake: Path) -> Store:
     return Store(
         {"delta.table.path": str(lake), "processingTime": "0 seconds"},
-        _OF_ANY | _OF_BROKER | _OF_LAKES | _OF_DISKS,
+        _OF_ANY | _OF_LAKES | _OF_DISKS,
         places=OF_STAGING,
         lake=DeltaLake(lake),
         disk=Disk(lake),
@@ -145,7 +147,7 @@ def _iceberg(lake: Path) -> Store:
     keys = {f"{_CATALOG}{k}": v for k, v in catalog.items()}
     return Store(
         {**keys, "iceberg.tables.auto-create-enabled": "true", "processingTime": "0 seconds"},
-        _OF_ANY | _OF_BROKER | _OF_LAKES | _OF_DISKS,
+        _OF_ANY | _OF_LAKES | _OF_DISKS,
         places=OF_STAGING,
         lake=IcebergLake(catalog),
         disk=Disk(lake),
@@ -157,7 +159,7 @@ def _files(raw: Mapping[str, str], where: Path) -> Store:
     nowhere = {k: "" for k in _PLACES_OF_FILES if k in raw}
     return Store(
         {"path": str(where), **also, **nowhere, "processingTime": "0 seconds"},
-        _OF_ANY | _OF_BROKER | _OF_DISKS,
+        _OF_ANY | _OF_DISKS,
         places=OF_FILES,
         disk=Disk(where),
     )
@@ -181,19 +183,26 @@ def _search(raw: Mapping[str, str], directory: Path) -> Store:
             # One that fails would end the drill.
             "behavior.on.null.values": "ignore" if tombstones == "fail" else tombstones,
         },
-        _OF_ANY | _OF_BROKER | _OF_SERVERS | _OF_TASKS,
+        _OF_ANY | _OF_SERVERS | _OF_TASKS,
         server=server,
     )
 
 
 def _kafka() -> Store:
+    """On a cluster: a lone broker's transactions do not survive it. One that ends while its
+    partitions have no leader is complete for Kafka (4.3), though its markers were never written:
+    it hangs for good. Two brokers of three can die, one at a time."""
     return Store(
         {
+            "dest.topic.replication.factor": "-1",
+            "replication.factor": "-1",
+            "errors.deadletterqueue.topic.replication.factor": str(_CLUSTER),
             "producer.override.transaction.timeout.ms": str(int(TRANSACTION * 1000)),
             "producer.override.reconnect.backoff.ms": "50",
             "producer.override.reconnect.backoff.max.ms": "500",
         },
         _OF_ANY | _OF_KAFKA | _OF_TASKS,
+        brokers=_CLUSTER,
     )
 
 
@@ -213,7 +222,7 @@ def _server(server: Postgres | MariaDB, url: str, password: str) -> Store:
             "connection.password": password,
             "connection.idle.in.transaction.timeout.ms": "1000",
         },
-        _OF_ANY | _OF_BROKER | _OF_SERVERS | _OF_TASKS,
+        _OF_ANY | _OF_SERVERS | _OF_TASKS,
         server=server,
     )
 
@@ -224,7 +233,7 @@ def _in_a_file(system: str, directory: Path) -> Store:
             "connection.url": f"jdbc:{system}:{directory / 'database'}",
             "connection.lock.timeout.ms": "1000",
         },
-        _OF_ANY | _OF_BROKER,
+        _OF_ANY,
         one_writer=True,
     )
 

@@ -1,13 +1,14 @@
-"""A real Kafka, one node in KRaft mode, in a directory."""
+"""A real Kafka in KRaft mode, one broker or several, in a directory."""
 
 from __future__ import annotations
 
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, ClassVar
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -24,34 +25,33 @@ ADMIN_TIMEOUT = 30.0
 # (TieredStopAtLevel=1) it starts 0.5 s sooner but serves half as many small requests.
 JVM_FLAGS = ("-XX:+UseParallelGC", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 
-NODE_ID = 1
+FIRST = 1
+OTHERS = "256m"
+"""The heap of brokers that only serve a part."""
 COORDINATOR_PARTITIONS = 8
 
 
-class Kafka(Server):
-    """One broker. Topics are not created by themselves."""
+class Broker(Server):
+    """One broker of a cluster. It can be stopped, killed and started while the others go on."""
 
     name = "Kafka"
     log_name = "kafka.log"
-    port_names = ("kafka", "controller")
+    port_names: ClassVar[tuple[str, ...]] = ("kafka",)
     start_timeout = 60.0
     stop_timeout = 15.0
 
     def __init__(
-        self,
-        directory: Path,
-        port: int | None = None,
-        heap: str = "384m",
-        *,
-        detached: bool = False,
+        self, directory: Path, port: int | None, heap: str, *, detached: bool, node: int, of: Kafka
     ) -> None:
         super().__init__(directory, port, detached=detached)
         self.heap = heap
+        self.node = node
+        self._cluster = of
         self._admin: AdminClient | None = None
 
     @property
-    def bootstrap_servers(self) -> str:
-        """What clients call ``bootstrap.servers``."""
+    def address(self) -> str:
+        """Where it listens."""
         return f"{LOOPBACK}:{self.port}"
 
     def _launch(self) -> None:
@@ -62,7 +62,7 @@ class Kafka(Server):
         properties.write_text(_properties(self._settings()))
         logging = self.directory / "log4j2.properties"
         logging.write_text(_LOGGING)
-        if not (self.directory / "data" / "meta.properties").exists():
+        if not self._identity.exists():
             self._format(java, classpath, properties, logging)
         self._process.launch(
             [
@@ -88,11 +88,146 @@ class Kafka(Server):
         self._admin = None
         super().kill()
 
+    def _administer(self) -> AdminClient:
+        if self._admin is None:
+            if self.pid is None:
+                raise ServiceError(f"{self.name} in {self.directory} is not running: start it.")
+            self._admin = AdminClient(
+                {
+                    "bootstrap.servers": self.address,
+                    "log_level": 0,  # while the broker starts, refused connections are no news
+                    "reconnect.backoff.ms": 20,
+                    "reconnect.backoff.max.ms": 200,
+                }
+            )
+        return self._admin
+
+    def _answers(self) -> bool:
+        """Ready: the broker is in its own metadata, every partition has a leader, and it has all
+        that the leaders of its partitions have."""
+        if not listening(self.port):
+            return False
+        try:
+            metadata = self._administer().list_topics(timeout=2)
+        except (KafkaException, ServiceError):
+            return False
+        return self.node in metadata.brokers and all(
+            partition.leader in metadata.brokers
+            and (self.node in partition.isrs or self.node not in partition.replicas)
+            for topic in metadata.topics.values()
+            for partition in topic.partitions.values()
+        )
+
+    def _format(self, java: Path, classpath: str, properties: Path, logging: Path) -> None:
+        done = subprocess.run(
+            [
+                str(java),
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+                f"-Dlog4j2.configurationFile={logging}",
+                "-cp",
+                classpath,
+                "kafka.tools.StorageTool",
+                "format",
+                "--cluster-id",
+                self._cluster.cluster_id,
+                "--config",
+                str(properties),
+            ],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ServiceError(
+                f"{self.name} cannot prepare {self.directory}: {done.stderr}{done.stdout}"
+            )
+
+    @property
+    def _identity(self) -> Path:
+        return self.directory / "data" / "meta.properties"
+
+    def _settings(self) -> dict[str, Any]:
+        cluster = self._cluster
+        replicas, in_sync = 1 + len(cluster.others), max(1, len(cluster.others))
+        return {
+            "process.roles": "broker",
+            "node.id": self.node,
+            "controller.quorum.voters": f"{FIRST}@{cluster.controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.address}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "log.dirs": self.directory / "data",
+            # Every broker has everything, and one of several may be away.
+            "default.replication.factor": replicas,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "min.insync.replicas": in_sync,
+            "transaction.state.log.min.isr": in_sync,
+            "share.coordinator.state.topic.min.isr": in_sync,
+            **_SETTINGS,
+        }
+
+
+class Kafka(Broker):
+    """A Kafka: one broker, which is its controller, too, and ``brokers`` - 1 others.
+
+    Topics are not created by themselves. The cluster survives the death of one of the others; they
+    are started, stopped and killed with it, too.
+    """
+
+    port_names = ("kafka", "controller")
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        heap: str = "384m",
+        *,
+        detached: bool = False,
+        brokers: int = 1,
+    ) -> None:
+        super().__init__(directory, port, heap, detached=detached, node=FIRST, of=self)
+        self.others = tuple(
+            Broker(self.directory / f"broker-{n}", None, OTHERS, detached=detached, node=n, of=self)
+            for n in range(FIRST + 1, FIRST + brokers)
+        )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients call ``bootstrap.servers``."""
+        return ",".join(each.address for each in (self, *self.others))
+
+    @property
+    def controller(self) -> str:
+        """Where its brokers reach the controller."""
+        return f"{LOOPBACK}:{self._ports['controller']}"
+
+    @property
+    def cluster_id(self) -> str:
+        """Chosen once; as long as Kafka's own ids, which may begin with "-"."""
+        if not self._identity.exists():
+            return uuid.uuid4().hex[:22]
+        found = (line.partition("=") for line in self._identity.read_text().splitlines())
+        return next(value for key, _, value in found if key == "cluster.id")
+
+    def stop(self) -> None:
+        for each in self.others:
+            each.stop()
+        super().stop()
+
+    def kill(self) -> None:
+        super().kill()
+        for each in self.others:
+            each.kill()
+
     def create_topic(
         self,
         name: str,
         partitions: int = 1,
-        replication: int = 1,
+        replication: int = -1,
         config: Mapping[str, str] | None = None,
     ) -> None:
         """Creates a topic and waits until clients can use it."""
@@ -113,106 +248,42 @@ class Kafka(Server):
         for partition, future in self._administer().delete_records(ends).items():
             _result(future, f"delete records of {topic}-{partition.partition}")
 
-    def _administer(self) -> AdminClient:
-        if self._admin is None:
-            if self.pid is None:
-                raise ServiceError(f"{self.name} in {self.directory} is not running: start it.")
-            self._admin = AdminClient(
-                {
-                    "bootstrap.servers": self.bootstrap_servers,
-                    "log_level": 0,  # while the broker starts, refused connections are no news
-                    "reconnect.backoff.ms": 20,
-                    "reconnect.backoff.max.ms": 200,
-                }
-            )
-        return self._admin
-
-    def _answers(self) -> bool:
-        """Ready: the broker is in its own metadata and leads all of its partitions."""
-        if not listening(self.port):
-            return False
-        try:
-            metadata = self._administer().list_topics(timeout=2)
-        except (KafkaException, ServiceError):
-            return False
-        return NODE_ID in metadata.brokers and all(
-            partition.leader == NODE_ID
-            for topic in metadata.topics.values()
-            for partition in topic.partitions.values()
-        )
-
     def _await_partitions(self, topic: str, partitions: int) -> None:
         """KRaft answers before the broker has applied the change."""
 
         def usable() -> bool:
             found = self._administer().list_topics(topic, timeout=5).topics[topic].partitions
-            return len(found) == partitions and all(p.leader == NODE_ID for p in found.values())
+            return len(found) == partitions and all(p.leader != -1 for p in found.values())
 
         _await(usable, f"topic {topic} with {partitions} partitions")
 
     def _complete(self) -> None:
-        """Creates the topics of groups and transactions as the broker would at first use.
+        """Starts the others, and creates the topics of groups and transactions as the brokers would
+        at first use.
 
         Clients then find their coordinator at once; otherwise the first one retries for 4 s.
         """
+        stopped = [each for each in self.others if each.pid is None]
+        with ThreadPoolExecutor(max_workers=1 + len(stopped)) as pool:
+            for starting in [pool.submit(each.start) for each in stopped]:
+                starting.result()
         existing = self._administer().list_topics(timeout=ADMIN_TIMEOUT).topics
         for topic, config in _COORDINATORS.items():
             if topic not in existing:
                 self.create_topic(topic, COORDINATOR_PARTITIONS, config=config)
 
-    def _format(self, java: Path, classpath: str, properties: Path, logging: Path) -> None:
-        cluster = uuid.uuid4().hex[:22]  # as long as Kafka's own ids, which may begin with "-"
-        done = subprocess.run(
-            [
-                str(java),
-                "-XX:TieredStopAtLevel=1",
-                "-XX:+UseSerialGC",
-                f"-Dlog4j2.configurationFile={logging}",
-                "-cp",
-                classpath,
-                "kafka.tools.StorageTool",
-                "format",
-                "--cluster-id",
-                cluster,
-                "--config",
-                str(properties),
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise ServiceError(
-                f"{self.name} cannot prepare {self.directory}: {done.stderr}{done.stdout}"
-            )
-
     def _settings(self) -> dict[str, Any]:
-        broker, controller = self._ports["kafka"], self._ports["controller"]
-        return {
+        return super()._settings() | {
             "process.roles": "broker,controller",
-            "node.id": NODE_ID,
-            "controller.quorum.voters": f"{NODE_ID}@{LOOPBACK}:{controller}",
-            "listeners": f"PLAINTEXT://{LOOPBACK}:{broker},CONTROLLER://{LOOPBACK}:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{broker}",
-            "controller.listener.names": "CONTROLLER",
-            "log.dirs": self.directory / "data",
-            **_SETTINGS,
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{self.controller}",
         }
 
 
 _SETTINGS = {
     "auto.create.topics.enable": "false",
     "delete.topic.enable": "true",
-    # One broker: nothing to replicate to, nobody to hand over to.
-    "default.replication.factor": 1,
-    "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": COORDINATOR_PARTITIONS,
-    "transaction.state.log.replication.factor": 1,
-    "transaction.state.log.min.isr": 1,
     "transaction.state.log.num.partitions": COORDINATOR_PARTITIONS,
-    "share.coordinator.state.topic.replication.factor": 1,
-    "share.coordinator.state.topic.min.isr": 1,
     "share.coordinator.state.topic.num.partitions": 1,
     # A broker that was killed may register again only when its old session has ended: with the
     # default, 9 s, it took 12 s to start.
@@ -223,6 +294,8 @@ _SETTINGS = {
     "group.min.session.timeout.ms": 1000,
     "group.consumer.min.session.timeout.ms": 1000,
     "group.consumer.min.heartbeat.interval.ms": 200,
+    # A broker that has come back leads its partitions again: the next one to die has some, too.
+    "leader.imbalance.check.interval.seconds": 1,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
     # A small machine. The cleaner's buffer would be 128 MB of the heap.
     "num.network.threads": 2,
@@ -244,7 +317,6 @@ _COORDINATORS = {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",
         "segment.bytes": "104857600",
-        "min.insync.replicas": "1",
         "unclean.leader.election.enable": "false",
     },
 }

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from semel.engine.lineage import is_one_to_one
-from semel.kafka import Cluster
+from semel.lag import published
 from semel.ledger import TopicPartition
 from tests.conftest import MakeTopic, Produce
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, position
@@ -70,10 +70,11 @@ def test_a_commit_holds_a_range_or_the_batch(
         "SELECT sum(records_read)::bigint AS a, "
         "sum(rows_written + records_filtered)::bigint AS b FROM semel_offsets"
     ) == [(100, 100)]
-    group = Cluster({"bootstrap.servers": configure(t)["bootstrap.servers"]}).committed(
-        f"connect-c-{t}"
-    )
-    assert group == {TopicPartition(t, 0): 50, TopicPartition(t, 1): 50}
+    client = {"bootstrap.servers": configure(t)["bootstrap.servers"]}
+    assert published(client, f"connect-c-{t}") == {
+        TopicPartition(t, 0): 50,
+        TopicPartition(t, 1): 50,
+    }
 
 
 def test_aggregates_are_counted_on_the_first_range(

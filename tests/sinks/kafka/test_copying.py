@@ -10,11 +10,11 @@ import pytest
 
 from semel.audit import audit
 from semel.embedded import Kafka
-from semel.errors import ConfigError
-from semel.kafka import Cluster
+from semel.errors import ConfigError, OffsetOutOfRange
+from semel.lag import published
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
-from tests.engine.harness import caught_up, positions, records
+from tests.engine.harness import caught_up, positions, records, recreate
 from tests.sinks.kafka.conftest import Configure
 from tests.sinks.kafka.copying import assert_each_once, consume, target
 
@@ -141,7 +141,7 @@ def test_the_ledger_is_the_groups_offsets_and_counts(
     produce(source, records(100, start=100))
     caught_up(config)
     client = {"bootstrap.servers": kafka.bootstrap_servers}
-    assert Cluster(client).committed(f"connect-{config['name']}") == positions(config)
+    assert published(client, f"connect-{config['name']}") == positions(config)
     entries = plan(config).sink.entries()
     assert [(e.start_position, e.records_read, e.rows_written) for e in entries] == [
         (0, 100, 100),
@@ -206,11 +206,25 @@ def test_another_cluster_holds_the_ledger_and_is_left_alone_by_the_source(
     assert sum(positions(config).values()) == 100
     assert {tp.topic for tp in positions(config)} == {source}
     group = f"connect-{config['name']}"
-    there = Cluster({"bootstrap.servers": servers}).committed(group)
+    there = published({"bootstrap.servers": servers}, group)
     assert {tp.topic for tp in there} == {target(config)}
     # In the source the group shows how far the connector is, as with any sink.
-    here = Cluster({"bootstrap.servers": kafka.bootstrap_servers}).committed(group)
+    here = published({"bootstrap.servers": kafka.bootstrap_servers}, group)
     assert here == positions(config)
+
+
+def test_an_audit_notices_positions_of_partitions_that_are_gone(
+    kafka: Kafka, other_kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(20))
+    servers = other_kafka.bootstrap_servers
+    config = configure(source, {"dest.kafka.bootstrap.servers": servers})
+    caught_up(config)
+    recreate(kafka, source)
+    produce(source, records(10))
+    with pytest.raises(OffsetOutOfRange, match=f"for {source}-1, which Kafka does not have"):
+        audit(config)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class KafkaSink(Sink):
             connector.group_id,
             connector.tasks_max,
             Groups(self._admin),
-            self._targets.names if self._elsewhere else None,
+            self._config.topic if self._elsewhere else None,
         )
         self._encoder = Encoder(
             self._config,
@@ -184,7 +184,7 @@ class KafkaSink(Sink):
 
     def _announce(self) -> None:
         """Note in the ledger how many tasks there are, before any of them can freeze."""
-        entries = self._ledger.entries()
+        entries = self._recorded()
         known = {e.topic_partition for e in entries if e.topic in self._targets.names}
         if known and self._ledger.recorded < self._connector.tasks_max and self._alone(known):
             self._read(known)
@@ -204,7 +204,7 @@ class KafkaSink(Sink):
             self._targets.of(tp.topic)
         self._member = member
         if self._elsewhere:
-            self._ledger.entries()  # knows of tasks that this run does not have
+            self._recorded()  # knows of tasks that this run does not have
         absent = self._group.absent(member, self._ledger.tasks)
         if self._elsewhere or not self._transactions.is_open:
             self._transactions.open(self._group.instance(self._task))
@@ -222,7 +222,11 @@ class KafkaSink(Sink):
         if self._member is not None:
             self._read(self._member.partitions)
             return sorted(self._stored.values(), key=lambda e: (e.topic, e.partition))
-        return self._ledger.entries()
+        return self._recorded()
+
+    def _recorded(self) -> list[LedgerEntry]:
+        topics = self._source.matching(self._connector)
+        return self._ledger.entries(topics, self._target.topics() if self._elsewhere else topics)
 
     def _read(self, partitions: Collection[TopicPartition]) -> None:
         """Read the positions of partitions of this task, when nothing is pending on them."""
@@ -239,8 +243,9 @@ class KafkaSink(Sink):
             if left and waited > 2 * self._transactions.seconds:
                 raise TransientError(
                     f"connector {self._connector.name}: a transaction is pending on the position "
-                    f"of {min(left)} and does not end. If it never does, the brokers have lost "
-                    "track of it: kafka-transactions.sh find-hanging names it, abort ends it"
+                    f"of {' or '.join(map(str, sorted(left)))} and does not end. If it never does, "
+                    "the brokers have lost track of it: kafka-transactions.sh find-hanging names "
+                    "it, abort ends it"
                 )
             if left:
                 time.sleep(_PENDING)
@@ -265,7 +270,7 @@ class KafkaSink(Sink):
     def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
         self._targets.prepare(self._source.matching(self._connector))
         self._refuse_running()
-        self._ledger.entries()
+        self._recorded()
         for task in range(self._ledger.tasks):
             self._transactions.fence(self._group.instance(task))
         try:
@@ -410,7 +415,7 @@ class KafkaSink(Sink):
             self._connector,
             self._raw,
             self._config,
-            self._ledger,
+            self._recorded,
             self._target,
             {topic: self._targets.of(topic) for topic in topics},
             consumer | self._admin if self._elsewhere else consumer,

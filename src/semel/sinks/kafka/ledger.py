@@ -11,7 +11,7 @@ had: they are the ones who may be frozen somewhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer
@@ -30,16 +30,16 @@ _COUNTS = {
 
 
 class GroupLedger:
-    """The offsets of one group. ``targets`` gives the target topic of a topic, where the ledger
+    """The offsets of one group. ``target`` gives the target topic of a topic, where the ledger
     lives in another cluster."""
 
     def __init__(
-        self, group: str, tasks: int, groups: Groups, targets: Mapping[str, str] | None
+        self, group: str, tasks: int, groups: Groups, target: Callable[[str], str] | None
     ) -> None:
         self._group = group
         self._tasks = tasks
         self._groups = groups
-        self._targets = targets
+        self._target = target
         self.recorded = 0
 
     @property
@@ -47,15 +47,21 @@ class GroupLedger:
         """The most tasks that the connector is known to have had."""
         return max(self._tasks, self.recorded)
 
-    def entries(self) -> list[LedgerEntry]:
-        """What is committed, whatever open transactions may yet do."""
-        found, _ = self._groups.offsets(self._group)
+    def entries(self, topics: Iterable[str], there: Mapping[str, int]) -> list[LedgerEntry]:
+        """What is committed of some topics, whatever open transactions may yet do.
+
+        ``there`` are the topics of the ledger's cluster with their numbers of partitions. A source
+        elsewhere may have fewer now than when an entry was made.
+        """
+        names = dict.fromkeys(self._topic(t) for t in topics)
+        places = [TopicPartition(t, p) for t in names for p in range(there.get(t, 0))]
+        found, _ = self._groups.offsets(self._group, places)
         return [e for tp, (at, text) in sorted(found.items()) if (e := self._entry(tp, at, text))]
 
     def stable(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
-        """The entries of some partitions, and those on which an open transaction has its say."""
+        """The entries of some partitions; or all of them, if an open transaction has its say."""
         places = {self._place(tp): tp for tp in partitions}
         found, pending = self._groups.offsets(self._group, places, stable=True)
         entries = {places[p]: self._entry(p, at, text) for p, (at, text) in found.items()}
@@ -68,7 +74,7 @@ class GroupLedger:
             place = self._place(entry.topic_partition)
             counts = {k: n for k, field in _COUNTS.items() if (n := getattr(entry, field))}
             facts: dict[str, Any] = {"start": entry.start_position, **counts, "at": now()}
-            if self._targets is not None:
+            if self._target is not None:
                 facts |= {"topic": entry.topic, "tasks": self.tasks}
             text = json.dumps(facts, separators=(",", ":"))
             found.append(KafkaPartition(place.topic, place.partition, entry.position, text))
@@ -82,15 +88,16 @@ class GroupLedger:
         """Delete the group; Kafka refuses it while it has members."""
         self._groups.delete(self._group)
 
+    def _topic(self, topic: str) -> str:
+        return topic if self._target is None else self._target(topic)
+
     def _place(self, tp: TopicPartition) -> TopicPartition:
-        if self._targets is None:
-            return tp
-        return TopicPartition(self._targets[tp.topic], tp.partition)
+        return TopicPartition(self._topic(tp.topic), tp.partition)
 
     def _entry(self, place: TopicPartition, position: int, text: str) -> LedgerEntry | None:
         """An offset that somebody else has committed counts from there."""
         facts = _facts(text)
-        topic = place.topic if self._targets is None else facts.get("topic")
+        topic = place.topic if self._target is None else facts.get("topic")
         if topic is None:
             return None
         self.recorded = max(self.recorded, facts.get("tasks", 0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,6 @@ from semel.ledger import LedgerEntry, TopicPartition
 from semel.reader import read_ranges
 from semel.sinks.base import Snapshot
 from semel.sinks.kafka.config import KafkaConfig
-from semel.sinks.kafka.ledger import GroupLedger
 
 _POLL = 0.05
 
@@ -31,14 +30,15 @@ def take(
     connector: ConnectorConfig,
     raw: Mapping[str, str],
     config: KafkaConfig,
-    ledger: GroupLedger,
+    recorded: Callable[[], list[LedgerEntry]],
     cluster: Cluster,
     targets: Mapping[str, str],
     consumer: Mapping[str, Any],
     patience: float,
 ) -> Snapshot:
-    """Ledger and results. ``patience`` is how long open transactions are waited for, in seconds."""
-    entries = ledger.entries()
+    """Ledger and results. ``recorded`` reads the ledger; ``patience`` is how long open transactions
+    are waited for, in seconds."""
+    entries = recorded()
     found = _Found(entries)
     names = (config.topic_header, config.partition_header, config.offset_header)
     letters = connector.dead_letter_topic if connector.dead_letter_headers else ""
@@ -64,7 +64,7 @@ def take(
         entries=entries,
         holes=(),
         records=_tables(found.records),
-        rows=_settled(rows, targets, entries, ledger.entries()),
+        rows=_settled(rows, targets, entries, recorded()),
         untraced=found.untraced,
         targets=targets,
         dead=_tables(found.dead),

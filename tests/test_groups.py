@@ -1,0 +1,84 @@
+"""Questions about a consumer group while brokers come and go."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.embedded import Kafka
+from semel.errors import SemelError, TransientError
+from semel.groups import Groups
+from semel.ledger import TopicPartition
+from semel.sinks.kafka.ledger import stranger
+from tests.conftest import MakeTopic
+from tests.engine.harness import wait_until
+
+pytestmark = pytest.mark.integration
+
+ZERO = TopicPartition("t", 0)
+
+
+def test_offsets_with_an_open_transaction_are_pending_and_are_told_without_it(
+    kafka: Kafka, topic: MakeTopic
+) -> None:
+    source = topic(partitions=2)
+    client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
+    groups, places = Groups(client), {TopicPartition(source, p) for p in range(2)}
+    first = min(places)
+    groups.set_offsets(source, [KafkaPartition(source, 0, 5, "note")])
+    producer = Producer({**client, "transactional.id": source})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    moved = [KafkaPartition(source, 0, 9, "later")]
+    producer.send_offsets_to_transaction(moved, stranger(client, source), 30)
+    assert groups.offsets(source, places, stable=True) == ({}, places)
+    assert groups.offsets(source, places) == ({first: (5, "note")}, set())
+    producer.abort_transaction(30)
+    wait_until(lambda: not groups.offsets(source, places, stable=True)[1])
+    assert groups.offsets(source, places, stable=True) == ({first: (5, "note")}, set())
+
+
+def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> None:
+    """librdkafka's admin client dies of it, and the process with it."""
+    with Kafka(tmp_path, heap="256m", brokers=2) as kafka:
+        kafka.create_topic("t", 2)
+        client = {"bootstrap.servers": kafka.bootstrap_servers}
+        groups, broker = Groups(client), kafka.others[0]
+
+        def coordinator(group: str) -> int:
+            try:
+                found = Groups(client).describe(group)
+            except TransientError:
+                return -1
+            return -1 if found is None else int(found.coordinator.id)
+
+        def known(group: str) -> bool:  # the topic may be new to the coordinator
+            with suppress(SemelError):
+                groups.set_offsets(group, [KafkaPartition("t", 0, 5, "note")])
+                return True
+            return False
+
+        def created(group: str) -> str:
+            wait_until(lambda: known(group))
+            return group
+
+        def told() -> bool:
+            try:
+                found = [groups.offsets(group, [ZERO], stable=stable) for stable in (False, True)]
+            except TransientError:
+                return False
+            return found == [({ZERO: (5, "note")}, set())] * 2
+
+        names = (created(f"group-{number}") for number in range(50))
+        group = next(name for name in names if coordinator(name) == broker.node)
+        wait_until(told)
+        broker.stop()
+        wait_until(told)
+        assert coordinator(group) != broker.node
+        broker.start()
+        wait_until(lambda: coordinator(group) == broker.node)  # it leads again
+        wait_until(told)
