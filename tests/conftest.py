@@ -22,7 +22,7 @@ from semel.embedded.mariadb import MariaDB
 from semel.embedded.opensearch import Elasticsearch, OpenSearch
 from tests import s3
 from tests.databases import SYSTEMS
-from tests.faults import Faults, before
+from tests.faults import Faults, apart, before
 from tests.restcatalog import RestCatalogServer
 
 pytest_plugins = ["tests.matrix"]
@@ -155,7 +155,7 @@ def faulty_rest(rest_catalog: RestCatalogServer) -> Iterator[Faults]:
 @pytest.fixture(scope="session")
 def faulty_aws() -> Iterator[Faults]:
     """What stands before a server of S3 and Glue."""
-    with s3.server() as endpoint, before(endpoint) as faults:
+    with apart(s3.server) as faults:
         yield faults
 
 

@@ -12,10 +12,12 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from multiprocessing import get_context
+from multiprocessing.managers import BaseManager
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 KINDS = ("refused", "lost", "cut", "twice")
@@ -36,6 +38,15 @@ class Fault:
     befell: list[str] = field(default_factory=list)
 
 
+class Befalling(Protocol):
+    """A fault that comes."""
+
+    @property
+    def befell(self) -> list[str]:
+        """The requests so far."""
+        ...
+
+
 class Faults:
     """The faults to come, of requests through ``url``."""
 
@@ -45,7 +56,7 @@ class Faults:
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
 
-    def come(self, kind: str, method: str, part: str, times: int = 1) -> Fault:
+    def come(self, kind: str, method: str, part: str, times: int = 1) -> Befalling:
         """Let a fault befall requests by their method and a part of their path or headers."""
         assert kind in KINDS
         fault = Fault(kind, lambda m, text: m == method and part in text, times)
@@ -143,3 +154,63 @@ def before(backend: str) -> Iterator[Faults]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+class _Served:
+    """A server and its faults, in a process of their own."""
+
+    def __init__(self, serve: Callable[[], AbstractContextManager[str]]) -> None:
+        self._faults = before(serve().__enter__()).__enter__()  # until the process ends
+        self._come: list[Befalling] = []
+
+    def places(self) -> tuple[str, str]:
+        return self._faults.backend, self._faults.url
+
+    def come(self, kind: str, method: str, part: str, times: int) -> int:
+        self._come.append(self._faults.come(kind, method, part, times))
+        return len(self._come) - 1
+
+    def befell(self, number: int) -> list[str]:
+        return self._come[number].befell
+
+    def clear(self) -> None:
+        self._faults.clear()
+
+
+class _Manager(BaseManager):
+    pass
+
+
+_Manager.register("Served", _Served)
+
+
+@dataclass
+class _Apart:
+    served: Any
+    number: int
+
+    @property
+    def befell(self) -> list[str]:
+        return list(self.served.befell(self.number))
+
+
+class _FaultsApart(Faults):
+    def __init__(self, served: Any) -> None:
+        backend, url = served.places()
+        super().__init__(backend)
+        self.url = url
+        self._served = served
+
+    def come(self, kind: str, method: str, part: str, times: int = 1) -> Befalling:
+        return _Apart(self._served, self._served.come(kind, method, part, times))
+
+    def clear(self) -> None:
+        self._served.clear()
+
+
+@contextmanager
+def apart(serve: Callable[[], AbstractContextManager[str]]) -> Iterator[Faults]:
+    """Serve, and stand before it, in another process: drivers in Rust may hold Python's lock while
+    they wait for an answer."""
+    with _Manager(ctx=get_context("forkserver")) as manager:
+        yield _FaultsApart(manager.Served(serve))  # type: ignore[attr-defined]
