@@ -160,7 +160,9 @@ class _Served:
     """A server and its faults, in a process of their own."""
 
     def __init__(self, serve: Callable[[], AbstractContextManager[str]]) -> None:
-        self._faults = before(serve().__enter__()).__enter__()  # until the process ends
+        self._until_the_end = contextlib.ExitStack()
+        endpoint = self._until_the_end.enter_context(serve())
+        self._faults = self._until_the_end.enter_context(before(endpoint))
         self._come: list[Befalling] = []
 
     def places(self) -> tuple[str, str]:
