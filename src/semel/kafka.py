@@ -232,10 +232,12 @@ class Cluster:
                     TopicPartition(kp.topic, kp.partition): answer.result().offset
                     for kp, answer in answers.items()
                 }
-                if all(offset >= 0 for offset in found.values()):
+                unknown = sorted(tp for tp, offset in found.items() if offset < 0)
+                if not unknown:
                     return found
                 # After a leader election an answer may hold neither an offset nor an error.
-                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+                reason = f"{unknown[0]} has no leader"
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason))
             except KafkaException as error:
                 code = error.args[0].code()
                 patience = _GONE_AFTER if code in _GONE else _TIMEOUT
@@ -315,6 +317,8 @@ def failure(servers: str, error: KafkaException) -> SemelError:
             f"Kafka at {servers}: {cause.str()}. Was a topic deleted, or created again with fewer "
             "partitions?"
         )
+    if cause.code() == KafkaError.LEADER_NOT_AVAILABLE:
+        return TransientError(f"Kafka at {servers}: {cause.str()}")
     return TransientError(
         f"no Kafka broker answers at {servers}: {cause.str()}. Check bootstrap.servers and that "
         "the broker runs"
