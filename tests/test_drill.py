@@ -211,6 +211,13 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
+def test_a_directory_that_holds_a_drill_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "failpoints").mkdir()
+    ended = command("--dir", str(tmp_path))
+    assert ended.returncode == ConfigError.exit_code
+    assert "the files of an earlier drill are there" in " ".join(ended.stderr.split())
+
+
 class TestTopicToTopic:
     """A connector that writes to Kafka."""
 

@@ -119,7 +119,13 @@ class Stage:
     ) -> None:
         self.directory = directory
         self.points = directory / "failpoints"
-        self.points.mkdir(parents=True)
+        try:
+            self.points.mkdir(parents=True)
+        except FileExistsError:
+            raise ConfigError(
+                f"--dir {directory}: the files of an earlier drill are there. Name another "
+                "directory, or remove it"
+            ) from None
         self._fired = self.points / "fired.log"
         self._fired.touch()
         self._spark_home = _spark_home(directory / "spark")
