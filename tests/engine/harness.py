@@ -383,6 +383,17 @@ def some(cases: Iterable[Any], short: Collection[Any]) -> list[Any]:
     ]
 
 
+def assert_told_twice(
+    config: Mapping[str, Any], ids: Sequence[int], expected: Iterable[int]
+) -> AuditReport:
+    """Each record once, by the ``ids`` that stand in the store, in order, and by the audit."""
+    assert ids == sorted(expected)
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+    assert report.exact
+    return report
+
+
 def assert_promise_kept(
     config: Mapping[str, Any],
     points: Path,

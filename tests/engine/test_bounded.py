@@ -30,6 +30,7 @@ from tests.engine.harness import (
     InlineSpark,
     LocalSpark,
     assert_promise_kept,
+    assert_told_twice,
     caught_up,
     drive,
     driving,
@@ -86,11 +87,7 @@ def ids(config: Config) -> list[int]:
 
 def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> AuditReport:
     """Told twice: by the audit, and straight from the table."""
-    assert ids(config) == sorted(expected)
-    report = audit(config)
-    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
-    assert report.exact
-    return report
+    return assert_told_twice(config, ids(config), expected)
 
 
 @pytest.mark.cell(sink="delta", mode="bounded", delivery="delivery")

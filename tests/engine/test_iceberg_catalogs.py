@@ -12,7 +12,6 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from semel import failpoints
-from semel.audit import audit
 from semel.engine import triggers
 from semel.errors import Fenced
 from tests.conftest import MakeTopic, Produce
@@ -20,6 +19,7 @@ from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
     PATIENCE,
     assert_promise_kept,
+    assert_told_twice,
     caught_up,
     drive,
     driving,
@@ -74,10 +74,7 @@ def ids(config: Config) -> list[int]:
 
 def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> None:
     """Told twice: by the audit, and straight from the table."""
-    assert ids(config) == sorted(expected)
-    report = audit(config)
-    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
-    assert report.exact
+    assert_told_twice(config, ids(config), expected)
 
 
 @pytest.mark.parametrize("place", ["sink.before_commit", "sink.after_commit"])
