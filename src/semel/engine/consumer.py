@@ -13,6 +13,9 @@ from semel.kafka import client_config
 
 METADATA_AGE = "topic.metadata.refresh.interval.ms"
 
+_ENOUGH = 20
+"""Records that wait to be polled, from which on a task fetches no more."""
+_FETCH = 2 * 1024 * 1024
 
 _FENCED = (KafkaError._FATAL, KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID)
 _REFUSED = (
@@ -29,8 +32,12 @@ def consumer_config(
 ) -> dict[str, Any]:
     """librdkafka's configuration of one task. The keys at its end cannot be overridden."""
     return {
-        "fetch.queue.backoff.ms": 10,
-        "queued.min.messages": max(100_000, connector.max_poll_records),
+        # librdkafka would fetch again at every record that comes during a commit, which takes the
+        # broker more than all else at some thousands a second. So little is read ahead, in fetches
+        # that are large enough for the conversion of one to hide the next.
+        "queued.min.messages": _ENOUGH,
+        "fetch.queue.backoff.ms": 5,
+        "max.partition.fetch.bytes": _FETCH,
         # Short, because the ledger, not the session, keeps a zombie from doing harm.
         "session.timeout.ms": 10_000,
         METADATA_AGE: 30_000,
