@@ -27,6 +27,7 @@ from semel.delivery import Guarantee
 from semel.engine import ranges
 from semel.engine.batch import Batch, Batcher, bad_record
 from semel.engine.committer import Committer
+from semel.engine.conflicts import Conflicts
 from semel.engine.consumer import raised, translated
 from semel.engine.control import Address, ControlLine
 from semel.engine.pipeline import Pipeline, Transform
@@ -34,7 +35,6 @@ from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
 from semel.engine.progress import Progress
 from semel.engine.subscription import Subscription
 from semel.errors import (
-    Fenced,
     LedgerConflict,
     NotAssigned,
     SemelError,
@@ -55,10 +55,8 @@ _OWN_LOSS = 30.0
 """Seconds after the end of a session in which Kafka may mistake the task for one of another run."""
 _WORD = 0.5
 """Seconds that the driver's "stop" takes to be heard by a task that wakes up."""
-_CONFLICTS = 5
-_FOUND_OUT = 3.0
-"""Seconds, at least, for which conflicts go on before they prove another run: one that the group
-has fenced may take that long to find out, and must not stop the one that fenced it."""
+_ASK_AGAIN = 0.5
+"""Seconds until a task that the group could not confirm asks again."""
 _COMMITS_A_COLLECTION = 256
 _SMALL, _LITTLE = 1000, 200_000
 """Records, and bytes, below which converting them during a commit saves less time than a commit of
@@ -131,8 +129,8 @@ class Task:
         self._generation = 0
         self._lost_at = float("-inf")
         self._trouble: SemelError | None = None
-        self._conflicts = 0
-        self._first_conflict = 0.0
+        self._ask_at = float("inf")
+        self._conflicts = Conflicts(connector.name, self.heartbeats, self._progress.tell)
         self._failures = 0
 
     def run(self) -> None:
@@ -187,6 +185,8 @@ class Task:
                 if self._quiet:
                     self._collect()
                     self._subscription.find_back()
+                    if time.monotonic() > self._ask_at:
+                        self._take()
                 self._progress.report_in_time()
                 return
             hit("task.after_poll")
@@ -202,7 +202,7 @@ class Task:
         except OutOfOrder:
             self._synchronise()
         except LedgerConflict as conflict:
-            self._note(conflict)
+            self._conflicts.note(conflict)
             self._synchronise()
         except TransientError as error:
             self._failed(error)
@@ -287,6 +287,7 @@ class Task:
         self._generation += 1
         self._guarded(self._settle)
         self._owned, self._positions, self._ends = frozenset(), {}, {}
+        self._ask_at = float("inf")
         self._subscription.consumer.unassign()
 
     def _lost(self, consumer: Consumer) -> None:
@@ -313,12 +314,15 @@ class Task:
         """Read the partitions on from where the ledger stands."""
         self._generation += 1
         self._positions, self._ends = {}, {}
+        self._ask_at = float("inf")
         if self._owned:
             try:
                 self._positions = self._committer.retrying(self._stored)
-            except NotAssigned as moved:  # the group's next answer says what is ours
-                self._note(moved)
-                self._owned = frozenset()
+            except NotAssigned as unsure:
+                # The group's next answer says what is ours; there is none if its coordinator has
+                # moved and does not know yet that we are in it.
+                self._conflicts.note(unsure)
+                self._ask_at = time.monotonic() + _ASK_AGAIN
         self._subscription.consumer.assign(
             [KafkaPartition(tp.topic, tp.partition, at) for tp, at in self._positions.items()]
         )
@@ -335,7 +339,7 @@ class Task:
             except NotAssigned:
                 raise
             except LedgerConflict as conflict:  # another task has entered or moved one meanwhile
-                self._note(conflict)
+                self._conflicts.note(conflict)
 
     def _synchronise(self) -> None:
         """Drop what is in hand and read on from the ledger's positions."""
@@ -367,7 +371,8 @@ class Task:
             self._published(work.batch)
         except RowsRejected as rejection:
             self._without(work, rejection.rejected)
-        self._conflicts = self._failures = 0
+        self._conflicts.clear()
+        self._failures = 0
 
     def _without(self, work: Work, rejected: Sequence[Rejected]) -> None:
         """Commit again without the records that the sink has refused."""
@@ -390,28 +395,11 @@ class Task:
         try:
             self._wait_pending()
         except LedgerConflict as conflict:
-            self._note(conflict)
+            self._conflicts.note(conflict)
         except TransientError as error:
             if self._line.stop.is_set():
                 raise
             self._progress.tell(f"{error}; reading on from the ledger")
-
-    def _note(self, conflict: LedgerConflict) -> None:
-        if isinstance(conflict, Fenced):
-            raise conflict
-        if isinstance(conflict, NotAssigned):  # no sign of another run: partitions move
-            log.info("%s", conflict)
-            return
-        if not self._conflicts:
-            self._first_conflict = time.monotonic()
-        self._conflicts += 1
-        self._progress.tell(str(conflict))
-        lasted = time.monotonic() - self._first_conflict
-        if self._conflicts >= _CONFLICTS and lasted > max(self.heartbeats, _FOUND_OUT):
-            raise Fenced(
-                f"{conflict}. This happened {self._conflicts} times in a row, so another run of "
-                f"{self._connector.name} is at work; this one has stopped"
-            )
 
     def _published(self, batch: Batch) -> None:
         """Copy the positions to the consumer group, for lag tools; never read back.

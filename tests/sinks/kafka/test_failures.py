@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -66,6 +67,38 @@ def test_killed_at(
     assert spark.attempts[0] == 1
     shows = place in {"at-most-once": LOSES, "at-least-once": REPEATS}.get(delivery, set())
     assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
+
+
+def test_a_coordinator_that_does_not_know_the_group_yet(
+    topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
+) -> None:
+    """It has moved in the middle of a transaction. There is no rebalance: the group's generation
+    is what it was when the coordinator has read it."""
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+    config = configure(source, SMALL)
+    asked = tmp_path / "asked"
+
+    def unsettled(rows: pa.Table) -> pa.Table:
+        from semel.errors import NotAssigned
+        from semel.sinks.kafka import Group, Transactions
+
+        absent, run = Group.absent, Transactions.run
+
+        def unknown(*_arguments: object) -> None:
+            with asked.open("a") as log:
+                log.write("absent\n" if log.tell() else "run\n")
+                if log.tell() > len("run\n") + len("absent\n"):
+                    Group.absent, Transactions.run = absent, run  # type: ignore[method-assign]
+            raise NotAssigned("no member of the group")
+
+        if not asked.exists():
+            Group.absent = Transactions.run = unknown  # type: ignore[method-assign,assignment]
+        return rows
+
+    caught_up(config, unsettled)
+    assert asked.read_text().split() == ["run", "absent", "absent"]
+    assert_each_once(config, range(COUNT))
 
 
 @pytest.fixture(params=["the same cluster", "another cluster"])

@@ -1,0 +1,52 @@
+"""When a task's conflicts with the ledger prove that another run of its connector is at work."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from semel.errors import Fenced, LedgerConflict, NotAssigned
+
+log = logging.getLogger(__name__)
+
+_ENOUGH = 5
+_FOUND_OUT = 3.0
+"""Seconds, at least, for which conflicts go on before they prove another run: one that the group
+has fenced may take that long to find out, and must not stop the one that fenced it."""
+
+
+class Conflicts:
+    """Those in a row. ``heartbeats`` is in seconds; ``tell`` brings a line to the driver's log."""
+
+    def __init__(self, connector: str, heartbeats: float, tell: Callable[[str], None]) -> None:
+        self._connector = connector
+        self._lasts = max(heartbeats, _FOUND_OUT)
+        self._tell = tell
+        self._count = 0
+        self._since = 0.0
+
+    def clear(self) -> None:
+        """A commit has gone through."""
+        self._count = 0
+
+    def note(self, conflict: LedgerConflict) -> None:
+        """Count one; partitions that move between tasks are no sign of another run.
+
+        Raises:
+            Fenced: another run is at work.
+        """
+        if isinstance(conflict, Fenced):
+            raise conflict
+        if isinstance(conflict, NotAssigned):
+            log.info("%s", conflict)
+            return
+        if not self._count:
+            self._since = time.monotonic()
+        self._count += 1
+        self._tell(str(conflict))
+        if self._count >= _ENOUGH and time.monotonic() - self._since > self._lasts:
+            raise Fenced(
+                f"{conflict}. This happened {self._count} times in a row, so another run of "
+                f"{self._connector} is at work; this one has stopped"
+            )
