@@ -25,15 +25,13 @@ from tests.databases import SYSTEMS
 from tests.faults import Faults, apart, before
 from tests.restcatalog import RestCatalogServer
 
-pytest_plugins = ["tests.matrix"]
+pytest_plugins = ["tests.matrix", "tests.scheduling"]
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("semel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("semel")
 
 Value = bytes | str | None
-ONE_SESSION = ("tests/engine/microbatch",)
-"""Directories whose tests share what is slow to start."""
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -63,22 +61,6 @@ class Produce(Protocol):
         timestamps: Sequence[int] | None = None,
         bootstrap_servers: str | None = None,
     ) -> None: ...
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """``--dist loadfile``, but some directories go to one worker as a whole."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return next((d for d in ONE_SESSION if nodeid.startswith(f"{d}/")), None) or str(
-                super()._split_scope(nodeid)
-            )
-
-    return Scheduling(config, log)
 
 
 def wait_gone(pid: int, timeout: float = 10) -> bool:

@@ -86,6 +86,7 @@ def before(backend: str) -> Iterator[Faults]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits for the headers' acknowledgement
 
         def _handle(self) -> None:
             body = self._body()

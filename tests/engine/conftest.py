@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from semel.embedded import Kafka
+from semel.engine import triggers
 from tests.engine.harness import Running, name
 
 Config = dict[str, str]
@@ -91,6 +92,12 @@ def warehouse(kafka: Kafka, tmp_path: Path) -> Configure:
         return {k: v for k, v in config.items() if v is not None}
 
     return make
+
+
+@pytest.fixture
+def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triggers of few records are spread over the tasks too."""
+    monkeypatch.setattr(triggers, "_SHARE", 10)
 
 
 @pytest.fixture

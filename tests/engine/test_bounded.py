@@ -42,7 +42,7 @@ from tests.engine.harness import (
 )
 from tests.matrix import UPSERT
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 
 COUNT = 300
 DELIVERIES = {
@@ -62,12 +62,6 @@ SHORT = [
     if delivery == "transactional" or place in ("deliver.between", "sink.before_commit")
 ]
 IN_TASKS = ("task.after_poll", "task.after_convert")
-
-
-@pytest.fixture(autouse=True)
-def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triggers of few records are spread over the tasks too."""
-    monkeypatch.setattr(triggers, "_SHARE", 10)
 
 
 def table(config: Config, topic: str) -> DeltaTable:

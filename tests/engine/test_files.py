@@ -22,7 +22,6 @@ import pytest
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.embedded import Kafka
-from semel.engine import triggers
 from semel.errors import BadRecord, Fenced, OffsetOutOfRange, ServiceError
 from semel.ledger import OffsetRange, TopicPartition
 from semel.run import plan
@@ -46,7 +45,7 @@ from tests.engine.harness import (
 )
 from tests.s3 import Bucket, server
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 
 Files = Callable[..., Config]
 
@@ -68,12 +67,6 @@ SHORT = {
     *(("transactional", p) for p in ("staging.mid_file", *IN_BETWEEN)),
     *((d, p) for d in ("at-least-once", "at-most-once") for p in LOSES),
 }
-
-
-@pytest.fixture(autouse=True)
-def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triggers of few records are spread over the tasks too."""
-    monkeypatch.setattr(triggers, "_SHARE", 10)
 
 
 @pytest.fixture

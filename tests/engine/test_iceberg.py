@@ -17,27 +17,23 @@ from pyiceberg.table import Table
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.embedded import Kafka
-from semel.engine import triggers
-from semel.errors import Fenced, OffsetOutOfRange
+from semel.errors import OffsetOutOfRange
 from semel.ledger import OffsetRange, TopicPartition
 from semel.run import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
-    PATIENCE,
     LocalSpark,
     assert_promise_kept,
     assert_told_twice,
     caught_up,
     drive,
-    driving,
     positions,
     records,
-    wait_until,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 
 COUNT = 300
 UPSERT = matrix.SINKS["iceberg"].keyed
@@ -49,12 +45,6 @@ DELIVERIES = {
 IN_COMMIT = [p for p in failpoints.PLACES if p.startswith("sink.")]
 
 
-@pytest.fixture(autouse=True)
-def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triggers of few records are spread over the tasks too."""
-    monkeypatch.setattr(triggers, "_SHARE", 10)
-
-
 def catalog(config: Config) -> Catalog:
     prefix = "iceberg.catalog."
     keys = {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
@@ -62,11 +52,11 @@ def catalog(config: Config) -> Catalog:
 
 
 def table(config: Config) -> Table:
-    return catalog(config).load_table("db.t")
+    return catalog(config).load_table(config["iceberg.tables"])
 
 
-def rows(config: Config, of: str = "db.t") -> pa.Table:
-    return catalog(config).load_table(of).scan().to_arrow()
+def rows(config: Config, of: str = "") -> pa.Table:
+    return catalog(config).load_table(of or config["iceberg.tables"]).scan().to_arrow()
 
 
 def ids(config: Config) -> list[int]:
@@ -126,49 +116,6 @@ def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
     progress = caught_up(config, spark=LocalSpark(points))
     assert len((points / "fired.log").read_text().splitlines()) == len(IN_COMMIT) + 1
     assert progress.rows == COUNT
-    assert_nothing_lost_nothing_twice(config, range(COUNT))
-
-
-def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
-    topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
-) -> None:
-    source = topic(partitions=2)
-    produce(source, records(500))
-    config = warehouse(source, {"maxOffsetsPerTrigger": "100"})
-    both = [start(config, until_caught_up=True) for _ in range(2)]
-    fenced = 0
-    for running in both:
-        try:
-            running.wait()
-        except Fenced as error:
-            fenced += 1
-            assert "the ledger stands at" in str(error)
-    assert fenced < 2
-    caught_up(config)
-    assert_nothing_lost_nothing_twice(config, range(500))
-
-
-@pytest.mark.parametrize("keys", [{}, UPSERT], ids=["append", "upsert"])
-def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
-    keys: dict[str, str],
-    topic: MakeTopic,
-    produce: Produce,
-    warehouse: Configure,
-    points: Path,
-) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-    config = warehouse(source, keys)
-    failpoints.arm(points, "sink.before_commit", "freeze", skip=1)
-    zombie = driving(config, points)
-    assert zombie.pid is not None
-    wait_until((points / f"frozen.{zombie.pid}").exists)
-    caught_up(config)
-    location = table(config).metadata_location
-    failpoints.thaw(points, zombie.pid)
-    zombie.join(PATIENCE)
-    assert zombie.exitcode == Fenced.exit_code
-    assert table(config).metadata_location == location
     assert_nothing_lost_nothing_twice(config, range(COUNT))
 
 

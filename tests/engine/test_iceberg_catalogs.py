@@ -1,55 +1,52 @@
-"""The bounded direct engine with catalogs behind a wire, REST and Glue: nothing lost or twice."""
+"""The bounded direct engine with each kind of catalog, two of them behind a wire: nothing lost,
+nothing twice, whoever dies, freezes or meets a twin."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyiceberg.catalog import load_catalog
-from pyiceberg.table import Table
 
 from semel import failpoints
-from semel.engine import triggers
 from semel.errors import Fenced
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
     PATIENCE,
     assert_promise_kept,
-    assert_told_twice,
     caught_up,
     drive,
     driving,
     records,
+    some,
     wait_until,
+)
+from tests.engine.test_iceberg import (
+    COUNT,
+    UPSERT,
+    assert_nothing_lost_nothing_twice,
+    ids,
+    rows,
+    table,
 )
 from tests.faults import Faults
 from tests.s3 import Bucket, glue
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 
-COUNT = 300
 PREFIX = "iceberg.catalog."
 EVOLVES = {"iceberg.tables.evolve-schema-enabled": "true"}
 Behind = tuple[Callable[..., Config], Faults]
 
 
-@pytest.fixture(autouse=True)
-def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triggers of few records are spread over the tasks too."""
-    monkeypatch.setattr(triggers, "_SHARE", 10)
-
-
-@pytest.fixture(params=["rest", "glue"])
-def behind(request: pytest.FixtureRequest, warehouse: Configure) -> Iterator[Behind]:
+def remote(kind: str, request: pytest.FixtureRequest, warehouse: Configure) -> Behind:
     """A connector to tables of a catalog behind a wire, and what may happen there."""
-    rest = request.param == "rest"
-    faults: Faults = request.getfixturevalue("faulty_rest" if rest else "faulty_aws")
+    faults: Faults = request.getfixturevalue({"rest": "faulty_rest", "glue": "faulty_aws"}[kind])
     mine = {"type": "rest", "uri": faults.url}
-    if not rest:
+    if kind == "glue":
         mine = glue(Bucket(faults.backend), faults.url)
     keys: dict[str, str | None] = {f"{PREFIX}uri": None, f"{PREFIX}warehouse": None}
     keys |= {f"{PREFIX}{name}": value for name, value in mine.items()}
@@ -58,26 +55,25 @@ def behind(request: pytest.FixtureRequest, warehouse: Configure) -> Iterator[Beh
     def make(topics: str, more: dict[str, str] | None = None) -> Config:
         return warehouse(topics, {**keys, **(more or {})})
 
+    return make, faults
+
+
+@pytest.fixture(params=["rest", "glue"])
+def behind(request: pytest.FixtureRequest, warehouse: Configure) -> Iterator[Behind]:
+    make, faults = remote(request.param, request, warehouse)
     yield make, faults
     faults.clear()
 
 
-def table(config: Config) -> Table:
-    keys = {k.removeprefix(PREFIX): v for k, v in config.items() if k.startswith(PREFIX)}
-    return load_catalog("iceberg", **keys).load_table(config["iceberg.tables"])
+@pytest.fixture(params=["sqlite", "rest", "glue"])
+def anywhere(request: pytest.FixtureRequest, warehouse: Configure) -> Configure:
+    """A connector to tables of each kind of catalog."""
+    return warehouse if request.param == "sqlite" else remote(request.param, request, warehouse)[0]
 
 
-def ids(config: Config) -> list[int]:
-    found: list[int] = table(config).scan().to_arrow().column("id").to_pylist()
-    return sorted(found)
-
-
-def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> None:
-    """Told twice: by the audit, and straight from the table."""
-    assert_told_twice(config, ids(config), expected)
-
-
-@pytest.mark.parametrize("place", ["sink.before_commit", "sink.after_commit"])
+@pytest.mark.parametrize(
+    "place", some(["sink.before_commit", "sink.after_commit"], {"sink.before_commit"})
+)
 def test_killed_at(
     place: str, topic: MakeTopic, produce: Produce, behind: Behind, points: Path
 ) -> None:
@@ -92,11 +88,11 @@ def test_killed_at(
 
 
 def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
-    topic: MakeTopic, produce: Produce, behind: Behind, start: Start
+    topic: MakeTopic, produce: Produce, anywhere: Configure, start: Start
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(500))
-    config = behind[0](source, {"maxOffsetsPerTrigger": "100"})
+    config = anywhere(source, {"maxOffsetsPerTrigger": "100"})
     fenced = 0
     for running in [start(config, until_caught_up=True) for _ in range(2)]:
         try:
@@ -109,12 +105,22 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
     assert_nothing_lost_nothing_twice(config, range(500))
 
 
+@pytest.mark.parametrize(
+    ("anywhere", "keys"),
+    [("sqlite", {}), ("sqlite", UPSERT), ("rest", {}), ("glue", {})],
+    indirect=["anywhere"],
+    ids=["sqlite", "sqlite-upsert", "rest", "glue"],
+)
 def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
-    topic: MakeTopic, produce: Produce, behind: Behind, points: Path
+    keys: dict[str, str],
+    topic: MakeTopic,
+    produce: Produce,
+    anywhere: Configure,
+    points: Path,
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(COUNT))
-    config = behind[0](source)
+    config = anywhere(source, keys)
     failpoints.arm(points, "sink.before_commit", "freeze", skip=1)
     zombie = driving(config, points)
     assert zombie.pid is not None
@@ -144,5 +150,5 @@ def test_a_catalog_that_loses_answers_and_columns_that_appear(
     caught_up(config)
     assert all(fault.befell for fault in befell)
     assert_nothing_lost_nothing_twice(config, range(COUNT))
-    colors = table(config).scan().to_arrow().column("color").to_pylist()
+    colors = rows(config).column("color").to_pylist()
     assert colors.count("red") == len(more)

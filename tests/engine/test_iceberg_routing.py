@@ -12,7 +12,6 @@ import pytest
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
-from semel.engine import triggers
 from semel.errors import BadRecord, Fenced
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
@@ -20,7 +19,7 @@ from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import PATIENCE, Running, caught_up, drive, driving, some, wait_until
 from tests.engine.test_iceberg import catalog
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 
 COUNT = 400
 TABLES = ("db.even", "db.odd", "db.tens")
@@ -31,12 +30,6 @@ ROUTED = {
     "iceberg.table.db.odd.route-regex": "[1357]",
     "iceberg.table.db.tens.route-regex": "0",
 }
-
-
-@pytest.fixture(autouse=True)
-def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triggers of few records are spread over the tasks too."""
-    monkeypatch.setattr(triggers, "_SHARE", 10)
 
 
 def records(count: int, start: int = 0) -> list[bytes]:

@@ -54,7 +54,7 @@ def spark(failpoint_directory: Path) -> Iterator[SparkSession]:
     """One session for all tests, started as semel starts one. Its workers obey failpoints.
 
     The files of this directory go to one worker of pytest-xdist, so there is one JVM (see
-    ``pytest_xdist_make_scheduler`` in tests/conftest.py).
+    tests/scheduling.py).
     """
     os.environ[failpoints.DIRECTORY] = str(failpoint_directory)
     session = micro_batch_session(connector(), QUICK_JVM)

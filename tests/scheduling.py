@@ -1,0 +1,49 @@
+"""Which worker of pytest-xdist runs which tests, and in which order.
+
+``--dist loadfile`` keeps a file's tests together and begins with the file that has most of them.
+How long a file takes is another matter, and so is what it has to start first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+TOGETHER = {
+    "micro-batches": ("tests/engine/microbatch/",),  # one Spark session
+    "search servers": (  # two JVMs
+        "tests/sinks/search/",
+        "tests/engine/test_search.py",
+        "tests/embedded/test_opensearch.py",
+    ),
+    "catalogs": (  # the REST catalog's JVM, and moto
+        "tests/sinks/iceberg/test_catalogs.py",
+        "tests/sinks/iceberg/test_crashes.py",
+        "tests/engine/test_iceberg_catalogs.py",
+    ),
+}
+"""Tests that share what is slow to start: one worker runs them."""
+
+FIRST = ("micro-batches",)
+"""What takes minutes begins first, or at the end of the run all wait for it."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            named = (name for name, places in TOGETHER.items() if nodeid.startswith(places))
+            return next(named, None) or str(super()._split_scope(nodeid))
+
+        def _assign_work_unit(self, node: Any) -> None:
+            first = next((unit for unit in FIRST if unit in self.workqueue), None)
+            if first is not None:
+                self.workqueue.move_to_end(first, last=False)
+            super()._assign_work_unit(node)
+
+    return Scheduling(config, log)
