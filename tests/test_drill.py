@@ -442,17 +442,14 @@ class TestRun:
             Kind.ERROR,
             Kind.STORE_KILL,
             Kind.BROKER_KILL,
+            Kind.REPLACED_ZOMBIE,
         ]
-        report = drill.drill(None, 6, 1, kinds=kinds)
+        report = drill.drill(None, 7, 1, kinds=kinds)
         assert {r.fault.kind for r in report.results} == set(kinds)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
         assert report.final is not None
         assert report.final.records > 1000
         assert not any(p.behind for p in report.final.partitions)
-
-    def test_a_zombie_that_spark_has_replaced_is_fenced(self) -> None:
-        report = drill.drill(None, 1, 1, kinds=[Kind.REPLACED_ZOMBIE])
-        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
 
     def test_of_two_drivers_one_yields_and_says_so(self) -> None:
         report = drill.two_drivers(None, 10)

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from semel.cli.services import app
-from semel.embedded import Kafka, Services
+from semel.embedded import Kafka, Postgres, Services
 from semel.errors import ServiceError
 from tests.conftest import wait_gone
 
@@ -109,13 +109,12 @@ def test_one_that_died_is_started_again(directory: Path) -> None:
     assert not services.status().postgres.running
 
 
-def test_if_one_cannot_start_neither_stays(directory: Path) -> None:
-    with Services(directory.parent / "other") as other:
-        services = Services(directory)
-        taken = other.postgres.port
-        with pytest.raises(ServiceError, match=f"PostgreSQL cannot listen on .*:{taken}"):
-            services.up(postgres_port=taken)
-        assert services.kafka.pid is None
+def test_if_one_cannot_start_neither_stays(directory: Path, postgres: Postgres) -> None:
+    services = Services(directory)
+    taken = postgres.port
+    with pytest.raises(ServiceError, match=f"PostgreSQL cannot listen on .*:{taken}"):
+        services.up(postgres_port=taken)
+    assert services.kafka.pid is None
 
 
 def test_command_line_shows_how_to_connect(directory: Path) -> None:

@@ -18,6 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import product
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -49,7 +50,10 @@ _SERVER.set_forkserver_preload(
         "semel.sinks.iceberg.sink",
         "semel.sinks.files.sink",
         "semel.sinks.search.sink",
+        "pyiceberg.catalog.glue",
+        "pyiceberg.catalog.rest",
         "pyiceberg.catalog.sql",
+        "pyiceberg.io.pyarrow",
         __name__,
     ]
 )
@@ -381,6 +385,15 @@ def some(cases: Iterable[Any], short: Collection[Any]) -> list[Any]:
         else pytest.param(*(c if isinstance(c, tuple) else (c,)), marks=pytest.mark.long)
         for c in cases
     ]
+
+
+def each_exactly_once(sinks: Sequence[str]) -> set[tuple[str, str]]:
+    """Short cases of sinks and deliveries: the strong ones of each sink, and of the first the
+    weaker ones, which are the engine's doing."""
+    return {
+        *product(sinks, ("transactional", "idempotent")),
+        *product(sinks[:1], matrix.DELIVERIES),
+    }
 
 
 def assert_told_twice(

@@ -139,8 +139,15 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
     assert_nothing_lost_nothing_twice(config, range(2000))
 
 
-@pytest.mark.parametrize("keys", [{}, UPSERT], ids=["insert", "upsert"])
-@pytest.mark.parametrize("place", ["sink.after_positions", "sink.before_commit"])
+@pytest.mark.parametrize(
+    ("place", "keys"),
+    [
+        ("sink.after_positions", {}),
+        ("sink.before_commit", {}),
+        ("sink.before_commit", UPSERT),
+        pytest.param("sink.after_positions", UPSERT, marks=pytest.mark.long),
+    ],
+)
 def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
     place: str,
     keys: dict[str, str],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ from semel.errors import ConfigError, Fenced
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
+from tests.databases import SYSTEMS
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
     LocalSpark,
     assert_nothing_lost_nothing_twice,
     assert_promise_kept,
     caught_up,
+    each_exactly_once,
     ids,
     name,
     records,
+    some,
     sql,
     wait_until,
 )
@@ -61,7 +65,11 @@ def configure(kafka: Kafka, sql_url: str) -> Configure:
 
 
 @pytest.mark.cell(sink="sql_url", mode="direct", delivery="delivery")
-@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize(
+    ("sql_url", "delivery"),
+    some(product(SYSTEMS, DELIVERIES), each_exactly_once(SYSTEMS)),
+    indirect=["sql_url"],
+)
 def test_killed_at_every_place(
     delivery: str, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
 ) -> None:
@@ -110,7 +118,14 @@ def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
-@pytest.mark.parametrize("place", ["task.after_convert", "sink.before_commit"])
+@pytest.mark.parametrize(
+    ("sql_url", "place"),
+    [
+        *((system, "sink.before_commit") for system in SYSTEMS),
+        *some(product(SYSTEMS, ["task.after_convert"]), {("sqlite", "task.after_convert")}),
+    ],
+    indirect=["sql_url"],
+)
 def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothing_twice(
     place: str,
     topic: MakeTopic,

@@ -23,6 +23,7 @@ from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake
 from tests.engine.harness import (
     assert_nothing_lost_nothing_twice,
+    caught_up,
     ids,
     positions,
     records,
@@ -168,8 +169,6 @@ def test_a_session_that_exists_is_used_and_left_alone(
 def test_two_thousand_partitions_on_four_tasks_start_and_commit(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    from tests.engine.harness import caught_up
-
     source = topic(partitions=2000)
     produce(source, records(4000))
     config = configure(source, {"tasks.max": 4})
@@ -261,7 +260,6 @@ def test_the_bounded_engine_survives_a_kill_and_spark_reads_and_optimizes_its_ta
     assert found["some"] == len([i for i in range(1900, 2000) if i % 3 == 1])
     assert found["types"]["__connect_timestamp"] == "timestamp"
     produce(source, [json.dumps({"id": i, "kind": "k0"}).encode() for i in range(2000, 2100)])
-    status, _, err = ended(launch(config, "--until-caught-up"))
-    assert status == 0, err
+    caught_up(config)
     report = audit(config)  # after Spark's OPTIMIZE
     assert (report.records, report.lost, report.duplicated) == (2100, 0, 0)

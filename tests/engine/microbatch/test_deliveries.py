@@ -3,6 +3,7 @@ that one does."""
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from pyspark.sql import SparkSession
 from semel.embedded import Kafka
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
-from tests.engine.harness import assert_promise_kept, ids, name, records
+from tests.databases import SYSTEMS
+from tests.engine.harness import assert_promise_kept, each_exactly_once, ids, name, records, some
 from tests.engine.microbatch import drivers
 from tests.engine.microbatch.conftest import Arm, Config, Go
 from tests.engine.microbatch.transforms import TRANSFORMS, passing
@@ -29,6 +31,10 @@ PLACE = {
     "idempotent": "deliver.between",
 }
 """Where dying tells the delivery from the weaker ones."""
+
+
+DATABASES = ("postgresql", *SYSTEMS)
+LAKES = ("delta", "iceberg")
 
 
 def connector(kafka: Kafka, source: str, sink: str, delivery: str, keys: dict[str, str]) -> Config:
@@ -53,7 +59,11 @@ def connector(kafka: Kafka, source: str, sink: str, delivery: str, keys: dict[st
 
 
 @pytest.mark.cell(sink="database_url", mode="micro-batch", delivery="delivery")
-@pytest.mark.parametrize("delivery", matrix.DELIVERIES)
+@pytest.mark.parametrize(
+    ("database_url", "delivery"),
+    some(product(DATABASES, matrix.DELIVERIES), each_exactly_once(DATABASES)),
+    indirect=["database_url"],
+)
 def test_a_task_that_is_killed_in_its_commit(
     delivery: str,
     kafka: Kafka,
@@ -136,8 +146,9 @@ def ids_in_lake(config: Config) -> list[int]:
 
 
 @pytest.mark.cell(sink="sink", mode="micro-batch", delivery="delivery")
-@pytest.mark.parametrize("delivery", matrix.DELIVERIES)
-@pytest.mark.parametrize("sink", ["delta", "iceberg"])
+@pytest.mark.parametrize(
+    ("sink", "delivery"), some(product(LAKES, matrix.DELIVERIES), each_exactly_once(LAKES))
+)
 def test_a_driver_that_is_killed_in_a_commit_to_a_lake(
     sink: str,
     delivery: str,

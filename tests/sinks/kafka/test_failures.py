@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from tests.engine.harness import (
     caught_up,
     positions,
     records,
+    some,
     wait_until,
 )
 from tests.sinks.kafka.conftest import Config, Configure, Start
@@ -101,7 +103,10 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
     assert_each_once(config, range(COUNT))
 
 
-@pytest.fixture(params=["the same cluster", "another cluster"])
+CLUSTERS = ("the same cluster", "another cluster")
+
+
+@pytest.fixture(params=CLUSTERS)
 def copies(request: pytest.FixtureRequest, configure: Configure) -> Callable[[str, Config], Config]:
     """Connectors into the cluster that they read from, and into another one."""
 
@@ -115,7 +120,14 @@ def copies(request: pytest.FixtureRequest, configure: Configure) -> Callable[[st
     return make
 
 
-@pytest.mark.parametrize("place", ["sink.after_positions", "sink.before_commit"])
+@pytest.mark.parametrize(
+    ("copies", "place"),
+    some(
+        product(CLUSTERS, ("sink.after_positions", "sink.before_commit")),
+        {("the same cluster", "sink.after_positions"), ("another cluster", "sink.before_commit")},
+    ),
+    indirect=["copies"],
+)
 def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved(
     place: str,
     topic: MakeTopic,
