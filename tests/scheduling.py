@@ -25,8 +25,21 @@ TOGETHER = {
 }
 """Tests that share what is slow to start: one worker runs them."""
 
-FIRST = ("micro-batches",)
-"""What takes minutes begins first, or at the end of the run all wait for it."""
+FIRST = (
+    "micro-batches",
+    "search servers",
+    "catalogs",
+    "tests/engine/test_spark.py",
+    "tests/test_drill.py",
+    "tests/sinks/kafka/test_failures.py",
+    "tests/engine/test_files.py",
+    "tests/engine/test_databases.py",
+    "tests/sinks/test_object_store_faults.py",
+    "tests/embedded/test_kafka.py",
+    "tests/embedded/test_services.py",
+    "tests/engine/test_iceberg_spark.py",
+)
+"""What takes a minute or more begins first, or at the end of the run all wait for it."""
 
 
 @pytest.hookimpl(optionalhook=True)

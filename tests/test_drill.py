@@ -452,7 +452,7 @@ class TestRun:
         assert not any(p.behind for p in report.final.partitions)
 
     def test_of_two_drivers_one_yields_and_says_so(self) -> None:
-        report = drill.two_drivers(None, 10)
+        report = drill.two_drivers(None, 1)
         assert report.fenced > 0
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
 

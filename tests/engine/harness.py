@@ -53,7 +53,6 @@ _SERVER.set_forkserver_preload(
         "pyiceberg.catalog.glue",
         "pyiceberg.catalog.rest",
         "pyiceberg.catalog.sql",
-        "pyiceberg.io.pyarrow",
         __name__,
     ]
 )
