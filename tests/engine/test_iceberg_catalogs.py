@@ -91,7 +91,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
     topic: MakeTopic, produce: Produce, anywhere: Configure, start: Start
 ) -> None:
     source = topic(partitions=2)
-    produce(source, records(500))
+    produce(source, records(COUNT))
     config = anywhere(source, {"maxOffsetsPerTrigger": "100"})
     fenced = 0
     for running in [start(config, until_caught_up=True) for _ in range(2)]:
@@ -102,7 +102,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
             assert "the ledger stands at" in str(error)
     assert fenced < 2
     caught_up(config)
-    assert_nothing_lost_nothing_twice(config, range(500))
+    assert_nothing_lost_nothing_twice(config, range(COUNT))
 
 
 @pytest.mark.parametrize(
