@@ -36,6 +36,7 @@ from tests.sinks.kafka.copying import assert_each_once, ids, target
 pytestmark = pytest.mark.integration
 
 COUNT = 300
+CLUSTERS = ("the same cluster", "another cluster")
 SMALL = {"consumer.override.max.poll.records": 40}
 QUICK = {
     "consumer.override.max.poll.records": 20,
@@ -101,9 +102,6 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
     caught_up(config, unsettled)
     assert asked.read_text().split() == ["run", "absent", "absent"]
     assert_each_once(config, range(COUNT))
-
-
-CLUSTERS = ("the same cluster", "another cluster")
 
 
 @pytest.fixture(params=CLUSTERS)
