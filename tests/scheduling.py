@@ -39,7 +39,7 @@ FIRST = (
     "tests/embedded/test_services.py",
     "tests/engine/test_iceberg_spark.py",
 )
-"""What takes a minute or more begins first, or at the end of the run all wait for it."""
+"""What takes longest begins first, or at the end of the run all wait for it."""
 
 
 @pytest.hookimpl(optionalhook=True)
