@@ -40,6 +40,12 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     system = url.removeprefix("jdbc:").partition(":")[0]
     if name in jdbc.CLASSES and system in known:
         name = system
+    elif name in jdbc.CLASSES and system and system not in jdbc.POSTGRESQL:
+        urls = (f"jdbc:{s}:" for s in ("postgresql", "mariadb", "mysql", "sqlite", "duckdb"))
+        raise ConfigError(  # not the URL itself: it may hold a password
+            f"connection.url={url[: url.find(system)]}{system}...: semel writes to no such "
+            f"database. It begins with one of {', '.join(urls)}"
+        )
     return _load(name, known[name])
 
 

@@ -42,6 +42,9 @@ IGNORED = {
     "truncate.enabled": "truncate events are not applied",
 }
 
+POSTGRESQL = ("postgresql", "postgres")
+"""The schemes of PostgreSQL's URLs."""
+
 _UTC = ("UTC", "GMT", "UCT", "Z", "ZULU", "UNIVERSAL")
 _DEFAULT_STRATEGIES = (
     "DefaultTableNamingStrategy",
@@ -120,6 +123,7 @@ class JdbcConfig:
         aliases=("quote.identifiers", "sql.quote.identifiers"),
         choices=("always", "never", "true", "false"),
     )
+    replace_null: bool = key("replace.null.with.default", True, "Only true.")
     time_zone: str = key(
         "db.timezone",
         "UTC",
@@ -143,6 +147,11 @@ class JdbcConfig:
             problems.append(
                 f"pk.fields={','.join(self.pk_fields)} must name three columns with pk.mode=kafka: "
                 "for topic, partition and offset"
+            )
+        if not self.replace_null:
+            problems.append(
+                "replace.null.with.default=false is not available: a null field with a default "
+                "takes the default. Remove it"
             )
         if self.include and self.exclude:
             problems.append("fields.whitelist and field.exclude.list exclude each other: set one")

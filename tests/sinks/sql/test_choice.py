@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from semel.errors import ConfigError
+from semel.run import plan
 from semel.sinks import jdbc, sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.sql.duckdb import DuckdbSink
@@ -19,12 +23,53 @@ def test_the_url_of_a_jdbc_sink_chooses_the_database(name: str) -> None:
         "jdbc:sqlite:x.db": SqliteSink,
         " jdbc:duckdb:x.db": DuckdbSink,
         "jdbc:postgresql://h/d": PostgresSink,
-        "jdbc:oracle:thin:@h": PostgresSink,  # whose error says what is possible
     }
     for url, sink in chosen.items():
         assert sink_class(name, {"connection.url": url}) is sink
     assert sink_class(name) is PostgresSink
+    for url in ("jdbc:oracle:thin:@h", "jdbc:sqlserver://h;password=secret"):
+        with pytest.raises(ConfigError, match=r"no such database. It .* jdbc:mariadb:") as error:
+            sink_class(name, {"connection.url": url})
+        assert f"connection.url=jdbc:{url.split(':')[1]}..." in str(error.value)
+        assert "secret" not in str(error.value)
 
 
 def test_a_name_of_ours_is_not_overruled_by_the_url() -> None:
     assert sink_class("sqlite", {"connection.url": "jdbc:mysql://h/d"}) is SqliteSink
+
+
+@pytest.mark.parametrize("system", ["sqlite", "duckdb"])
+def test_a_directory_in_the_files_place_is_told(system: str, tmp_path: Path) -> None:
+    raw = {
+        "name": "x",
+        "topics": "t",
+        "bootstrap.servers": "h:1",
+        "connector.class": system,
+        "connection.url": f"jdbc:{system}:{tmp_path}",
+    }
+    with pytest.raises(ConfigError, match=f"connection.url: {tmp_path} is a directory"):
+        plan(raw).sink.entries()
+
+
+@pytest.mark.parametrize("url", ["sqlite:x.db", "duckdb:x.db", "mysql://h/d", "postgresql://h/d"])
+def test_rows_dead_letters_and_the_ledger_stand_apart(url: str) -> None:
+    """As plans say, before there is a table of the wrong form."""
+    base = {
+        "name": "x",
+        "topics": "a,orders",
+        "bootstrap.servers": "h:1",
+        "connector.class": jdbc.CLASSES[0],
+        "connection.url": f"jdbc:{url}",
+        "errors.tolerance": "all",
+    }
+    assert plan({**base, "errors.deadletterqueue.table": "bad"}).warnings == []
+    wrong = {
+        "errors.deadletterqueue.table=orders": {"errors.deadletterqueue.table": "orders"},
+        "topic a goes to table semel_offsets": {"topics.to.tables.mapping": "a:semel_offsets"},
+        "table=semel_holes is a table of the ledger": {
+            "errors.deadletterqueue.table": "semel_holes"
+        },
+    }
+    for message, keys in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            plan({**base, **keys})

@@ -60,6 +60,9 @@ class PostgresSink(Sink):
         self._tables: dict[str, Table] = {}
         self._unmade: set[str] = set()
         self._hope = Hope()
+        tables.check_letters(connector)
+        for topic in connector.topics:
+            self._name(topic)
 
     @property
     def uses_key(self) -> bool:
@@ -120,7 +123,9 @@ class PostgresSink(Sink):
                 self._check_key(table, self._declared_key(table), topic)
 
     def _name(self, topic: str) -> Name:
-        return tables.parse_name(self._config.table(topic), fold=self._config.folds_names)
+        name = tables.parse_name(self._config.table(topic), fold=self._config.folds_names)
+        tables.check_apart(self._connector, topic, name, fold=False)
+        return name
 
     def _missing(self, topic: str) -> ConfigError:
         return ConfigError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.sinks.postgresql.connection import Connection, literal, quote
 from semel.sinks.postgresql.types import Column, column, sql_type
@@ -96,6 +97,37 @@ def parse_name(text: str, *, fold: bool) -> Name:
         )
     schema, table = match.groups()
     return Name(_unquoted(schema, fold) if schema else None, _unquoted(table, fold))
+
+
+_LEDGER = ("semel_offsets", "semel_holes")
+
+
+def check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: bool) -> None:
+    """Raises ConfigError if a topic's rows would go to the ledger's tables or among dead letters.
+
+    ``fold``: names that differ in case only are one.
+    """
+    same = str.lower if fold else str
+    holds = "the ledger" if same(name.table) in _LEDGER else ""
+    if connector.dead_letter_table and same(str(name)) == same(
+        str(parse_name(connector.dead_letter_table, fold=False))
+    ):
+        holds = f"dead letters: errors.deadletterqueue.table={connector.dead_letter_table}"
+    if holds:
+        raise ConfigError(
+            f"connector {connector.name}: topic {topic} goes to table {name}, which holds {holds}. "
+            "Name another one in table.name.format or topics.to.tables.mapping"
+        )
+
+
+def check_letters(connector: ConnectorConfig) -> None:
+    """Raises ConfigError if dead letters have no table of their own."""
+    table = connector.dead_letter_table
+    if table and parse_name(table, fold=True).table in _LEDGER:
+        raise ConfigError(
+            f"connector {connector.name}: errors.deadletterqueue.table={table} is a table of the "
+            "ledger. Name another one"
+        )
 
 
 def _unquoted(part: str, fold: bool) -> str:

@@ -6,6 +6,7 @@ import re
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from semel.errors import ConfigError
+from semel.sinks.jdbc import POSTGRESQL
 
 # pgjdbc's parameter -> libpq's; those that only tune the JDBC driver are left out.
 _JDBC_PARAMETERS = {
@@ -46,7 +47,7 @@ def libpq_uri(url: str, user: str, password: str, application: str) -> str:
     url = url.strip()
     bare = url.removeprefix("jdbc:")
     scheme, _, rest = bare.partition(":")
-    if scheme not in ("postgresql", "postgres"):
+    if scheme not in POSTGRESQL:
         raise ConfigError(  # not the URL itself: others keep the password anywhere in it
             f"connection.url={url[: len(url) - len(rest)]}... is not a PostgreSQL URL. "
             "Set jdbc:postgresql://host:port/database or postgresql://host:port/database"

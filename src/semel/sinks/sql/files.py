@@ -34,6 +34,8 @@ def check_directory(path: Path) -> None:
     """Raises ConfigError where the file can never be made."""
     if not path.parent.is_dir():
         raise ConfigError(f"connection.url: the directory {path.parent} does not exist. Create it")
+    if path.is_dir():
+        raise ConfigError(f"connection.url: {path} is a directory. Name a file in it")
 
 
 class LockFile:

@@ -18,7 +18,13 @@ from semel.sinks.base import Sink, Snapshot
 from semel.sinks.jdbc import IGNORED, JdbcConfig
 from semel.sinks.layout import KAFKA_KEY, Layout, keys_of, layout
 from semel.sinks.postgresql.prepare import Prepared, prepare
-from semel.sinks.postgresql.tables import Name, Table, parse_name
+from semel.sinks.postgresql.tables import (
+    Name,
+    Table,
+    check_apart,
+    check_letters,
+    parse_name,
+)
 from semel.sinks.sql import dead_letters, snapshot
 from semel.sinks.sql.dialect import DataRefused, Dialect, SchemaChanged, fit
 from semel.sinks.sql.ledger import SqlLedger
@@ -40,6 +46,9 @@ class SqlSink(Sink):
         self._ledger = SqlLedger(self._dialect, connector.name)
         self._tables: dict[str, Table] = {}
         self._unmade: set[str] = set()
+        check_letters(connector)
+        for topic in connector.topics:
+            self._name(topic)
 
     @property
     def uses_key(self) -> bool:
@@ -106,6 +115,7 @@ class SqlSink(Sink):
                 f"{self._dialect.system} has no schemas. Where the dot belongs to the name, quote "
                 'it: table.name.format="${topic}"'
             )
+        check_apart(self._connector, topic, name, fold=True)
         return name
 
     def _missing(self, topic: str) -> ConfigError:
