@@ -12,6 +12,11 @@ from semel.sinks.jdbc import JdbcConfig
 
 CLASSES = ("mysql", "mariadb")
 
+# sslMode, in MariaDB's words and in MySQL's
+_PLAIN = ("disable", "disabled")
+_UNVERIFIED = ("trust", "preferred", "required")
+_VERIFIED = ("verify-ca", "verify-full", "verify-identity")
+
 
 @dataclass(frozen=True)
 class MysqlConfig(JdbcConfig):
@@ -57,10 +62,13 @@ def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any]]:
         or unquote(parts.password or ""),
     }
     mode = given.get("sslMode", given.get("sslmode", "")).lower().replace("_", "-")
-    if given.get("useSSL") == "true" and not mode:
+    if not mode and "true" in (given.get("useSSL"), given.get("requireSSL"), given.get("useSsl")):
         mode = "verify-full"
-    if mode and mode not in ("disable", "disabled"):
+    if mode not in ("", *_PLAIN, *_UNVERIFIED, *_VERIFIED):
+        known = (*_PLAIN, *_UNVERIFIED, *_VERIFIED)
+        raise ConfigError(f"connection.url: sslMode={mode} must be one of {', '.join(known)}")
+    if mode and mode not in _PLAIN:
         options["ssl"] = {"ca": given.get("serverSslCert")}
-        options["ssl_verify_cert"] = mode.startswith("verify")
+        options["ssl_verify_cert"] = mode in _VERIFIED
         options["ssl_verify_identity"] = mode in ("verify-full", "verify-identity")
     return "MariaDB" if parts.scheme == "mariadb" else "MySQL", options
