@@ -66,7 +66,7 @@ def test_ids_that_the_server_makes_cannot_be_at_most_once(keys: dict[str, str]) 
 
 CONFLUENT = {
     "connector.class": "io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",
-    "connection.url": "http://one:9200,https://two:9243/prefix",
+    "connection.url": "one:9200,https://two:9243/prefix",
     "connection.username": "u",
     "connection.password": "p",
     "connection.compression": "true",
@@ -104,13 +104,16 @@ def test_keys_without_effect_say_why() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"connection.url": "localhost:9200"}, "'localhost:9200' is not a URL such as"),
+        ({"connection.url": "localhost:port"}, "'http://localhost:port' is not a URL such as"),
         ({"connection.url": ""}, "connection.url is required"),
         ({"connection.url": "http://h:abc"}, "'http://h:abc' is not a URL such as"),
         ({"connection.url": "http://h:99999"}, "'http://h:99999' is not a URL such as"),
         ({"connection.url": "http://[::1"}, "'http://[::1' is not a URL such as"),
         ({"connection.url": "http://me:secret@host:9200"}, "holds a user: set connection.username"),
         ({"connection.username": "u"}, "go together: set both"),
+        ({"index.write.method": "upsert"}, "index.write.method=upsert merges fields by an update"),
+        ({"data.stream.enabled": "true"}, "Remove data.stream.enabled and write to an index"),
+        ({"data.stream.prefix": "p"}, "Remove data.stream.prefix and write to an index"),
         ({"write.method": "upsert"}, "to which the server gives no external version"),
         ({"data.stream.type": "logs"}, "a data stream takes documents without a version"),
         ({"data.stream.dataset": "d"}, "Remove data.stream.dataset and write to an index"),

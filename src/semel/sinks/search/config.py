@@ -102,7 +102,13 @@ class SearchConfig:
         "When a topic gets more partitions while ids are keys: fail or continue.",
         choices=("fail", "continue"),
     )
-    write_method: str = key("write.method", "insert", "Only insert.", choices=("insert", "upsert"))
+    write_method: str = key(
+        "write.method",
+        "insert",
+        "Only insert.",
+        aliases=("index.write.method",),
+        choices=("insert", "upsert"),
+    )
     index_format: str = key("index.name.format", "${topic}", "The index of a topic.")
     index_mapping: tuple[str, ...] = key(
         "topic.to.external.resource.mapping",
@@ -123,6 +129,8 @@ class SearchConfig:
     stream_dataset: str = key("data.stream.dataset", "", "Not available.")
     stream_namespace: str = key("data.stream.namespace", "", "Not available.")
     stream_timestamp: tuple[str, ...] = key("data.stream.timestamp.field", (), "Not available.")
+    stream_enabled: bool = key("data.stream.enabled", False, "Not available.")
+    stream_prefix: str = key("data.stream.prefix", "", "Not available.")
     security_protocol: str = key(
         "elastic.security.protocol",
         "PLAINTEXT",
@@ -133,6 +141,8 @@ class SearchConfig:
     kerberos_principal: str = key("kerberos.user.principal", "", "Not available.")
 
     def __post_init__(self) -> None:
+        urls = tuple(url if "://" in url else f"http://{url}" for url in self.urls)
+        object.__setattr__(self, "urls", urls)
         problems = [*self._connection_problems(), *self._writing_problems()]
         if any(":" not in pair for pair in self.index_mapping):
             problems.append("topic.to.external.resource.mapping must hold topic:index pairs")
@@ -185,6 +195,8 @@ class SearchConfig:
         stream = {
             "data.stream.type": "" if self.stream_type.lower() == "none" else self.stream_type,
             "data.stream.dataset": self.stream_dataset,
+            "data.stream.enabled": "true" if self.stream_enabled else "",
+            "data.stream.prefix": self.stream_prefix,
             "data.stream.timestamp.field": ",".join(self.stream_timestamp),
         }
         problems += [
