@@ -45,6 +45,7 @@ IGNORED = {
     "batch.size": "maxOffsetsPerTrigger bounds a commit",
     "file.name.template": "names are <topic>+<partition>+<from>-<until>",
     "format.output.fields.value.encoding": "values are written as columns",
+    "directory.delim": "folders are separated by /",
     "hadoop.conf.dir": "libhdfs finds it by HADOOP_CONF_DIR",
     "hadoop.home": "libhdfs finds it by HADOOP_HOME",
     "locale": "path.format shows numbers only",
@@ -200,6 +201,7 @@ class FilesConfig:
     keys_too: str = key("store.kafka.keys", "false", "Not available.", choices=("false",))
     headers_too: str = key("store.kafka.headers", "false", "Not available.", choices=("false",))
     encryption: str = key("s3.ssea.name", "", "S3's server-side encryption: AES256 or aws:kms.")
+    customer_key: str = key("s3.sse.customer.key", "", "Not available.", secret=True)
     kms_key: str = key("s3.sse.kms.key.id", "", "The key of aws:kms.")
     acl: str = key("s3.acl.canned", "", "S3's canned ACL of what is written.")
     region: str = key("s3.region", "", "S3's region.", aliases=("aws.s3.region",))
@@ -214,12 +216,7 @@ class FilesConfig:
     folds_names: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.delete_enabled:
-            problems.append(
-                f"delete.enabled=true: {_APPENDED}, so a tombstone cannot delete. Remove it, or "
-                "use a table (delta, iceberg)"
-            )
+        problems = self._not_available()
         places = [self.path, self.s3_bucket, self.gcs_bucket, self.azure_container]
         if sum(map(bool, places)) > 1:
             problems.append(
@@ -257,6 +254,25 @@ class FilesConfig:
         if kind in _TIMED:
             folders.zone_of(self.timezone)
         self.format_name()
+
+    def _not_available(self) -> list[str]:
+        problems = []
+        if self.delete_enabled:
+            problems.append(
+                f"delete.enabled=true: {_APPENDED}, so a tombstone cannot delete. Remove it, or "
+                "use a table (delta, iceberg)"
+            )
+        if "{{" in (self.topics_dir or ""):
+            problems.append(
+                f"topics.dir={self.topics_dir!r}: nothing is filled in there. Set "
+                "partitioner.class for folders by time"
+            )
+        if self.customer_key:
+            problems.append(
+                "s3.sse.customer.key is not available: files would be written without it. Set "
+                "s3.ssea.name and s3.sse.kms.key.id, or remove it"
+            )
+        return problems
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
