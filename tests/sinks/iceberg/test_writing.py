@@ -440,6 +440,16 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
             plan(warehouse.config(keys=keys))
 
 
+def test_a_catalog_that_cannot_be_is_named_by_its_property(warehouse: Warehouse) -> None:
+    wrong: list[tuple[str | None, str]] = [
+        (None, "iceberg.catalog.uri is required with iceberg.catalog.type=sql"),
+        ("nonsense", "iceberg.catalog.uri: Could not parse"),
+    ]
+    for uri, message in wrong:
+        with pytest.raises(ConfigError, match=message):
+            warehouse.unprepared(keys={"iceberg.catalog.uri": uri}).entries()
+
+
 def test_columns_are_widened_for_values_that_need_it(warehouse: Warehouse) -> None:
     narrow = pa.table(
         {"n": pa.array([1], pa.int32()), "x": pa.array([0.5], pa.float32()), "y": [1.5]}

@@ -10,6 +10,12 @@ from semel.errors import ConfigError
 
 CLASSES = ("delta", "semel.delta.DeltaSink")
 
+_STORES = (
+    *("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl"),
+    *("hdfs", "viewfs", "lakefs", "oss", "obs", "cos"),
+)
+"""The schemes that delta-rs knows; of a URL with another one it says that no table is there."""
+
 IGNORED = {
     "connection.url": "tables are found by delta.table.path",
     "batch.size": "maxOffsetsPerTrigger bounds a commit",
@@ -76,6 +82,12 @@ class DeltaConfig:
 
     def __post_init__(self) -> None:
         problems = []
+        scheme, separator, _ = self.table_path.partition("://")
+        if separator and scheme not in _STORES:
+            problems.append(
+                f"delta.table.path={self.table_path}: {scheme}:// is no store that delta-rs knows. "
+                "Set s3://, gs://, abfss:// or a directory"
+            )
         if self.insert_mode == "upsert" and self.pk_mode == "none":
             problems.append(
                 "insert.mode=upsert needs a key: set pk.mode to kafka, record_key or record_value"

@@ -31,6 +31,14 @@ _STORES = {
 """Packages whose errors are the catalog's or the store's: they may pass."""
 
 
+_MISTAKEN = {
+    "ArgumentError": "iceberg.catalog.uri",
+    "NoSuchModuleError": "iceberg.catalog.uri",
+    "NoRegionError": "iceberg.catalog.client.region",
+}
+"""Errors of SQLAlchemy and boto3 that a property's value causes, and the property."""
+
+
 class Conflict(Exception):
     """Another writer has committed since the table was read; nothing was written."""
 
@@ -95,7 +103,17 @@ def _load(name: str, properties: Mapping[str, str]) -> Catalog:
                 f"pip install 'pyiceberg[{properties['type']}]'"
             ) from None
         except (ValueError, KeyError) as error:
+            if "URI missing" in str(error):
+                raise ConfigError(
+                    f"iceberg.catalog.uri is required with iceberg.catalog.type="
+                    f"{properties['type']}: the catalog's address"
+                ) from None
             raise ConfigError(f"iceberg.catalog.*: {reason(error)}") from None
+        except Exception as error:
+            key = _MISTAKEN.get(type(error).__name__)
+            if key is None:
+                raise
+            raise ConfigError(f"{key}: {reason(error)}") from None
 
 
 def create_namespace(catalog: Catalog, table: str) -> None:
