@@ -22,6 +22,7 @@ from semel.config import (
     under,
 )
 from semel.delivery import Guarantee
+from semel.engine.triggers import seconds
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka import check_clients, client_config
 from semel.sinks import sink_class
@@ -60,6 +61,8 @@ def plan(
     Raises:
         ConfigError: names each field, its value and what to set.
     """
+    if transform is not None and not callable(transform):
+        raise ConfigError(f"transform={transform!r} must be a function of a batch")
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
     connector = read(ConnectorConfig, raw)
     found = sink_class(connector.connector_class, raw)
@@ -75,16 +78,18 @@ def plan(
         below = under(raw, f"{where}.")
         made = converters.create(name, below, is_key=where == "key.converter", where=where)
         warnings += check_converter_keys(below, made.KEYS, where)
-    warnings += _without_effect(connector)
     check_clients(connector, raw)
     _check_dead_letter_topic(connector)
+    seconds(connector.processing_time)
     engine = _engine(connector, sink, transform)
     if engine not in sink.engines:
+        others = "micro-batch" if engine == "direct" else "direct"  # which chooses bounded, too
         raise ConfigError(
             f"connector {connector.name}: the {connector.connector_class} sink does not run on "
-            f"engine={engine}. Set engine={' or '.join(sorted(sink.engines))}"
+            f"engine={engine}. Set engine={others}"
             + (", and give the transform a pyarrow.RecordBatch" if transform else "")
         )
+    warnings += _without_effect(connector, raw, engine)
     return Plan(connector, raw, sink, guarantee, engine, warnings)
 
 
@@ -189,15 +194,31 @@ def _kept_interrupt() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _without_effect(connector: ConnectorConfig) -> list[str]:
-    """Warnings for dead letters that will not be, as Kafka Connect has them with that setting."""
+_TRIGGERED = frozenset({"bounded", "micro-batch"})
+_OF_ENGINES = {
+    "processingTime": _TRIGGERED,
+    "maxOffsetsPerTrigger": _TRIGGERED,
+    "failOnDataLoss": frozenset({"micro-batch"}),
+    "poll.linger.ms": frozenset({"direct"}),
+}
+"""Keys that only some engines look at."""
+
+
+def _without_effect(connector: ConnectorConfig, raw: Mapping[str, str], engine: str) -> list[str]:
+    """Warnings for keys that the engine does not look at, and for dead letters that will not be, as
+    Kafka Connect has them with that setting."""
+    warnings = [
+        f"{name} has no effect on the {engine} engine, only on {' and '.join(sorted(engines))}"
+        for name, engines in _OF_ENGINES.items()
+        if name in raw and engine not in engines
+    ]
     if connector.errors_tolerance == "all":
-        return []
+        return warnings
     names = {
         "errors.deadletterqueue.topic.name": connector.dead_letter_topic,
         "errors.deadletterqueue.table": connector.dead_letter_table,
     }
-    return [
+    return warnings + [
         f"{name}={value} has no effect: with errors.tolerance=none the first bad record stops the "
         "connector. Set errors.tolerance=all"
         for name, value in names.items()

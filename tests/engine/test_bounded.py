@@ -425,6 +425,7 @@ def test_micro_batch_needs_a_transform(lake: Lake) -> None:
 def test_an_interval_is_read_as_spark_reads_it() -> None:
     assert triggers.seconds("500 milliseconds") == 0.5
     assert triggers.seconds("2 minutes") == 120
+    assert triggers.seconds("1 Minute 30 seconds") == 90
     with pytest.raises(ConfigError, match="processingTime='soon'"):
         triggers.seconds("soon")
 

@@ -11,21 +11,22 @@ from semel.ledger import OffsetRange, TopicPartition
 _SHARE = 50_000
 """Fewer records than that are one task's, so that small triggers make few files."""
 
-_UNITS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
+_UNITS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+_TERM = rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})s?"
 
 
 def seconds(interval: str) -> float:
-    """An interval as Spark writes it, such as ``10 seconds``.
+    """An interval as Spark writes it, such as ``10 seconds`` or ``1 minute 30 seconds``.
 
     Raises:
         ConfigError: it is none.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour)s?", interval.strip())
-    if found is None:
+    text = interval.strip().lower()
+    if re.fullmatch(rf"{_TERM}(?:\s+{_TERM})*", text) is None:
         raise ConfigError(
             f"processingTime={interval!r} is not an interval, such as '10 seconds' or '1 minute'"
         )
-    return float(found[1]) * _UNITS[found[2]]
+    return sum(float(n) * _UNITS[unit] for n, unit in re.findall(_TERM, text))
 
 
 def bounded(

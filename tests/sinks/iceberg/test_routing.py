@@ -262,7 +262,7 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
         ({"iceberg.tables.ledger": "db.ledger"}, "iceberg.tables.ledger='db.ledger' has no effect"),
         ({"iceberg.table.db.c.route-regex": "c"}, "iceberg.tables is db.a,db.b"),
         ({"delivery": "at-most-once"}, "set delivery=exactly-once"),
-        ({"engine": "micro-batch"}, "Set engine=bounded or direct"),
+        ({"engine": "micro-batch"}, "Set engine=direct"),
         ({"errors.deadletterqueue.table": "db.b"}, "need a table of their own"),
         (
             {
