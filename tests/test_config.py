@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,8 +128,8 @@ def test_a_key_and_its_alias_may_agree_but_not_differ() -> None:
         ("tasks.max", "0", r"tasks.max='0' must be at least 1"),
         ("tasks.max", "", r"tasks.max='' must be a whole number"),
         ("provenance", "yes", r"provenance='yes' must be true or false"),
-        ("delivery", "twice", r"must be one of at-most-once, at-least-once, exactly-once"),
-        ("delivery.mechanism", "x", r"must be one of transactional, idempotent"),
+        ("delivery", "twice", r"must be one of auto, at-most-once, at-least-once, exactly-once"),
+        ("delivery.mechanism", "x", r"must be one of auto, transactional, idempotent"),
         ("engine", "fast", r"must be one of auto, direct, micro-batch"),
         ("errors.tolerance", "some", r"must be one of none, all"),
         ("auto.offset.reset", "none", r"must be one of earliest, latest"),
@@ -152,6 +153,32 @@ def test_a_value_of_the_wrong_type_is_told(name: str, value: str, message: str) 
 def test_a_value_that_the_sink_does_not_know_is_told(name: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(PostgresConfig, {**NEEDED, name: value})
+
+
+@pytest.mark.parametrize("name", ["table.name.format", "collection.name.format", "value.converter"])
+def test_an_empty_text_is_not_taken_for_a_value(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"connector orders: {name} is empty: set it, or remove"):
+        plan({**NEEDED, name: " "})
+
+
+def test_choices_are_told_without_the_empty_one() -> None:
+    with pytest.raises(ConfigError, match="format='orc' must be one of parquet, json"):
+        plan({**NEEDED, "connector.class": "files", "path": "/x", "format": "orc"})
+
+
+def test_an_aliased_key_is_told_as_it_was_written() -> None:
+    raw = {**NEEDED, "collection.name.format": "${source.table}", "primary.key.mode": "kafka"}
+    with pytest.raises(ConfigError, match=r"^connector orders: collection\.name\.format='\$\{sou"):
+        read(PostgresConfig, raw)
+    with pytest.raises(ConfigError, match=r"needs primary\.key\.mode=record_key, not kafka"):
+        read(PostgresConfig, {**raw, "delete.enabled": "true"})
+
+
+def test_provenance_needs_four_columns() -> None:
+    same = {"provenance.offset.column": "__connect_topic"}
+    with pytest.raises(ConfigError, match=r"provenance.*__connect_topic, __connect_partition, __c"):
+        read(ConnectorConfig, {**NEEDED, **same, "provenance": "true"})
+    assert read(ConnectorConfig, {**NEEDED, **same}).provenance_columns == {}
 
 
 def test_all_mistakes_are_told_at_once() -> None:
@@ -247,6 +274,7 @@ def test_dead_letters_go_to_one_place() -> None:
         ({"table.name.format": "${source.table}"}, r"topics\.to\.tables\.mapping"),
         ({"db.timezone": "Europe/Berlin"}, r"db\.timezone=Europe/Berlin: times are stored in UTC"),
         ({"database.time_zone": "+02:00"}, r"times are stored in UTC"),
+        ({"replace.null.with.default": "false"}, r"a null field with a default takes the default"),
         ({"table.name.format": "${source.table}"}, r"only \$\{topic\} can be filled in"),
         (
             {"collection.naming.strategy": "com.acme.Names"},
@@ -396,6 +424,11 @@ def test_mappings_are_normalised() -> None:
         ("c.json", b"{", r"c.json is not JSON: .* at line 1, column 2.*suffix .properties"),
         ("c.json", b"[1]", r"c.json must hold a JSON object, not list"),
         ("c.json", b'{"name": "x", "a": {"b": 1}}', r"a holds an object; a value must be a string"),
+        (
+            "c.json",
+            b'{"name": "x", "config": {"name": "y"}}',
+            r"name='x' outside of config and 'y' in it: the ledger goes by the name",
+        ),
         ("c.json", b"\xff", r"cannot read .*c.json"),
         ("c.properties", b"a=\\u12", r"c.properties is not a .properties file"),
         ("c.properties", b"\xff", r"cannot read .*c.properties"),
@@ -413,6 +446,18 @@ def test_files_that_cannot_be_read_are_told(
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.json"):
         load(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize("source", [None, 7, ["name"], {7: "seven"}])
+def test_what_is_no_configuration_is_told(source: Any) -> None:
+    with pytest.raises(ConfigError, match=r"not (NoneType|int|list)|the key 7 must be a string"):
+        plan(source)
+
+
+def test_a_transform_that_is_no_function_is_told() -> None:
+    transform: Any = "double"
+    with pytest.raises(ConfigError, match="transform='double' must be a function"):
+        plan(NEEDED, transform)
 
 
 # Other connectors' files, as they stand (a worker adds bootstrap.servers)

@@ -194,8 +194,14 @@ class ConnectorConfig:
                 "errors.deadletterqueue.topic.name and errors.deadletterqueue.table exclude each "
                 "other: set the one that dead letters go to"
             )
+        columns = list(self.provenance_columns.values())
+        if len(set(columns)) < len(columns):
+            problems.append(
+                f"provenance.*.column: {', '.join(columns)}: provenance needs a column of its own "
+                "for each of topic, partition, offset and timestamp"
+            )
         if problems:
-            raise ConfigError(f"connector {self.name}: " + "; ".join(problems))
+            raise ConfigError("; ".join(problems))
 
     @property
     def group_id(self) -> str:
@@ -251,6 +257,10 @@ def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
     """
     if isinstance(source, Mapping):
         return _flatten(source, "the configuration")
+    if not isinstance(source, (str, Path)):
+        raise ConfigError(
+            f"a configuration is a file or a mapping of keys to values, not {type(source).__name__}"
+        )
     path = Path(source)
     try:
         text = path.read_text(encoding="utf-8")
@@ -277,9 +287,15 @@ def _flatten(document: Mapping[str, Any], where: str) -> dict[str, str]:
     flat = dict(document)
     if isinstance(flat.get("config"), Mapping):
         inner = dict(flat["config"])
-        if "name" in flat:
-            inner.setdefault("name", flat["name"])
+        if "name" in flat and str(inner.setdefault("name", flat["name"])) != str(flat["name"]):
+            raise ConfigError(
+                f"{where}: name={flat['name']!r} outside of config and {inner['name']!r} in it: "
+                "the ledger goes by the name. Remove one"
+            )
         flat = inner
+    strange = [k for k in flat if not isinstance(k, str)]
+    if strange:
+        raise ConfigError(f"{where}: the key {strange[0]!r} must be a string")
     nested = [k for k, v in flat.items() if isinstance(v, Mapping)]
     if nested:
         raise ConfigError(f"{where}: {nested[0]} holds an object; a value must be a string")
@@ -304,6 +320,7 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
     """
     values: dict[str, Any] = {}
     problems: list[str] = []
+    renamed: dict[str, str] = {}
     hints = typing.get_type_hints(section)
     for field in dataclasses.fields(section):  # type: ignore[arg-type]
         meta = field.metadata
@@ -315,7 +332,12 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
         )
         if len(distinct) > 1:
             problems.append(f"{' and '.join(given)} are the same setting with different values")
+        elif given and not required and field.default and _is_blank_text(field, raw[given[0]]):
+            problems.append(
+                f"{given[0]} is empty: set it, or remove it for the default, {field.default}"
+            )
         elif given and (raw[given[0]].strip() or not required):
+            renamed[name] = given[0]
             try:
                 values[field.name] = _parse(hints[field.name], raw[given[0]], meta)
             except ValueError as error:
@@ -323,10 +345,25 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
                 problems.append(f"{given[0]}{shown} {error}")
         elif required:
             problems.append(f"{name} is required. {meta['doc']}")
+    title = f"connector {raw['name']}: " if raw.get("name") else ""
     if problems:
-        title = f"connector {raw['name']}: " if raw.get("name") else ""
         raise ConfigError(title + "\n".join(problems))
-    return section(**values)
+    try:
+        return section(**values)
+    except ConfigError as error:
+        raise ConfigError(title + _in_the_users_words(str(error), renamed)) from None
+
+
+def _is_blank_text(field: dataclasses.Field[Any], text: str) -> bool:
+    return isinstance(field.default, str) and not field.metadata["choices"] and not text.strip()
+
+
+def _in_the_users_words(message: str, names: Mapping[str, str]) -> str:
+    """The message with each ``key=`` as it was written, where that was by an alias."""
+    for name, given in names.items():
+        if given != name:
+            message = re.sub(rf"(?<![\w.]){re.escape(name)}(?==)", given, message)
+    return message
 
 
 def _parse(hint: Any, text: str, meta: Mapping[str, Any]) -> Any:
@@ -336,7 +373,7 @@ def _parse(hint: Any, text: str, meta: Mapping[str, Any]) -> Any:
     text = text.strip()
     if meta["choices"]:
         if text.lower() not in meta["choices"]:
-            raise ValueError(f"must be one of {', '.join(meta['choices'])}")
+            raise ValueError(f"must be one of {', '.join(filter(None, meta['choices']))}")
         return text.lower()
     if isinstance(hint, type) and issubclass(hint, Enum):
         if optional and text.lower() in ("", "auto"):
@@ -344,7 +381,8 @@ def _parse(hint: Any, text: str, meta: Mapping[str, Any]) -> Any:
         try:
             return hint(text.lower())
         except ValueError:
-            raise ValueError(f"must be one of {', '.join(m.value for m in hint)}") from None
+            known = [*(["auto"] if optional else []), *(m.value for m in hint)]
+            raise ValueError(f"must be one of {', '.join(known)}") from None
     if hint is bool:
         if text.lower() not in ("true", "false"):
             raise ValueError("must be true or false")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from semel.config import ConnectorConfig
@@ -33,10 +32,6 @@ def check(connector: ConnectorConfig, config: FilesConfig) -> None:
         raise ConfigError(
             f"connector {connector.name}: field.exclude.list={','.join(config.exclude)} leaves out "
             f"{min(shared)}, which provenance=true writes"
-        )
-    if config.extractor == "recordfield" and not re.search(r"\S", config.timestamp_field):
-        raise ConfigError(
-            f"connector {connector.name}: timestamp.extractor=RecordField needs timestamp.field"
         )
 
 
