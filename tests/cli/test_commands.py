@@ -119,6 +119,13 @@ def test_describe_names_the_guarantee_and_why_it_holds(
     assert delivery in semel("describe", file).out
 
 
+def test_a_position_is_given_once(semel: Callable[..., Ended], written: Write) -> None:
+    file = written(NOWHERE)
+    ended = semel("offsets", "set", file, "a-0=5", "b-0=5", "a-0=6")
+    assert ended.code == 2
+    assert "a-0 is given two positions, 5 and 6: leave one out" in ended.err
+
+
 def test_a_file_that_is_not_there_or_not_json_is_named(
     semel: Callable[..., Ended], tmp_path: Path
 ) -> None:

@@ -48,9 +48,11 @@ def set_(
 ) -> None:
     """Set positions. Refused while the connector runs."""
     planned = plan(with_servers(file, bootstrap_server))
-    wanted = dict(_parse(text) for text in positions)
-    for tp in wanted:
+    wanted: dict[TopicPartition, int] = {}
+    for tp, at in map(_parse, positions):
         _check_topic(planned.connector, tp.topic)
+        if wanted.setdefault(tp, at) != at:
+            raise ConfigError(f"{tp} is given two positions, {wanted[tp]} and {at}: leave one out")
     planned.sink.set_positions(wanted)
     planned.sink.close()
     for tp, at in wanted.items():
