@@ -15,11 +15,13 @@ import psutil
 import pytest
 
 from semel import failpoints
+from semel.config import read
 from semel.embedded import Postgres
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
 from semel.ledger import Outcome, TopicPartition
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
+from semel.sinks.postgresql.config import PostgresConfig
 from semel.sinks.postgresql.url import libpq_uri, shown
 from tests.sinks.target import Target, advance, put, records
 
@@ -68,6 +70,25 @@ def test_jdbc_urls_become_libpq_uris(url: str, user: str, password: str, expecte
     rest = [p for p in parameters.split("&") if not p.startswith(mine)]
     assert base + ("?" + "&".join(rest) if rest else "") == expected
     assert "application_name=me" in parameters
+
+
+@pytest.mark.parametrize(
+    ("url", "mode"),
+    [
+        ("jdbc:postgresql://h/d", "verify-full"),
+        ("jdbc:postgresql://h/d?sslmode=require", "require"),
+        ("postgresql://h/d", "verify-full"),
+    ],
+)
+def test_confluents_driver_parameters_are_those_of_the_url(url: str, mode: str) -> None:
+    keys = {"sslmode": "verify-full", "sslrootcert": "/ca.pem", "currentSchema": "shop"}
+    more = {f"connection.{name}": value for name, value in keys.items()}
+    config = read(PostgresConfig, {"connection.url": url, **more})
+    uri = libpq_uri(url, "", "", "me", config.parameters())
+    assert "sslrootcert=%2Fca.pem" in uri
+    assert "-csearch_path%3Dshop" in uri
+    assert f"sslmode={mode}&" in f"{uri}&"
+    assert uri.count("sslmode=") == 1
 
 
 def test_the_users_timeouts_come_before_ours() -> None:

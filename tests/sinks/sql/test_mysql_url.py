@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from semel.config import read
 from semel.errors import ConfigError
 from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
 
@@ -31,6 +32,14 @@ def test_tls_is_what_the_url_asks_for(parameters: str, verified: tuple[bool, boo
     found = arguments(f"{parameters}&serverSslCert=/ca.pem")
     assert found["ssl"] == {"ca": "/ca.pem"}
     assert (found["ssl_verify_cert"], found["ssl_verify_identity"]) == verified
+
+
+def test_confluents_driver_parameters_are_those_of_the_url() -> None:
+    keys = {"connection.sslMode": "VERIFY_CA", "connection.serverSslCert": "/ca.pem"}
+    for url, verified in (("jdbc:mysql://h/d", True), ("jdbc:mysql://h/d?sslMode=trust", False)):
+        found = connect_arguments(read(MysqlConfig, {"connection.url": url, **keys}))[1]
+        assert found["ssl"] == {"ca": "/ca.pem"}
+        assert found["ssl_verify_cert"] is verified
 
 
 @pytest.mark.parametrize("parameters", ["", "sslMode=disable", "sslMode=DISABLED", "useSSL=false"])

@@ -52,6 +52,7 @@ class PostgresSink(Sink):
             self._config.connection_user,
             self._config.connection_password,
             f"semel/{connector.name}",
+            self._config.parameters(),
         )
         self._connection = Connection(uri, self._config.idle_timeout_ms)
         self._ledger = PostgresLedger(

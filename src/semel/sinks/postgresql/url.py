@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from semel.errors import ConfigError
@@ -38,8 +39,10 @@ _DEFAULTS = {
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]@]*)(:\d*)?")
 
 
-def libpq_uri(url: str, user: str, password: str, application: str) -> str:
-    """Turn a JDBC or libpq URL into a libpq URI.
+def libpq_uri(
+    url: str, user: str, password: str, application: str, more: Mapping[str, str] | None = None
+) -> str:
+    """Turn a JDBC or libpq URL into a libpq URI; ``more`` are the JDBC driver's parameters.
 
     Raises:
         ConfigError: the URL is not PostgreSQL's.
@@ -60,7 +63,9 @@ def libpq_uri(url: str, user: str, password: str, application: str) -> str:
         raise _malformed() from None
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
     if url.startswith("jdbc:"):
-        parameters = _from_jdbc(parameters)
+        parameters = _from_jdbc({**(more or {}), **parameters})
+    else:
+        parameters = {**_from_jdbc(more or {}), **parameters}
     login, _, hosts = parts.netloc.rpartition("@")
     if any(not _HOST.fullmatch(host) for host in hosts.split(",")):
         raise _malformed()
@@ -88,7 +93,7 @@ def shown(uri: str) -> str:
     return f"PostgreSQL at {host}{unquote(parts.path)}"
 
 
-def _from_jdbc(given: dict[str, str]) -> dict[str, str]:
+def _from_jdbc(given: Mapping[str, str]) -> dict[str, str]:
     renamed = {_JDBC_PARAMETERS[k]: v for k, v in given.items() if k in _JDBC_PARAMETERS}
     if given.get("ssl") in ("true", ""):
         renamed.setdefault("sslmode", "verify-full")  # pgjdbc's meaning of ssl=true

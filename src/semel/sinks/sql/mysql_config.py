@@ -12,6 +12,8 @@ from semel.sinks.jdbc import JdbcConfig
 
 CLASSES = ("mysql", "mariadb")
 
+_PARAMETER = "As the parameter of connection.url."
+
 # sslMode, in MariaDB's words and in MySQL's
 _PLAIN = ("disable", "disabled")
 _UNVERIFIED = ("trust", "preferred", "required")
@@ -32,6 +34,10 @@ class MysqlConfig(JdbcConfig):
         "The server ends a transaction whose process is frozen for that long (whole seconds).",
         at_least=1000,
     )
+    ssl_mode: str = key("connection.sslMode", "", _PARAMETER)
+    ssl_certificate: str = key("connection.serverSslCert", "", _PARAMETER)
+    use_ssl: bool = key("connection.useSSL", False, _PARAMETER)
+    require_ssl: bool = key("connection.requireSSL", False, _PARAMETER)
 
 
 def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any]]:
@@ -61,14 +67,15 @@ def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any]]:
         or given.get("password")
         or unquote(parts.password or ""),
     }
-    mode = given.get("sslMode", given.get("sslmode", "")).lower().replace("_", "-")
-    if not mode and "true" in (given.get("useSSL"), given.get("requireSSL"), given.get("useSsl")):
+    mode = given.get("sslMode", given.get("sslmode", config.ssl_mode)).lower().replace("_", "-")
+    wanted = (given.get("useSSL"), given.get("requireSSL"), given.get("useSsl"))
+    if not mode and ("true" in wanted or config.use_ssl or config.require_ssl):
         mode = "verify-full"
     if mode not in ("", *_PLAIN, *_UNVERIFIED, *_VERIFIED):
         known = (*_PLAIN, *_UNVERIFIED, *_VERIFIED)
         raise ConfigError(f"connection.url: sslMode={mode} must be one of {', '.join(known)}")
     if mode and mode not in _PLAIN:
-        options["ssl"] = {"ca": given.get("serverSslCert")}
+        options["ssl"] = {"ca": given.get("serverSslCert") or config.ssl_certificate or None}
         options["ssl_verify_cert"] = mode in _VERIFIED
         options["ssl_verify_identity"] = mode in ("verify-full", "verify-identity")
     return "MariaDB" if parts.scheme == "mariadb" else "MySQL", options
