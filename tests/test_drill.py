@@ -211,11 +211,15 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_a_directory_that_holds_a_drill_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "failpoints").mkdir()
-    ended = command("--dir", str(tmp_path))
-    assert ended.returncode == ConfigError.exit_code
-    assert "the files of an earlier drill are there" in " ".join(ended.stderr.split())
+def test_a_directory_that_holds_anything_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """It is removed after the drill."""
+    file = tmp_path / "mine.txt"
+    file.touch()
+    for directory in (tmp_path, file):
+        ended = command("--dir", str(directory), "--faults", "1")
+        assert ended.returncode == ConfigError.exit_code
+        assert "is not empty, and a drill removes it" in " ".join(ended.stderr.split())
+    assert list(tmp_path.iterdir()) == [file]
 
 
 class TestTopicToTopic:

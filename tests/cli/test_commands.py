@@ -119,6 +119,16 @@ def test_describe_names_the_guarantee_and_why_it_holds(
     assert delivery in semel("describe", file).out
 
 
+def test_the_demo_removes_nothing_but_a_demo(semel: Callable[..., Ended], tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.touch()
+    for directory in (tmp_path, file):
+        ended = semel("demo", "--dir", directory)
+        assert ended.code == 2
+        assert "holds files that are not an earlier demo's" in ended.err
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_a_position_is_given_once(semel: Callable[..., Ended], written: Write) -> None:
     file = written(NOWHERE)
     ended = semel("offsets", "set", file, "a-0=5", "b-0=5", "a-0=6")

@@ -15,6 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from semel import demo as show
 from semel.cli.proof import audit_table
 from semel.embedded import Services
+from semel.errors import ConfigError
+
+_DIRECTORY = Path(".semel/demo")
+_MARK = ".semel-demo"
+"""Says that a directory is a demo's, which the next one may remove."""
 
 
 def register(app: typer.Typer) -> None:
@@ -26,15 +31,13 @@ def demo(
     crashes: Annotated[int, typer.Option(min=0, max=20, help="How often to SIGKILL it.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the moments.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the services up.")] = False,
-    directory: Annotated[Path, typer.Option("--dir", help="Data and logs; emptied first.")] = Path(
-        ".semel/demo"
-    ),
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Data and logs; those of an earlier demo are removed.")
+    ] = _DIRECTORY,
 ) -> None:
     """Move 336,776 real flights from Kafka to PostgreSQL, kill the connector on the way, audit."""
     console = Console(highlight=False)
-    Services(directory).down()
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    _empty(directory)
     services = Services(directory)
     with console.status("Starting Kafka and PostgreSQL (the first time downloads Kafka's jars)"):
         services.up(detached=keep)
@@ -53,6 +56,26 @@ def demo(
         )
     if not kept:
         sys.exit(1)
+
+
+def _empty(directory: Path) -> None:
+    """Remove an earlier demo's files, and nobody else's."""
+    mark = directory / _MARK
+    try:
+        strange = directory != _DIRECTORY and not mark.exists() and any(directory.iterdir())
+    except FileNotFoundError:
+        strange = False
+    except NotADirectoryError:
+        strange = True
+    if strange:
+        raise ConfigError(
+            f"--dir {directory} holds files that are not an earlier demo's, and would be removed. "
+            "Name a new directory"
+        )
+    Services(directory).down()
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    mark.touch()
 
 
 def _run(console: Console, services: Services, directory: Path, crashes: int, seed: int) -> bool:

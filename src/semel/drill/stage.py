@@ -119,13 +119,12 @@ class Stage:
     ) -> None:
         self.directory = directory
         self.points = directory / "failpoints"
-        try:
-            self.points.mkdir(parents=True)
-        except FileExistsError:
+        if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
             raise ConfigError(
-                f"--dir {directory}: the files of an earlier drill are there. Name another "
-                "directory, or remove it"
-            ) from None
+                f"--dir {directory} is not empty, and a drill removes it in the end. Name a new "
+                "directory"
+            )
+        self.points.mkdir(parents=True)
         self._fired = self.points / "fired.log"
         self._fired.touch()
         self._spark_home = _spark_home(directory / "spark")
