@@ -131,6 +131,7 @@ def test_a_key_and_its_alias_may_agree_but_not_differ() -> None:
         ("delivery", "twice", r"must be one of auto, at-most-once, at-least-once, exactly-once"),
         ("delivery.mechanism", "x", r"must be one of auto, transactional, idempotent"),
         ("engine", "fast", r"must be one of auto, direct, micro-batch"),
+        ("max.poll.records", "1000001", r"max.poll.records=1000001 must be at most 1000000"),
         ("errors.tolerance", "some", r"must be one of none, all"),
         ("auto.offset.reset", "none", r"must be one of earliest, latest"),
     ],
@@ -266,6 +267,7 @@ def test_dead_letters_go_to_one_place() -> None:
             r"needs pk.mode=record_key, not record_value",
         ),
         ({"pk.mode": "kafka", "pk.fields": "a,b"}, r"must name three columns"),
+        ({"pk.fields": "a,b,a"}, r"pk.fields=a,b,a names a column twice"),
         (
             {"fields.whitelist": "a", "field.exclude.list": "b"},
             r"fields.whitelist and field.exclude.list exclude each other",
@@ -446,6 +448,40 @@ def test_files_that_cannot_be_read_are_told(
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.json"):
         load(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize("sink", [{}, {"connector.class": "kafka", "topic.rename.format": "copy"}])
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"admin.override.nonsense": "1"}, r"admin\.override\.\*: No such .*nonsense"),
+        ({"producer.override.linger.ms": "x"}, r"producer\.override\.\*: Invalid value"),
+        (
+            {"producer.override.max.in.flight.requests.per.connection": "10"},
+            r"producer\.override\.\*: .*idempotence",
+        ),
+        (
+            {
+                "producer.override.acks": "1",
+                "delivery": "at-most-once",
+                "errors.tolerance": "all",
+                "errors.deadletterqueue.topic.name": "bad",
+            },
+            r"producer\.override\.\*: .*acks",
+        ),
+    ],
+)
+def test_settings_of_clients_are_judged_in_the_plan(
+    sink: Mapping[str, str], keys: Mapping[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan({**NEEDED, **sink, **keys})
+
+
+def test_dead_letters_need_a_topic_of_their_own() -> None:
+    copy = {"connector.class": "kafka", "topic.rename.format": "copy", "errors.tolerance": "all"}
+    with pytest.raises(ConfigError, match="=copy is the target of topic orders too"):
+        plan({**NEEDED, **copy, "errors.deadletterqueue.topic.name": "copy"})
 
 
 @pytest.mark.parametrize("source", [None, 7, ["name"], {7: "seven"}])

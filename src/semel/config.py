@@ -25,6 +25,7 @@ from semel.errors import ConfigError
 
 T = TypeVar("T")
 _REQUIRED: Any = object()
+_MOST_RECORDS = 1_000_000
 
 
 def key(
@@ -189,6 +190,11 @@ class ConnectorConfig:
                 re.compile(self.topics_regex)
             except re.error as error:
                 problems.append(f"topics.regex={self.topics_regex!r} is not a pattern: {error}")
+        if self.max_poll_records > _MOST_RECORDS:
+            problems.append(
+                f"max.poll.records={self.max_poll_records} must be at most {_MOST_RECORDS}, which "
+                "is what the client hands over at once"
+            )
         if self.dead_letter_topic and self.dead_letter_table:
             problems.append(
                 "errors.deadletterqueue.topic.name and errors.deadletterqueue.table exclude each "

@@ -12,6 +12,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Producer,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (
@@ -124,15 +125,24 @@ def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         ConfigError: a setting that it does not know, or a value that it does not take.
     """
     for kind in ("consumer", "producer", "admin"):
-        config = client_config(connector, raw, kind)
-        group = {"group.id": connector.group_id}
+        config = client_config(connector, raw, kind) | {"bootstrap.servers": "", "log_level": 0}
         try:
-            Consumer({**group, **config, "bootstrap.servers": "", "log_level": 0}).close()
+            if kind == "producer":  # dead letters must not be lost
+                idempotent = bool(connector.dead_letter_topic) or confirms_all(config)
+                Producer({**config, "enable.idempotence": idempotent})
+            else:
+                Consumer({"group.id": connector.group_id, **config}).close()
         except KafkaException as error:
             raise ConfigError(
                 f"connector {connector.name}: {kind}.override.*: {error.args[0].str()}. The client "
                 "is librdkafka, which lacks some settings of the Java client: remove or correct it"
             ) from None
+
+
+def confirms_all(producer: Mapping[str, Any]) -> bool:
+    """Whether a producer's records are confirmed by all replicas that are in sync."""
+    acks = producer.get("acks", producer.get("request.required.acks", "all"))
+    return str(acks).lower() in ("all", "-1")
 
 
 def error_headers(connector: ConnectorConfig, letter: DeadLetter, task: int) -> Headers:

@@ -69,6 +69,7 @@ def plan(
     raw = {**found.defaults, **raw}
     connector = read(ConnectorConfig, raw)
     warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
+    check_clients(connector, raw)
     sink = found(connector, raw)
     guarantee = delivery.resolve(connector.delivery, connector.delivery_mechanism, sink.support())
     for where, name in (
@@ -78,7 +79,6 @@ def plan(
         below = under(raw, f"{where}.")
         made = converters.create(name, below, is_key=where == "key.converter", where=where)
         warnings += check_converter_keys(below, made.KEYS, where)
-    check_clients(connector, raw)
     _check_dead_letter_topic(connector)
     seconds(connector.processing_time)
     engine = _engine(connector, sink, transform)

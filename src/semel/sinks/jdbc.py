@@ -143,6 +143,8 @@ class JdbcConfig:
                 f"delete.enabled=true needs pk.mode=record_key, not {self.pk_mode}: a tombstone "
                 "has only its key"
             )
+        if len(set(self.pk_fields)) < len(self.pk_fields):
+            problems.append(f"pk.fields={','.join(self.pk_fields)} names a column twice")
         if self.pk_mode == "kafka" and len(self.pk_fields) not in (0, 3):
             problems.append(
                 f"pk.fields={','.join(self.pk_fields)} must name three columns with pk.mode=kafka: "

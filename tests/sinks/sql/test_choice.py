@@ -69,6 +69,7 @@ def test_rows_dead_letters_and_the_ledger_stand_apart(url: str) -> None:
         "table=semel_holes is a table of the ledger": {
             "errors.deadletterqueue.table": "semel_holes"
         },
+        "table=a.b.c is not table or schema.table": {"errors.deadletterqueue.table": "a.b.c"},
     }
     for message, keys in wrong.items():
         with pytest.raises(ConfigError, match=message):

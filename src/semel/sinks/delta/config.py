@@ -97,6 +97,8 @@ class DeltaConfig:
                 "delete.enabled=true needs insert.mode=upsert and pk.mode=record_key, not "
                 f"{self.insert_mode} and {self.pk_mode}"
             )
+        if len(set(self.pk_fields)) < len(self.pk_fields):
+            problems.append(f"pk.fields={','.join(self.pk_fields)} names a column twice")
         if self.pk_mode == "kafka" and len(self.pk_fields) not in (0, 3):
             problems.append(
                 f"pk.fields={','.join(self.pk_fields)} must name three columns with pk.mode=kafka: "

@@ -26,11 +26,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from semel import converters
 from semel.config import ConnectorConfig, read, under
-from semel.delivery import Mechanism, Support
+from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.failpoints import hit
 from semel.groups import Groups
-from semel.kafka import Cluster, client_config
+from semel.kafka import Cluster, client_config, confirms_all
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, first, judge, now
 from semel.records import HEADERS, TIMESTAMP, Commit
 from semel.sinks.base import Membership, Sink, Snapshot
@@ -122,6 +122,12 @@ class KafkaSink(Sink):
                     f"connector {connector.name}: producer.override.{name} is set by semel: the "
                     "guarantee depends on it. Remove it"
                 )
+        if connector.delivery is not Delivery.AT_MOST_ONCE and not confirms_all(self._client):
+            raise ConfigError(
+                f"connector {connector.name}: producer.override.acks={self._client.get('acks')} "
+                "confirms records that a broker may still lose: no delivery but at-most-once can "
+                "be kept. Set it to all, or remove it"
+            )
         if connector.dead_letter_table:
             raise ConfigError(
                 f"connector {connector.name}: errors.deadletterqueue.table="
@@ -159,16 +165,11 @@ class KafkaSink(Sink):
         }
 
     def support(self) -> Mapping[Mechanism, Support]:
-        acks = str(self._client.get("acks", "all")).lower()
-        whole = acks in ("all", "-1")
         return {
             Mechanism.TRANSACTIONAL: Support(
-                whole,
+                True,
                 "records and positions, as offsets of the consumer group, are committed in one "
-                "Kafka transaction, whose producer fences those before it"
-                if whole
-                else f"producer.override.acks={acks} confirms records that a broker may still "
-                "lose. Set it to all, or remove it",
+                "Kafka transaction, whose producer fences those before it",
             ),
             Mechanism.IDEMPOTENT: Support(
                 False,

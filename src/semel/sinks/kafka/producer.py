@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import LedgerConflict, NotAssigned, SemelError, ServiceError, TransientError
+from semel.kafka import confirms_all
 
 log = logging.getLogger("semel.kafka")
 
@@ -94,8 +95,8 @@ def settle(producer: Producer, enough: Callable[[], bool]) -> None:
 
 def plain_producer(client: Mapping[str, Any]) -> Producer:
     """A producer without transactions, idempotent unless ``acks`` rules that out."""
-    idempotent = str(client.get("acks", "all")).lower() in ("all", "-1")
-    return Producer({**DEFAULTS, **client, "enable.idempotence": idempotent}, logger=log)
+    settings = {**DEFAULTS, **client, "enable.idempotence": confirms_all(client)}
+    return Producer(settings, logger=log)
 
 
 class Transactions:

@@ -42,6 +42,12 @@ class Targets:
         connector = self._connector
         for topic in connector.topics:
             self._check_loop(topic)
+            if self._config.topic(topic) == connector.dead_letter_topic:
+                raise ConfigError(
+                    f"connector {connector.name}: errors.deadletterqueue.topic.name="
+                    f"{connector.dead_letter_topic} is the target of topic {topic} too: dead "
+                    "letters need a topic of their own"
+                )
         several = len(connector.topics) > 1 or connector.topics_regex
         if self._elsewhere and several and "${topic}" not in self._config.topic_format:
             raise ConfigError(

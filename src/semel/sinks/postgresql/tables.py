@@ -123,11 +123,11 @@ def check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: boo
 def check_letters(connector: ConnectorConfig) -> None:
     """Raises ConfigError if dead letters have no table of their own."""
     table = connector.dead_letter_table
+    where = f"connector {connector.name}: errors.deadletterqueue.table={table}"
+    if table and _NAME.fullmatch(table) is None:
+        raise ConfigError(f"{where} is not table or schema.table, or quoted parts")
     if table and parse_name(table, fold=True).table in _LEDGER:
-        raise ConfigError(
-            f"connector {connector.name}: errors.deadletterqueue.table={table} is a table of the "
-            "ledger. Name another one"
-        )
+        raise ConfigError(f"{where} is a table of the ledger. Name another one")
 
 
 def _unquoted(part: str, fold: bool) -> str:
