@@ -235,6 +235,7 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
     produce(source, records(10))
     config = configure(source)
     file = written(config)
+    assert "the ledger holds nothing of connector" in semel("audit", file).out
     caught_up(config)
     ended = semel("audit", file)
     assert ended.code == 0

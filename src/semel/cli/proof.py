@@ -35,6 +35,11 @@ def audit_(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False
     if as_json:
         facts = {**asdict(report), "lost": report.lost, "duplicated": report.duplicated}
         print(json.dumps(facts))
+    elif not report.partitions:
+        print(
+            f"the ledger holds nothing of connector {report.connector}, so there is nothing to "
+            "compare. Has it run, under this name and into this target?"
+        )
     else:
         console = Console(highlight=False)
         console.print(audit_table(report))

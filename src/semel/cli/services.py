@@ -37,7 +37,7 @@ PostgresPort = Annotated[
 DEFAULT_DIRECTORY = Path(".semel")
 
 
-@app.command()
+@app.command(epilog="Example: semel services up --kafka-port 9092 --postgres-port 5432")
 def up(
     directory: Directory = DEFAULT_DIRECTORY,
     kafka_port: KafkaPort = None,
@@ -58,7 +58,7 @@ def up(
     _show(status, as_json)
 
 
-@app.command()
+@app.command(epilog="Example: semel services down --dir .semel")
 def down(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
     """Stop them. The data stays; to be rid of it, delete the directory."""
     with _errors_told():
@@ -66,7 +66,7 @@ def down(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> N
     _show(status, as_json)
 
 
-@app.command()
+@app.command(epilog="Example: semel services status --json")
 def status(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
     """Show whether they run and how to connect. Exit code 3 if one of them does not run."""
     with _errors_told():
