@@ -129,6 +129,17 @@ def test_the_demo_removes_nothing_but_a_demo(semel: Callable[..., Ended], tmp_pa
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_brokers_of_the_command_line_are_not_passed_over(
+    semel: Callable[..., Ended], written: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = semel("validate", written(NOWHERE), "--bootstrap-server", "kafka:9092")
+    assert ended.code == 2
+    assert "--bootstrap-server kafka:9092, but" in ended.err
+    assert "has bootstrap.servers=192.0.2.1:9092: remove one" in ended.err
+    monkeypatch.setenv("SEMEL_BOOTSTRAP_SERVERS", "kafka:9092")
+    assert semel("validate", written(NOWHERE)).code == 0
+
+
 def test_a_position_is_given_once(semel: Callable[..., Ended], written: Write) -> None:
     file = written(NOWHERE)
     ended = semel("offsets", "set", file, "a-0=5", "b-0=5", "a-0=6")

@@ -18,7 +18,8 @@ from rich.live import Live
 from rich.logging import RichHandler
 from rich.table import Table
 
-from semel.errors import SemelError
+from semel.config import load
+from semel.errors import ConfigError, SemelError
 from semel.run import Plan, plan, run
 from semel.sinks.base import StagingSink
 
@@ -26,11 +27,12 @@ File = Annotated[
     Path, typer.Argument(help="Connector configuration: Connect's JSON, flat JSON or .properties.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_VARIABLE = "SEMEL_BOOTSTRAP_SERVERS"
 Bootstrap = Annotated[
     str,
     typer.Option(
         "--bootstrap-server",
-        envvar="SEMEL_BOOTSTRAP_SERVERS",
+        envvar=_VARIABLE,
         help="Kafka brokers, for configurations that leave them to the Connect worker.",
     ),
 ]
@@ -49,12 +51,19 @@ def register(app: typer.Typer) -> None:
 
 
 def with_servers(source: Path, servers: str) -> dict[str, str]:
-    """The file's configuration, with brokers from the command line where it names none."""
-    from semel.config import load
+    """The file's configuration, with brokers from the command line where it names none.
 
+    Raises:
+        ConfigError: the option names others than the file; the variable may.
+    """
     raw = load(source)
-    if servers and not any(k in raw for k in _SERVERS):
+    named = [k for k in _SERVERS if k in raw]
+    if servers and not named:
         raw["bootstrap.servers"] = servers
+    elif servers and raw[named[0]] != servers and servers != os.environ.get(_VARIABLE):
+        raise ConfigError(
+            f"--bootstrap-server {servers}, but {source} has {named[0]}={raw[named[0]]}: remove one"
+        )
     return raw
 
 
