@@ -261,6 +261,8 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
         (found,) = json.loads(semel("lag", *arguments, "--json").out)
         assert (found["connector"], found["position"], found["lag"]) == (config["name"], 10, 5)
     assert source in semel("lag", file).out
+    nobody = semel("lag", "nobody", "--bootstrap-server", kafka.bootstrap_servers)
+    assert "no positions have been published by connector nobody" in nobody.out
     assert semel("lag").code == 2
 
 

@@ -101,4 +101,5 @@ def lag_(
     for p in found:
         numbers = (str(p.partition), f"{p.position:,}", f"{p.end:,}", f"{p.lag:,}")
         table.add_row(p.connector, p.topic, *numbers)
-    Console(highlight=False).print(table if found else "no positions have been published")
+    nothing = "no positions have been published" + (f" by connector {name}" if name else "")
+    Console(highlight=False).print(table if found else nothing)
