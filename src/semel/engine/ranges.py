@@ -70,7 +70,7 @@ def positions(
             raise OffsetOutOfRange(
                 f"connector {connector.name}: the ledger stands at {at} for {tp}, but the "
                 f"partition ends at {beyond[tp]}. Was the topic deleted and created again? If so, "
-                f"run: semel offsets reset {connector.name}"
+                "run semel offsets reset with the connector's file"
             )
     return found
 

@@ -174,7 +174,7 @@ class FilesSink(StagingSink):
                 raise ConfigError(
                     f"connector {self._connector.name}: the files of topic {both[0]} below "
                     f"{self._where} are connector {state.connector}'s. Choose another path or "
-                    f"topics.dir, or give them up: semel offsets reset {state.connector}"
+                    "topics.dir, or give them up: semel offsets reset, with that connector's file"
                 )
 
     def schema(self, topic: str) -> pa.Schema | None:

@@ -74,7 +74,8 @@ class IcebergLedger:
             except (ValueError, KeyError, TypeError):
                 raise ServiceError(
                     f"Iceberg table {self._table.where}: property {name}={text!r} is not a ledger "
-                    f"entry. Was it changed by hand? Run: semel offsets set {self._connector}"
+                    "entry. Was it changed by hand? Run: semel offsets set FILE "
+                    f"{topic}-{partition}=OFFSET"
                 ) from None
             entry = LedgerEntry(tp.topic, tp.partition, updated_at=facts.get("time", ""), **counts)
             holes = tuple((a, b) for a, b in facts.get("holes", ()))
