@@ -23,6 +23,7 @@ from semel.embedded.opensearch import Elasticsearch, OpenSearch
 from tests import s3
 from tests.databases import SYSTEMS
 from tests.faults import Faults, apart, before
+from tests.hivemetastore import HiveMetastore
 from tests.restcatalog import RestCatalogServer
 
 pytest_plugins = ["tests.matrix", "tests.scheduling"]
@@ -124,6 +125,13 @@ def elasticsearch(services_directory: Path, jdk: None) -> Iterator[Elasticsearch
 def rest_catalog(services_directory: Path, jdk: None) -> Iterator[RestCatalogServer]:
     """The session's Iceberg REST catalog."""
     with RestCatalogServer(services_directory / "catalog") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def hive_metastore(services_directory: Path, jdk: None) -> Iterator[HiveMetastore]:
+    """The session's Hive metastore."""
+    with HiveMetastore(services_directory / "hive") as running:
         yield running
 
 

@@ -43,8 +43,10 @@ OF_STAGING = ("staging.mid_file",)
 """Where tasks write files for a later commit: one is half written."""
 OF_FILES = (*OF_STAGING, "files.between_renames")
 """Places of the files sink besides: half of the files have their names."""
+OF_HIVE = ("hive.before_alter",)
+"""Where a commit to an Iceberg table holds a lock of the Hive metastore."""
 
-_ALL = (*PLACES, *OF_FILES)
+_ALL = (*PLACES, *OF_FILES, *OF_HIVE)
 
 _directory = os.environ.get(DIRECTORY)
 _alone = threading.Lock()

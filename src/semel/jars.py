@@ -26,6 +26,7 @@ KAFKA_VERSION = "4.3.1"
 DEBEZIUM_VERSION = "3.5.0.Final"
 DELTA_VERSION = "4.4.0"
 ICEBERG_VERSION = "1.12.0"
+HIVE_VERSION = "4.0.1"
 OPENSEARCH_VERSION = "2.19.5"
 ELASTICSEARCH_VERSION = "7.17.29"
 LOG4J_VERSION = "2.25.4"  # the one kafka_2.13 brings
@@ -157,6 +158,30 @@ ICEBERG_REST = JarSet(
         "org.apache.hadoop:hadoop-client-api:3.4.2",
         "org.apache.hadoop:hadoop-client-runtime:3.4.2",
         "org.xerial:sqlite-jdbc:3.50.3.0",
+    ),
+)
+
+# A Hive metastore, which the tests write to, without what it brings of an old Hadoop.
+HIVE_METASTORE = JarSet(
+    "hive-metastore",
+    (
+        f"org.apache.hive:hive-standalone-metastore-server:{HIVE_VERSION}",
+        "org.apache.hadoop:hadoop-client-api:3.4.2",
+        "org.apache.hadoop:hadoop-client-runtime:3.4.2",
+    ),
+    leave_out=(
+        "org.apache.hadoop:hadoop-common",
+        "org.apache.hadoop:hadoop-annotations",
+        "org.apache.hadoop:hadoop-auth",
+        "org.slf4j:slf4j-log4j12",
+        "log4j:log4j",
+        "tomcat:*",
+        "org.mortbay.jetty:*",
+        "com.sun.jersey:*",
+        "io.grpc:*",
+        "sqlline:*",
+        "javax.servlet:servlet-api",
+        "javax.servlet.jsp:*",
     ),
 )
 

@@ -19,6 +19,7 @@ from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import some
 from tests.faults import Faults
+from tests.hivemetastore import PATIENT, HiveMetastore
 from tests.s3 import Bucket, glue
 
 FIRST = TopicPartition("t", 0)
@@ -102,6 +103,11 @@ def glue_warehouse(path: Path, faults: Faults) -> Warehouse:
     return Warehouse(path, properties, f"n{uuid.uuid4().hex[:8]}")
 
 
+def hive_warehouse(path: Path, metastore: HiveMetastore) -> Warehouse:
+    where = {"uri": metastore.uri, "warehouse": f"file://{path}/warehouse"}
+    return Warehouse(path, {"type": "hive", **where, **PATIENT}, f"n{uuid.uuid4().hex[:8]}")
+
+
 @pytest.fixture(params=["rest", "glue"])
 def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Warehouse, Faults]]:
     """A catalog that is reached over the wire, and what may happen there."""
@@ -112,7 +118,7 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[War
     faults.clear()
 
 
-@pytest.fixture(params=some(["sqlite", "postgresql", "rest", "glue"], {"sqlite", "rest"}))
+@pytest.fixture(params=some(["sqlite", "postgresql", "rest", "glue", "hive"], {"sqlite", "rest"}))
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Warehouse:
     """Each kind of catalog that can be had here."""
     if request.param == "sqlite":
@@ -121,6 +127,8 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Warehouse:
         url = request.getfixturevalue("database").replace("postgresql:", "postgresql+psycopg2:")
         where = f"file://{tmp_path}/warehouse"
         return Warehouse(tmp_path, {"type": "sql", "uri": url, "warehouse": where})
+    if request.param == "hive":
+        return hive_warehouse(tmp_path, request.getfixturevalue("hive_metastore"))
     if request.param == "rest":
         return rest_warehouse(tmp_path, request.getfixturevalue("faulty_rest"))
     return glue_warehouse(tmp_path, request.getfixturevalue("faulty_aws"))

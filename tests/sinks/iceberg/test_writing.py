@@ -416,14 +416,10 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
         ({"delete.enabled": "true"}, "pk.mode=record_key, for a tombstone"),
         ({"iceberg.catalog.type": "hadoop"}, "cannot refuse a commit"),
         ({"iceberg.catalog.type": "dynamodb"}, "'dynamodb' is not one of.*cannot commit to it"),
-        (
-            {
-                "iceberg.catalog.type": "hive",
-                "iceberg.tables": None,
-                "iceberg.tables.dynamic-enabled": "true",
-                "iceberg.tables.route-field": "to",
-            },
-            "would not go back with its rows",
+        *(
+            ({"iceberg.catalog.type": kind, key: "a.b.c"}, f"{key}='a.b.c'.*have one level")
+            for kind in ("hive", "glue")
+            for key in ("iceberg.tables", "errors.deadletterqueue.table")
         ),
         ({"iceberg.catalog.type": None}, "is not one of rest, sql"),
         ({"iceberg.catalog.catalog-impl": "org.x.Nessie"}, "'org.x.Nessie' is not available"),

@@ -96,6 +96,10 @@ def connect(name: str, properties: Mapping[str, str]) -> Catalog:
 def _load(name: str, properties: Mapping[str, str]) -> Catalog:
     with reading(name, "catalog"):
         try:
+            if properties["type"] == "hive":
+                from semel.sinks.iceberg.hive import HiveCatalog
+
+                return HiveCatalog(name, **properties)
             return load_catalog(name, **properties)
         except ModuleNotFoundError as missing:
             raise ConfigError(
@@ -114,6 +118,22 @@ def _load(name: str, properties: Mapping[str, str]) -> Catalog:
             if key is None:
                 raise
             raise ConfigError(f"{key}: {reason(error)}") from None
+
+
+def check_commits(catalog: Catalog, table: str) -> None:
+    """Raises ConfigError: the catalog does not refuse each commit that comes too late."""
+    compares = getattr(catalog, "compares", None)  # a Hive metastore may not; others do
+    if compares is None:
+        return
+    with reading(table):
+        if not compares(table):
+            raise ConfigError(
+                f"iceberg.catalog.uri={catalog.properties['uri']}: this Hive metastore does not "
+                "compare a table before it replaces it (HIVE-26882). Who sleeps in a commit for "
+                "longer than the metastore's locks last would undo what others have committed "
+                "meanwhile, and no delivery could be promised. Upgrade it to Hive 4.0.1 or 2.3.10, "
+                "or use another catalog"
+            )
 
 
 def create_namespace(catalog: Catalog, table: str) -> None:

@@ -268,18 +268,10 @@ def settings(raw: Mapping[str, str]) -> Settings:
             f"iceberg.control.commit.interval-ms={config.interval_ms} and processingTime="
             f"{raw['processingTime']!r} are the same setting: remove one"
         )
-    properties = catalog(under(raw, "iceberg.catalog."))
-    if properties["type"] == "hive" and config.dynamic:
-        raise ConfigError(
-            "iceberg.catalog.type=hive and iceberg.tables.dynamic-enabled=true: who sleeps longer "
-            "in a commit than Hive's locks last puts an older state of a table in the place of a "
-            "newer one, and the positions in iceberg.tables.ledger would not go back with its "
-            "rows. List the tables (iceberg.tables), or use another catalog"
-        )
     return Settings(
         config,
         {table: _of_a_table(config, table, mine) for table, mine in of_tables.items()},
-        properties,
+        catalog(under(raw, "iceberg.catalog.")),
         under(raw, "iceberg.tables.auto-create-props."),
         under(raw, "iceberg.tables.write-props."),
     )
@@ -348,6 +340,8 @@ _IMPLEMENTATIONS = {
     "org.apache.iceberg.aws.dynamodb.DynamoDbCatalog": "dynamodb",
 }
 _TYPES = ("rest", "sql", "hive", "glue")
+FLAT = ("hive", "glue")
+"""Catalogs whose namespaces have one level."""
 _NO_CATALOG = {
     "hadoop": "A hadoop catalog cannot refuse a commit that another writer has overtaken: move its "
     "tables to one that can",

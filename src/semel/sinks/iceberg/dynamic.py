@@ -26,7 +26,8 @@ from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import OFFSET, PARTITION, Records, Rejected, RowsRejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
-from semel.sinks.iceberg.config import Settings, TableSettings
+from semel.sinks.iceberg.catalog import check_commits
+from semel.sinks.iceberg.config import FLAT, Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.tables import Tables, ahead
@@ -38,7 +39,7 @@ _LONGEST = 255
 def _names(catalog: str) -> tuple[re.Pattern[str], str]:
     """The names that records may give to tables, and how a user hears of them. What a catalog of
     the type may not take is left out: it would end the connector."""
-    flat = catalog == "glue"
+    flat = catalog in FLAT
     part = r"[\w-]{1,128}"
     pattern = re.compile(rf"{part}(\.{part}){'' if flat else '+'}", re.ASCII)
     levels = "" if flat else ", or of more levels,"
@@ -78,6 +79,7 @@ class DynamicTables(Tables):
     def prepare(self) -> None:
         if self._home.find() is None:
             Table.create(self._catalog(), self._home.name, {})
+        check_commits(self._catalog(), self._home.name)
 
     def schema(self) -> pa.Schema | None:
         fields: dict[str, set[pa.DataType]] = {}

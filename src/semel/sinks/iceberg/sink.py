@@ -20,7 +20,7 @@ from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartit
 from semel.records import Commit, Records, RowsRejected
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
-from semel.sinks.iceberg.config import IGNORED, PREFIXES, IcebergConfig, settings
+from semel.sinks.iceberg.config import FLAT, IGNORED, PREFIXES, IcebergConfig, settings
 from semel.sinks.iceberg.routing import Counts, Share, counted
 from semel.sinks.layout import keys_of
 
@@ -74,6 +74,15 @@ class IcebergSink(StagingSink):
                 raise ConfigError(
                     f"connector {connector.name}: errors.deadletterqueue.table={dead} is in "
                     f"{where} too: dead letters need a table of their own"
+                )
+        taken["errors.deadletterqueue.table"] = (dead,)
+        kind_of_catalog = self._settings.catalog["type"]
+        for where, names in taken.items():
+            deep = [name for name in names if name.count(".") > 1]
+            if deep and kind_of_catalog in FLAT:
+                raise ConfigError(
+                    f"connector {connector.name}: {where}={deep[0]!r}: namespaces of a "
+                    f"{kind_of_catalog} catalog have one level. Set it to namespace.name"
                 )
         if dead:
             if "." not in dead.strip("."):

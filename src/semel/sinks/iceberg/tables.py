@@ -22,6 +22,7 @@ from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge
 from semel.records import Records
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
+from semel.sinks.iceberg.catalog import check_commits
 from semel.sinks.iceberg.config import Settings
 from semel.sinks.iceberg.routing import Counts, by_regex
 from semel.sinks.iceberg.table import Table
@@ -76,6 +77,7 @@ class Tables:
         """
         for target in self.all():
             target.prepare()
+        check_commits(self._catalog(), self.all()[0].name)
         self.schema()
 
     def schema(self) -> pa.Schema | None:

@@ -1,0 +1,127 @@
+"""PyIceberg's Hive catalog, whose commits the metastore compares with what it has.
+
+PyIceberg looks at a table and replaces it while it holds a lock of the metastore. It does not renew
+the lock: who sleeps for longer than that lasts would put an old state in the place of a newer one.
+Since HIVE-26882 the metastore replaces a table only if it still is as it was seen, when it is told.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from hive_metastore.ThriftHiveMetastore import Client
+from hive_metastore.ttypes import (
+    EnvironmentContext,
+    FieldSchema,
+    InvalidOperationException,
+    LockResponse,
+    LockState,
+    MetaException,
+    NoSuchLockException,
+)
+from pyiceberg.catalog import METADATA_LOCATION, hive
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+
+from semel.failpoints import hit
+
+LOCKS = "engine.hive.lock-enabled"
+"""The table's property by which its writers do without locks."""
+_MODIFIED = "table has been modified"
+"""What a metastore says of a table that is not as it was told."""
+
+
+class HiveCatalog(hive.HiveCatalog):
+    """A catalog in a metastore."""
+
+    _client: _Connections
+
+    @staticmethod
+    def _create_hive_client(properties: dict[str, str]) -> _Connections:
+        made = hive.HiveCatalog._create_hive_client(properties)
+        return _Connections(
+            made._uri, properties.get("ugi"), made._kerberos_auth, made._kerberos_service_name
+        )
+
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        self._client.locks = table.properties.get(LOCKS, "true").lower() != "false"
+        return super().commit_table(table, requirements, updates)
+
+    def compares(self, name: str) -> bool:
+        """Whether the metastore does what it is told when it is told to compare.
+
+        It is asked for what every one refuses, other partition columns, and told to expect what is
+        not there. The reason that it gives says which it has looked at first.
+        """
+        database, table = self.identifier_to_database_and_table(name, NoSuchTableError)
+        with self._client as client:
+            probe = client.get_table(database, table)
+            probe.partitionKeys = [*(probe.partitionKeys or ()), FieldSchema("semel", "string")]
+            told = EnvironmentContext(properties=_expecting("nowhere"))
+            try:
+                Client.alter_table_with_environment_context(client, database, table, probe, told)
+            except (MetaException, InvalidOperationException) as error:
+                return _MODIFIED in str(error.message)
+        return False
+
+
+def _expecting(location: str) -> dict[str, str]:
+    """What tells a metastore to replace only a table whose metadata is there."""
+    return {
+        "expected_parameter_key": METADATA_LOCATION,
+        "expected_parameter_value": location,
+    }
+
+
+class _Connections(hive._HiveClient):
+    locks = True
+
+    def _client(self) -> Client:
+        client = _Comparing(TBinaryProtocol(self._transport))
+        client.locks = self.locks
+        if self._ugi:
+            client.set_ugi(*self._ugi)
+        return client
+
+
+class _Comparing(Client):  # type: ignore[misc]
+    """A client that says which state of a table it replaces."""
+
+    locks = True
+
+    def alter_table_with_environment_context(
+        self, dbname: str, tbl_name: str, new_tbl: Any, environment_context: EnvironmentContext
+    ) -> None:
+        seen = new_tbl.parameters[hive.PROP_PREVIOUS_METADATA_LOCATION]
+        environment_context.properties |= _expecting(seen)
+        hit("hive.before_alter")
+        try:
+            super().alter_table_with_environment_context(
+                dbname, tbl_name, new_tbl, environment_context
+            )
+        except (MetaException, InvalidOperationException) as error:
+            if _MODIFIED not in str(error.message):
+                raise
+            raise CommitFailedException(error.message) from None
+
+    def lock(self, rqst: Any) -> LockResponse:
+        return super().lock(rqst) if self.locks else LockResponse(0, LockState.ACQUIRED)
+
+    def check_lock(self, rqst: Any) -> LockResponse:
+        try:
+            return super().check_lock(rqst)
+        except NoSuchLockException as error:
+            raise CommitFailedException(f"the turn to lock was missed: {error.message}") from None
+
+    def unlock(self, rqst: Any) -> None:
+        if self.locks:
+            with suppress(NoSuchLockException):  # it was given to others meanwhile
+                super().unlock(rqst)
