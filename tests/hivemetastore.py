@@ -22,6 +22,7 @@ from semel.errors import ServiceError
 
 PATIENT = {"lock-check-max-wait-time": "0.3", "lock-check-retries": "100"}
 """Properties of a catalog whose commits wait for as long as a lock lasts."""
+_HIVE = "org.apache.hadoop.hive.metastore"
 _DATABASE = "jdbc:derby:memory:metastore;create=true"
 
 _SERVER = """\
@@ -101,7 +102,8 @@ class HiveMetastore(Server):
             "metastore.schema.verification": "false",
             "metastore.thrift.bind.host": LOOPBACK,
             "metastore.warehouse.dir": f"file://{self.directory}/warehouse",
-            "metastore.task.threads.always": "",
+            "metastore.task.threads.always": f"{_HIVE}.RuntimeStatsCleanerTask",
+            "metastore.task.threads.remote": f"{_HIVE}.txn.service.AcidHouseKeeperService",
             "metastore.txn.timeout": "2s",
             "metastore.acid.housekeeper.interval": "500ms",
             "derby.stream.error.file": str(self.directory / "derby.log"),

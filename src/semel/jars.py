@@ -168,11 +168,18 @@ HIVE_METASTORE = JarSet(
         f"org.apache.hive:hive-standalone-metastore-server:{HIVE_VERSION}",
         "org.apache.hadoop:hadoop-client-api:3.4.2",
         "org.apache.hadoop:hadoop-client-runtime:3.4.2",
+        "org.apache.hadoop:hadoop-hdfs:3.4.2",  # for one exception, which it wants to know
     ),
     leave_out=(
         "org.apache.hadoop:hadoop-common",
         "org.apache.hadoop:hadoop-annotations",
         "org.apache.hadoop:hadoop-auth",
+        "org.apache.hadoop:hadoop-hdfs-client",
+        "org.apache.hadoop.thirdparty:*",
+        "io.netty:*",
+        "org.fusesource.leveldbjni:*",
+        "ch.qos.reload4j:*",
+        "org.slf4j:slf4j-reload4j",
         "org.slf4j:slf4j-log4j12",
         "log4j:log4j",
         "tomcat:*",

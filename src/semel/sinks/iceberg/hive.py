@@ -14,6 +14,7 @@ from hive_metastore.ThriftHiveMetastore import Client
 from hive_metastore.ttypes import (
     EnvironmentContext,
     FieldSchema,
+    GetTableRequest,
     InvalidOperationException,
     LockResponse,
     LockState,
@@ -96,6 +97,10 @@ class _Comparing(Client):  # type: ignore[misc]
     """A client that says which state of a table it replaces."""
 
     locks = True
+
+    def get_table(self, dbname: str, tbl_name: str) -> Any:
+        """By the one call that all metastores have: Hive 4.0.1 took away the older one."""
+        return self.get_table_req(GetTableRequest(dbName=dbname, tblName=tbl_name)).table
 
     def alter_table_with_environment_context(
         self, dbname: str, tbl_name: str, new_tbl: Any, environment_context: EnvironmentContext
