@@ -1,7 +1,8 @@
 """A real Hive metastore for the tests: Hive's own server over Derby, in memory.
 
 Hive's object store creates its tables by itself. Those of the locks come from scripts that are in
-no jar: a few lines of Java make them and start the server.
+no jar: a few lines of Java make them and start the server. They end locks that were not renewed,
+too, as the metastore's housekeeping does, which wants more tables.
 """
 
 from __future__ import annotations
@@ -22,14 +23,18 @@ from semel.errors import ServiceError
 
 PATIENT = {"lock-check-max-wait-time": "0.3", "lock-check-retries": "100"}
 """Properties of a catalog whose commits wait for as long as a lock lasts."""
-_HIVE = "org.apache.hadoop.hive.metastore"
 _DATABASE = "jdbc:derby:memory:metastore;create=true"
 
 _SERVER = """\
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.Statement;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.hive.metastore.HiveMetaStore;
+import org.apache.hadoop.hive.metastore.conf.MetastoreConf;
+import org.apache.hadoop.hive.metastore.txn.TxnStore;
+import org.apache.hadoop.hive.metastore.txn.TxnUtils;
 
 /** A metastore that has locks. */
 public class Metastore {
@@ -45,6 +50,8 @@ public class Metastore {
             + "hl_host VARCHAR(128) NOT NULL, hl_heartbeat_count INTEGER, "
             + "hl_agent_info VARCHAR(128), hl_blockedby_ext_id BIGINT, "
             + "hl_blockedby_int_id BIGINT, PRIMARY KEY (hl_lock_ext_id, hl_lock_int_id))",
+        "CREATE TABLE txns (txn_id BIGINT PRIMARY KEY, txn_state CHAR(1) NOT NULL, "
+            + "txn_type INTEGER, txn_last_heartbeat BIGINT NOT NULL)",
         "CREATE TABLE aux_table (mt_key1 VARCHAR(128) NOT NULL, mt_key2 BIGINT NOT NULL, "
             + "mt_comment VARCHAR(255), PRIMARY KEY (mt_key1, mt_key2))",
     };
@@ -56,6 +63,9 @@ public class Metastore {
                 statement.execute(table);
             }
         }
+        TxnStore locks = TxnUtils.getTxnStore(MetastoreConf.newMetastoreConf());
+        Executors.newSingleThreadScheduledExecutor()
+            .scheduleWithFixedDelay(locks::performTimeOuts, 500, 500, TimeUnit.MILLISECONDS);
         HiveMetaStore.main(new String[] {"-p", arguments[1]});
     }
 }
@@ -102,10 +112,7 @@ class HiveMetastore(Server):
             "metastore.schema.verification": "false",
             "metastore.thrift.bind.host": LOOPBACK,
             "metastore.warehouse.dir": f"file://{self.directory}/warehouse",
-            "metastore.task.threads.always": f"{_HIVE}.RuntimeStatsCleanerTask",
-            "metastore.task.threads.remote": f"{_HIVE}.txn.service.AcidHouseKeeperService",
             "metastore.txn.timeout": "2s",
-            "metastore.acid.housekeeper.interval": "500ms",
             "derby.stream.error.file": str(self.directory / "derby.log"),
             "log4j2.configurationFile": str(self.directory / "log4j2.properties"),
         }

@@ -104,7 +104,7 @@ def test_a_metastore_that_does_not_compare_is_refused(
             "iceberg.tables.route-field": "to",
         },
     ):
-        with pytest.raises(ConfigError, match=r"catalog.uri=thrift.*Upgrade the metastore"):
+        with pytest.raises(ConfigError, match=r"catalog.uri=thrift.*Upgrade it to Hive"):
             metastore.sink(keys=keys)
     assert metastore.table().metadata == before.metadata
 

@@ -211,6 +211,7 @@ class IcebergSink(StagingSink):
         """
         kept = False
         written: set[str] = set()
+        why = ""
         for _ in range(CONFLICTS):
             # Their states are older than the positions that are judged: who sets these by hand
             # writes to the tables afterwards, and no commit to them can be late.
@@ -233,12 +234,14 @@ class IcebergSink(StagingSink):
                 if moves:
                     self._tables.settle([parts.share(None, a) for a in advances])
             except Conflict as conflict:
-                log.info("connector %s: %s; judging again", self._connector.name, conflict)
+                why = str(conflict)
+                log.info("connector %s: %s; judging again", self._connector.name, why)
                 continue
             hit("sink.after_commit")
             return Outcome.APPLIED
         raise TransientError(
-            f"connector {self._connector.name}: {CONFLICTS} commits of other writers came first"
+            f"connector {self._connector.name}: {CONFLICTS} commits of other writers came first: "
+            f"{why}"
         )
 
     def _lacks(self, target: Target, advances: Sequence[Advance]) -> bool:
