@@ -147,6 +147,10 @@ class Table:
                 log.info("table %s was created", name)
             except TableAlreadyExistsError:
                 return
+            except Exception:
+                # Of two processes that create it at once, not every catalog tells the second one.
+                if not catalog.table_exists(name):
+                    raise
 
     @property
     def raw(self) -> IcebergTable:
