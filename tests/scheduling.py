@@ -17,9 +17,10 @@ TOGETHER = {
         "tests/engine/test_search.py",
         "tests/embedded/test_opensearch.py",
     ),
-    "catalogs": (  # the REST catalog's JVM, and moto
+    "catalogs": (  # two JVMs, a REST catalog's and a Hive metastore's, and moto
         "tests/sinks/iceberg/test_catalogs.py",
         "tests/sinks/iceberg/test_crashes.py",
+        "tests/sinks/iceberg/test_hive.py",
         "tests/engine/test_iceberg_catalogs.py",
     ),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.table import Table
 
@@ -20,6 +20,7 @@ from semel.embedded import Kafka
 from semel.errors import OffsetOutOfRange
 from semel.ledger import OffsetRange, TopicPartition
 from semel.run import plan
+from semel.sinks.iceberg.catalog import connect
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
@@ -48,7 +49,7 @@ IN_COMMIT = [p for p in failpoints.PLACES if p.startswith("sink.")]
 def catalog(config: Config) -> Catalog:
     prefix = "iceberg.catalog."
     keys = {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
-    return load_catalog("iceberg", **keys)
+    return connect("iceberg", keys)
 
 
 def table(config: Config) -> Table:

@@ -33,6 +33,7 @@ from tests.engine.test_iceberg import (
     table,
 )
 from tests.faults import Faults
+from tests.hivemetastore import PATIENT, HiveMetastore
 from tests.s3 import Bucket, glue
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
@@ -65,10 +66,18 @@ def behind(request: pytest.FixtureRequest, warehouse: Configure) -> Iterator[Beh
     faults.clear()
 
 
-@pytest.fixture(params=["sqlite", "rest", "glue"])
+@pytest.fixture(params=["sqlite", "rest", "glue", "hive"])
 def anywhere(request: pytest.FixtureRequest, warehouse: Configure) -> Configure:
     """A connector to tables of each kind of catalog."""
-    return warehouse if request.param == "sqlite" else remote(request.param, request, warehouse)[0]
+    if request.param == "sqlite":
+        return warehouse
+    if request.param != "hive":
+        return remote(request.param, request, warehouse)[0]
+    metastore: HiveMetastore = request.getfixturevalue("hive_metastore")
+    mine = {"type": "hive", "uri": metastore.uri, **PATIENT}
+    keys = {f"{PREFIX}{name}": value for name, value in mine.items()}
+    keys["iceberg.tables"] = f"n{uuid.uuid4().hex[:8]}.t"
+    return lambda topics, more=None: warehouse(topics, {**keys, **(more or {})})
 
 
 @pytest.mark.parametrize(
@@ -106,13 +115,22 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
 
 
 @pytest.mark.parametrize(
-    ("anywhere", "keys"),
-    [("sqlite", {}), ("sqlite", UPSERT), ("rest", {}), ("glue", {})],
+    ("anywhere", "keys", "place", "skip"),
+    [
+        ("sqlite", {}, "sink.before_commit", 1),
+        ("sqlite", UPSERT, "sink.before_commit", 1),
+        ("rest", {}, "sink.before_commit", 1),
+        ("glue", {}, "sink.before_commit", 1),
+        # First positions, columns and the first trigger are a commit each.
+        ("hive", {}, "hive.before_alter", 3),
+    ],
     indirect=["anywhere"],
-    ids=["sqlite", "sqlite-upsert", "rest", "glue"],
+    ids=["sqlite", "sqlite-upsert", "rest", "glue", "hive"],
 )
 def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
     keys: dict[str, str],
+    place: str,
+    skip: int,
     topic: MakeTopic,
     produce: Produce,
     anywhere: Configure,
@@ -121,7 +139,7 @@ def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
     source = topic(partitions=2)
     produce(source, records(COUNT))
     config = anywhere(source, keys)
-    failpoints.arm(points, "sink.before_commit", "freeze", skip=1)
+    failpoints.arm(points, place, "freeze", skip=skip)
     zombie = driving(config, points)
     assert zombie.pid is not None
     wait_until((points / f"frozen.{zombie.pid}").exists)
