@@ -7,9 +7,13 @@ too, as the metastore's housekeeping does, which wants more tables.
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from hive_metastore.ThriftHiveMetastore import Client
+from hive_metastore.ttypes import Database
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.Thrift import TException
 from thrift.transport.TSocket import TSocket
@@ -77,7 +81,7 @@ appender.console.type = Console
 appender.console.name = console
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %-5level %c{1}: %m%n
-rootLogger.level = info
+rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
 """
 
@@ -126,14 +130,27 @@ class HiveMetastore(Server):
             directory=self.directory,
         )
 
+    def create_namespace(self) -> str:
+        """A new one's name."""
+        name = f"n{uuid.uuid4().hex[:8]}"
+        with self._client() as client:
+            client.create_database(Database(name=name))
+        return name
+
     def _answers(self) -> bool:
         if not listening(self.port):
             return False
-        transport = TBufferedTransport(TSocket(LOOPBACK, self.port))
         try:
-            transport.open()
-            return "default" in Client(TBinaryProtocol(transport)).get_all_databases()
+            with self._client() as client:
+                return "default" in client.get_all_databases()
         except TException:
             return False
+
+    @contextmanager
+    def _client(self) -> Iterator[Client]:
+        transport = TBufferedTransport(TSocket(LOOPBACK, self.port))
+        transport.open()
+        try:
+            yield Client(TBinaryProtocol(transport))
         finally:
             transport.close()

@@ -76,7 +76,7 @@ def anywhere(request: pytest.FixtureRequest, warehouse: Configure) -> Configure:
     metastore: HiveMetastore = request.getfixturevalue("hive_metastore")
     mine = {"type": "hive", "uri": metastore.uri, **PATIENT}
     keys = {f"{PREFIX}{name}": value for name, value in mine.items()}
-    keys["iceberg.tables"] = f"n{uuid.uuid4().hex[:8]}.t"
+    keys["iceberg.tables"] = f"{metastore.create_namespace()}.t"
     return lambda topics, more=None: warehouse(topics, {**keys, **(more or {})})
 
 

@@ -106,7 +106,7 @@ def glue_warehouse(path: Path, faults: Faults) -> Warehouse:
 
 def hive_warehouse(path: Path, metastore: HiveMetastore) -> Warehouse:
     where = {"uri": metastore.uri, "warehouse": f"file://{path}/warehouse"}
-    return Warehouse(path, {"type": "hive", **where, **PATIENT}, f"n{uuid.uuid4().hex[:8]}")
+    return Warehouse(path, {"type": "hive", **where, **PATIENT}, metastore.create_namespace())
 
 
 @pytest.fixture(params=["rest", "glue"])

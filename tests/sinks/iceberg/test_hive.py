@@ -94,19 +94,20 @@ def test_a_metastore_that_does_not_compare_is_refused(
 ) -> None:
     """One that is told nothing behaves as one that does not understand."""
     metastore.sink()
-    before = metastore.table()
+    location = metastore.table().metadata_location
     monkeypatch.setattr(hive, "_expecting", lambda _: {})
     for keys in (
         {},
         {
             "iceberg.tables": None,
             "iceberg.tables.dynamic-enabled": "true",
+            "iceberg.tables.ledger": f"{metastore.name}_ledger",
             "iceberg.tables.route-field": "to",
         },
     ):
         with pytest.raises(ConfigError, match=r"catalog.uri=thrift.*Upgrade it to Hive"):
             metastore.sink(keys=keys)
-    assert metastore.table().metadata == before.metadata
+    assert metastore.table().metadata_location == location
 
 
 @pytest.mark.parametrize("mode", some(MODES, {"append"}))
@@ -142,3 +143,9 @@ def test_a_table_is_created_and_its_columns_are_added_and_widened(metastore: War
     with metastore.catalog._client as client:  # type: ignore[attr-defined]
         columns = client.get_table(*metastore.name.split(".")).sd.cols
     assert {c.name: c.type for c in columns} == {"id": "bigint", "text": "string"}
+
+
+def test_a_namespace_that_is_missing_is_not_created(metastore: Warehouse) -> None:
+    metastore.name = "nowhere.t"
+    with pytest.raises(ConfigError, match="no namespace nowhere .* create it first"):
+        metastore.sink()

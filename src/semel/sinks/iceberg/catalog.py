@@ -143,6 +143,12 @@ def create_namespace(catalog: Catalog, table: str) -> None:
         namespace = tuple(parts[:depth])
         if catalog.namespace_exists(namespace):
             continue
+        if catalog.properties.get("type") == "hive":
+            # Of two that create it at once, the metastore deletes the directory for the second one.
+            raise ConfigError(
+                f"there is no namespace {parts[0]} in the Hive metastore, and it is not safe to "
+                f"create one from several processes: create it first (CREATE DATABASE {parts[0]})"
+            )
         try:
             catalog.create_namespace(namespace)
         except Exception:
