@@ -147,5 +147,5 @@ def test_a_table_is_created_and_its_columns_are_added_and_widened(metastore: War
 
 def test_a_namespace_that_is_missing_is_not_created(metastore: Warehouse) -> None:
     metastore.name = "nowhere.t"
-    with pytest.raises(ConfigError, match="no namespace nowhere .* create it first"):
+    with pytest.raises(ConfigError, match=r"no namespace nowhere .* create it first"):
         metastore.sink()
