@@ -437,13 +437,15 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
 
 
 def test_a_catalog_that_cannot_be_is_named_by_its_property(warehouse: Warehouse) -> None:
-    wrong: list[tuple[str | None, str]] = [
-        (None, "iceberg.catalog.uri is required with iceberg.catalog.type=sql"),
-        ("nonsense", "iceberg.catalog.uri: Could not parse"),
+    wrong: list[tuple[str, str | None, str]] = [
+        ("sql", None, "iceberg.catalog.uri is required with iceberg.catalog.type=sql"),
+        ("hive", None, "iceberg.catalog.uri is required with iceberg.catalog.type=hive"),
+        ("sql", "nonsense", "iceberg.catalog.uri: Could not parse"),
     ]
-    for uri, message in wrong:
+    for kind, uri, message in wrong:
+        keys = {"iceberg.catalog.type": kind, "iceberg.catalog.uri": uri}
         with pytest.raises(ConfigError, match=message):
-            warehouse.unprepared(keys={"iceberg.catalog.uri": uri}).entries()
+            warehouse.unprepared(keys=keys).entries()
 
 
 def test_columns_are_widened_for_values_that_need_it(warehouse: Warehouse) -> None:

@@ -107,7 +107,7 @@ def _load(name: str, properties: Mapping[str, str]) -> Catalog:
                 f"pip install 'pyiceberg[{properties['type']}]'"
             ) from None
         except (ValueError, KeyError) as error:
-            if "URI missing" in str(error):
+            if "URI missing" in str(error) or error.args == ("uri",):
                 raise ConfigError(
                     f"iceberg.catalog.uri is required with iceberg.catalog.type="
                     f"{properties['type']}: the catalog's address"
