@@ -7,22 +7,25 @@ does not leave the group.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
 from semel.engine.consumer import METADATA_AGE, consumer_config
-from semel.errors import TransientError
+from semel.errors import SemelError, TransientError
 from semel.kafka import Cluster, client_config
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
 
 _OUT = 30.0
-"""Seconds, at least, in which a task finds its way back into the group by itself."""
+"""Seconds, at least, in which a consumer finds its way back to Kafka by itself."""
+_END = 10.0
+"""Seconds that such a consumer gets to close."""
 
 
 class Subscription:
@@ -53,8 +56,10 @@ class Subscription:
         self.heartbeats = 2 * float(config.get("heartbeat.interval.ms", 3000)) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._metadata_age = float(config[METADATA_AGE]) / 1000
-        self._patience = max(_OUT, 3 * float(config["session.timeout.ms"]) / 1000)
-        self._out_since: float | None = None
+        self._session = float(config["session.timeout.ms"]) / 1000
+        self._has_place = False
+        self._heard = self._asked = time.monotonic()
+        self._waiting: dict[TopicPartition, int] = {}
         self._topics: list[str] = []
         self._looked = 0.0
         self._outdated = False
@@ -68,7 +73,7 @@ class Subscription:
             return
         self._topics = sorted(topics)
         if self._topics:
-            self._out_since = time.monotonic()
+            self._given(False)
             self.consumer.subscribe(
                 self._topics,
                 on_assign=self._assigned,
@@ -92,28 +97,53 @@ class Subscription:
             self.consumer.unsubscribe()
             self._ask_again()
 
-    def find_back(self) -> None:
-        """Connect anew where the group has given no answer for long, though Kafka answers others.
+    def heard(self) -> None:
+        """Records have come."""
+        self._heard = time.monotonic()
+        self._waiting = {}
 
-        A consumer that hears of no broker at all, as a lone one that restarts may tell it, forgets
-        them all, and waits for the group's coordinator for ever (librdkafka's issue 5301).
+    def find_back(
+        self, owned: Collection[TopicPartition], positions: Mapping[TopicPartition, int]
+    ) -> None:
+        """Connect anew where Kafka answers others, and the consumer has heard nothing for long.
+
+        One that hears of no broker at all, as a lone one that restarts may tell it, forgets them
+        all, and waits for the group's coordinator for ever (librdkafka's issue 5301). One whose
+        partitions change their leaders again and again may stop to fetch them.
         """
-        since = self._out_since
-        if since is None or not self._topics or time.monotonic() - since < self._patience:
+        patience, now = max(_OUT, 3 * self._session), time.monotonic()
+        if not self._topics or now - max(self._heard, self._asked) < patience / 2:
             return
-        self._out_since = time.monotonic()
+        self._asked = now
         try:
-            Cluster(self._admin).topics()
-        except TransientError as error:
+            if self._has_place:
+                trouble = "gets none of the records that wait for it"
+                deaf = any(positions.get(tp, -1) < end for tp, end in self._waiting.items())
+                self._waiting = self.cluster.latest(owned)
+            else:
+                trouble = f"has had no place in consumer group {self._connector.group_id}"
+                deaf = now - self._heard > patience
+                Cluster(self._admin).topics()
+        except SemelError as error:
             log.info("%s", error)
             return
-        self._tell(
-            f"has had no place in consumer group {self._connector.group_id} for "
-            f"{self._patience:.0f} s; connects anew"
-        )
-        self.close()  # before another one takes its place in the group
+        if deaf:
+            self._tell(f"{trouble}, for {now - self._heard:.0f} s; connects anew")
+            self._connect_anew()
+
+    def _connect_anew(self) -> None:
+        # Closed before another one takes its place in the group, if it can be.
+        closing = threading.Thread(target=self._close_quietly, daemon=True)
+        closing.start()
+        closing.join(_END)
         self.consumer = Consumer(self._config, logger=log)
         self._ask_again()
+
+    def _close_quietly(self) -> None:
+        try:
+            self.close()
+        except KafkaException as error:
+            log.info("%s", error)
 
     def close(self) -> None:
         """Close the consumer; what the group gives it meanwhile is not taken.
@@ -134,19 +164,25 @@ class Subscription:
     def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         """Kafka gives a static member that is back soon what it had before, though it may ask for
         other topics by now (KIP-345): those of other topics are left alone."""
-        if self._closing:
+        if self._closing or consumer is not self.consumer:
             return
-        self._out_since = None
+        self._given(True)
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
         self._outdated = given != owned
         self._on_assign(consumer, owned)
 
-    def _revoked(self, _consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
-        self._out_since = time.monotonic()
-        self._on_revoke()
+    def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+        if consumer is self.consumer:
+            self._given(False)
+            self._on_revoke()
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         """The session has ended, because Kafka was not heard of for too long."""
-        self._out_since = time.monotonic()
-        self._on_lost(consumer)
+        if consumer is self.consumer:
+            self._given(False)
+            self._on_lost(consumer)
+
+    def _given(self, has_place: bool) -> None:
+        self._has_place = has_place
+        self.heard()

@@ -184,7 +184,7 @@ class Task:
                     self._subscription.look_for_topics()
                 if self._quiet:
                     self._collect()
-                    self._subscription.find_back()
+                    self._subscription.find_back(self._owned, self._positions)
                     if time.monotonic() > self._ask_at:
                         self._take()
                 self._progress.report_in_time()
@@ -224,6 +224,8 @@ class Task:
         """What has come; a small poll takes in what comes until the open commit has ended."""
         messages = self._subscription.consumer.consume(1, _IDLE if self._pending is None else 0.02)
         self._quiet = not messages and self._pending is None
+        if messages:
+            self._subscription.heard()
         # A single message comes after the callbacks of its call, several may stand on both sides.
         generation = self._generation
         if messages and self._connector.max_poll_records > 1:

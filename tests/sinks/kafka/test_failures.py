@@ -104,6 +104,31 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
     assert_each_once(config, range(COUNT))
 
 
+def test_a_consumer_that_hears_nothing_more(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    """As librdkafka's may, when its partitions' leaders have changed again and again."""
+    source = topic(partitions=2)
+    produce(source, records(COUNT))
+
+    def deaf(rows: pa.Table) -> pa.Table:
+        from semel.engine import subscription
+
+        def heard(self: subscription.Subscription) -> None:
+            subscription.Subscription.heard = heard_of  # type: ignore[method-assign]
+            self.consumer.pause(self.consumer.assignment())
+            heard_of(self)
+
+        if subscription._OUT > 1:
+            subscription._OUT = 0.5
+            heard_of = subscription.Subscription.heard
+            subscription.Subscription.heard = heard  # type: ignore[method-assign]
+        return rows
+
+    caught_up(configure(source, QUICK), deaf)
+    assert_each_once(configure(source, QUICK), range(COUNT))
+
+
 @pytest.fixture(params=CLUSTERS)
 def copies(request: pytest.FixtureRequest, configure: Configure) -> Callable[[str, Config], Config]:
     """Connectors into the cluster that they read from, and into another one."""
