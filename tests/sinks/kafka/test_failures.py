@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from itertools import product
+from multiprocessing import parent_process
 from pathlib import Path
 
 import pyarrow as pa
@@ -80,12 +81,15 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
     source = topic(partitions=2)
     produce(source, records(COUNT))
     config = configure(source, SMALL)
-    asked = tmp_path / "asked"
+    asked, patched = tmp_path / "asked", tmp_path / "patched"
 
     def unsettled(rows: pa.Table) -> pa.Table:
         from semel.errors import NotAssigned
         from semel.sinks.kafka import Group, Transactions
 
+        if patched.exists() or parent_process() is None:  # the driver calls it with a sample
+            return rows
+        patched.touch()
         absent, run = Group.absent, Transactions.run
 
         def unknown(*_arguments: object) -> None:
@@ -95,8 +99,7 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
                     Group.absent, Transactions.run = absent, run  # type: ignore[method-assign]
             raise NotAssigned("no member of the group")
 
-        if not asked.exists():
-            Group.absent = Transactions.run = unknown  # type: ignore[method-assign,assignment]
+        Group.absent = Transactions.run = unknown  # type: ignore[method-assign,assignment]
         return rows
 
     caught_up(config, unsettled)
@@ -119,7 +122,7 @@ def test_a_consumer_that_hears_nothing_more(
             self.consumer.pause(self.consumer.assignment())
             heard_of(self)
 
-        if subscription._OUT > 1:
+        if subscription._OUT > 1 and parent_process() is not None:
             subscription._OUT = 0.5
             heard_of = subscription.Subscription.heard
             subscription.Subscription.heard = heard  # type: ignore[method-assign]
