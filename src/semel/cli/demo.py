@@ -74,7 +74,7 @@ def _empty(directory: Path) -> None:
         )
     Services(directory).down()
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     mark.touch()
 
 

@@ -26,6 +26,8 @@ _OUT = 30.0
 """Seconds, at least, in which a consumer finds its way back to Kafka by itself."""
 _END = 10.0
 """Seconds that such a consumer gets to close."""
+_NAP = 5.0
+"""Seconds between two polls after which silence says nothing: the task was busy, or frozen."""
 
 
 class Subscription:
@@ -58,7 +60,8 @@ class Subscription:
         self._metadata_age = float(config[METADATA_AGE]) / 1000
         self._session = float(config["session.timeout.ms"]) / 1000
         self._has_place = False
-        self._heard = self._asked = time.monotonic()
+        self._patience = 1.0
+        self._heard = self._asked = self._awake = time.monotonic()
         self._waiting: dict[TopicPartition, int] = {}
         self._topics: list[str] = []
         self._looked = 0.0
@@ -99,27 +102,30 @@ class Subscription:
 
     def heard(self) -> None:
         """Records have come."""
-        self._heard = time.monotonic()
+        self._patience = 1.0
+        self._heard = self._awake = time.monotonic()
         self._waiting = {}
 
-    def find_back(
-        self, owned: Collection[TopicPartition], positions: Mapping[TopicPartition, int]
-    ) -> None:
+    def find_back(self, positions: Mapping[TopicPartition, int]) -> None:
         """Connect anew where Kafka answers others, and the consumer has heard nothing for long.
 
         One that hears of no broker at all, as a lone one that restarts may tell it, forgets them
         all, and waits for the group's coordinator for ever (librdkafka's issue 5301). One whose
-        partitions change their leaders again and again may stop to fetch them.
+        partitions change their leaders again and again may stop to fetch all of them. A fetch may
+        also just take long, so that each time is longer than the one before.
         """
-        patience, now = max(_OUT, 3 * self._session), time.monotonic()
+        now = time.monotonic()
+        if now - self._awake > _NAP:
+            self._heard = now
+        self._awake = now
+        patience = self._patience * max(_OUT, 3 * self._session)
         if not self._topics or now - max(self._heard, self._asked) < patience / 2:
             return
-        self._asked = now
         try:
             if self._has_place:
                 trouble = "gets none of the records that wait for it"
-                deaf = any(positions.get(tp, -1) < end for tp, end in self._waiting.items())
-                self._waiting = self.cluster.latest(owned)
+                deaf = any(at < self._waiting.get(tp, at) for tp, at in positions.items())
+                self._waiting = self.cluster.latest(positions)
             else:
                 trouble = f"has had no place in consumer group {self._connector.group_id}"
                 deaf = now - self._heard > patience
@@ -127,23 +133,23 @@ class Subscription:
         except SemelError as error:
             log.info("%s", error)
             return
+        finally:
+            self._asked = self._awake = time.monotonic()
         if deaf:
             self._tell(f"{trouble}, for {now - self._heard:.0f} s; connects anew")
+            self._patience *= 2
             self._connect_anew()
 
     def _connect_anew(self) -> None:
+        """What the old consumer says from now on is not heard."""
+        old, self.consumer = self.consumer, Consumer(self._config, logger=log)
+        self._on_revoke()
+        self._given(False)
         # Closed before another one takes its place in the group, if it can be.
-        closing = threading.Thread(target=self._close_quietly, daemon=True)
+        closing = threading.Thread(target=_close, args=(old,), daemon=True)
         closing.start()
         closing.join(_END)
-        self.consumer = Consumer(self._config, logger=log)
         self._ask_again()
-
-    def _close_quietly(self) -> None:
-        try:
-            self.close()
-        except KafkaException as error:
-            log.info("%s", error)
 
     def close(self) -> None:
         """Close the consumer; what the group gives it meanwhile is not taken.
@@ -174,15 +180,23 @@ class Subscription:
 
     def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         if consumer is self.consumer:
-            self._given(False)
             self._on_revoke()
+            self._given(False)
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         """The session has ended, because Kafka was not heard of for too long."""
         if consumer is self.consumer:
-            self._given(False)
             self._on_lost(consumer)
+            self._given(False)
 
     def _given(self, has_place: bool) -> None:
         self._has_place = has_place
-        self.heard()
+        self._heard = self._awake = time.monotonic()
+        self._waiting = {}
+
+
+def _close(consumer: Consumer) -> None:
+    try:
+        consumer.close()
+    except KafkaException as error:
+        log.info("%s", error)

@@ -184,7 +184,7 @@ class Task:
                     self._subscription.look_for_topics()
                 if self._quiet:
                     self._collect()
-                    self._subscription.find_back(self._owned, self._positions)
+                    self._subscription.find_back(self._positions)
                     if time.monotonic() > self._ask_at:
                         self._take()
                 self._progress.report_in_time()
@@ -224,8 +224,6 @@ class Task:
         """What has come; a small poll takes in what comes until the open commit has ended."""
         messages = self._subscription.consumer.consume(1, _IDLE if self._pending is None else 0.02)
         self._quiet = not messages and self._pending is None
-        if messages:
-            self._subscription.heard()
         # A single message comes after the callbacks of its call, several may stand on both sides.
         generation = self._generation
         if messages and self._connector.max_poll_records > 1:
@@ -241,6 +239,8 @@ class Task:
             raise OutOfOrder  # what the poll holds may be another task's by now
         if any(map(Message.error, messages)):
             messages = self._without_events(messages)
+        if messages or self._ends:
+            self._subscription.heard()
         return by_topic(messages) if messages else []
 
     def _is_small(self, messages: Sequence[Message]) -> bool:

@@ -11,7 +11,15 @@ from semel.ledger import OffsetRange, TopicPartition
 _SHARE = 50_000
 """Fewer records than that are one task's, so that small triggers make few files."""
 
-_UNITS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+_UNITS = {
+    "microsecond": 1e-6,
+    "millisecond": 0.001,
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86400.0,
+    "week": 604800.0,
+}
 _TERM = rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})s?"
 
 
@@ -21,7 +29,7 @@ def seconds(interval: str) -> float:
     Raises:
         ConfigError: it is none.
     """
-    text = interval.strip().lower()
+    text = interval.strip().lower().removeprefix("interval ").strip()
     if re.fullmatch(rf"{_TERM}(?:\s+{_TERM})*", text) is None:
         raise ConfigError(
             f"processingTime={interval!r} is not an interval, such as '10 seconds' or '1 minute'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -43,10 +44,14 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     elif name in jdbc.CLASSES and system and system not in jdbc.POSTGRESQL:
         urls = (f"jdbc:{s}:" for s in ("postgresql", "mariadb", "mysql", "sqlite", "duckdb"))
         raise ConfigError(  # not the URL itself: it may hold a password
-            f"connection.url={url[: url.find(system)]}{system}...: semel writes to no such "
+            f"connection.url={url[: url.find(system)]}{_word(system)}...: semel writes to no such "
             f"database. It begins with one of {', '.join(urls)}"
         )
     return _load(name, known[name])
+
+
+def _word(text: str) -> str:
+    return re.split(r"\W", text, maxsplit=1)[0]
 
 
 def _load(name: str, target: str) -> type[Sink]:

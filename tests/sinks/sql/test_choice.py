@@ -32,6 +32,10 @@ def test_the_url_of_a_jdbc_sink_chooses_the_database(name: str) -> None:
             sink_class(name, {"connection.url": url})
         assert f"connection.url=jdbc:{url.split(':')[1]}..." in str(error.value)
         assert "secret" not in str(error.value)
+    for url in ("jdbc:postgresql//h/d?password=secret", "jdbc:foo;password=secret"):
+        with pytest.raises(ConfigError) as error:
+            sink_class(name, {"connection.url": url})
+        assert "secret" not in str(error.value)
 
 
 def test_a_name_of_ours_is_not_overruled_by_the_url() -> None:

@@ -176,7 +176,7 @@ class FilesConfig:
         "Milliseconds of such a folder; -1 for the finest part of path.format.",
         at_least=-1,
     )
-    timezone: str = key("timezone", "UTC", "Of such folders.")
+    timezone: str = key("timezone", "", "Of such folders; UTC if empty.")
     extractor: str = key(
         "timestamp.extractor",
         "wallclock",
@@ -252,7 +252,7 @@ class FilesConfig:
             raise ConfigError("; ".join(problems))
         folders.check_format(self.path_format)
         if kind in _TIMED:
-            folders.zone_of(self.timezone)
+            folders.zone_of(self.timezone or "UTC")
         self.format_name()
 
     def _not_available(self) -> list[str]:
@@ -322,7 +322,7 @@ class FilesConfig:
             return folders.ByField(self.partition_fields)
         formats = {"daily": folders.DAILY, "hourly": folders.HOURLY}
         path_format = formats.get(str(kind), self.path_format)
-        zone = folders.zone_of(self.timezone)
+        zone = folders.zone_of(self.timezone or "UTC")
         return folders.ByTime(self.clock(), path_format, self.duration_ms, zone)
 
     def clock(self) -> Clock:

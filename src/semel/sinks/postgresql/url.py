@@ -51,8 +51,9 @@ def libpq_uri(
     bare = url.removeprefix("jdbc:")
     scheme, _, rest = bare.partition(":")
     if scheme not in POSTGRESQL:
+        shown = url[: len(url) - len(bare)] + re.split(r"\W", scheme)[0]
         raise ConfigError(  # not the URL itself: others keep the password anywhere in it
-            f"connection.url={url[: len(url) - len(rest)]}... is not a PostgreSQL URL. "
+            f"connection.url={shown}... is not a PostgreSQL URL. "
             "Set jdbc:postgresql://host:port/database or postgresql://host:port/database"
         )
     if not rest.startswith("//"):  # jdbc:postgresql:database

@@ -73,7 +73,10 @@ def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any]]:
         mode = "verify-full"
     if mode not in ("", *_PLAIN, *_UNVERIFIED, *_VERIFIED):
         known = (*_PLAIN, *_UNVERIFIED, *_VERIFIED)
-        raise ConfigError(f"connection.url: sslMode={mode} must be one of {', '.join(known)}")
+        raise ConfigError(
+            f"connection.url: sslMode={mode} must be one of {', '.join(known)}; so must "
+            "connection.sslMode"
+        )
     if mode and mode not in _PLAIN:
         options["ssl"] = {"ca": given.get("serverSslCert") or config.ssl_certificate or None}
         options["ssl_verify_cert"] = mode in _VERIFIED
