@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 
 from semel.errors import Fenced, LedgerConflict, NotAssigned
-
-log = logging.getLogger(__name__)
 
 _ENOUGH = 5
 _FOUND_OUT = 3.0
@@ -25,10 +22,12 @@ class Conflicts:
         self._tell = tell
         self._count = 0
         self._since = 0.0
+        self._moved = False
 
     def clear(self) -> None:
         """A commit has gone through."""
         self._count = 0
+        self._moved = False
 
     def note(self, conflict: LedgerConflict) -> None:
         """Count one; partitions that move between tasks are no sign of another run.
@@ -39,7 +38,9 @@ class Conflicts:
         if isinstance(conflict, Fenced):
             raise conflict
         if isinstance(conflict, NotAssigned):
-            log.info("%s", conflict)
+            if not self._moved:
+                self._tell(str(conflict))
+            self._moved = True
             return
         if not self._count:
             self._since = time.monotonic()

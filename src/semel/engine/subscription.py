@@ -106,8 +106,11 @@ class Subscription:
         self._heard = self._awake = time.monotonic()
         self._waiting = {}
 
-    def find_back(self, positions: Mapping[TopicPartition, int]) -> None:
+    def find_back(
+        self, owned: Collection[TopicPartition], positions: Mapping[TopicPartition, int]
+    ) -> None:
         """Connect anew where Kafka answers others, and the consumer has heard nothing for long.
+        Without ``positions``, the group has not confirmed yet that the partitions are its own.
 
         One that hears of no broker at all, as a lone one that restarts may tell it, forgets them
         all, and waits for the group's coordinator for ever (librdkafka's issue 5301). One whose
@@ -122,7 +125,10 @@ class Subscription:
         if not self._topics or now - max(self._heard, self._asked) < patience / 2:
             return
         try:
-            if self._has_place:
+            if owned and not positions:
+                trouble = f"consumer group {self._connector.group_id} does not confirm its place"
+                deaf = now - self._heard > patience
+            elif self._has_place:
                 trouble = "gets none of the records that wait for it"
                 deaf = any(at < self._waiting.get(tp, at) for tp, at in positions.items())
                 self._waiting = self.cluster.latest(positions)

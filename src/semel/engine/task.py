@@ -184,7 +184,7 @@ class Task:
                     self._subscription.look_for_topics()
                 if self._quiet:
                     self._collect()
-                    self._subscription.find_back(self._positions)
+                    self._subscription.find_back(self._owned, self._positions)
                     if time.monotonic() > self._ask_at:
                         self._take()
                 self._progress.report_in_time()
