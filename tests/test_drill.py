@@ -243,6 +243,7 @@ class TestTopicToTopic:
         assert None in values
         assert {json.loads(v)["id"] for v in values if v is not None} <= set(range(100))
 
+    @pytest.mark.long
     @pytest.mark.integration
     def test_faults_in_a_kafka_transaction_lose_nothing_and_write_nothing_twice(self) -> None:
         kinds = [Kind.WORKER_KILL, Kind.TIME_OUT, Kind.ZOMBIE, Kind.BROKER_RESTART]

@@ -143,6 +143,7 @@ def test_data_survives_kill_and_restart_on_the_same_port(
     assert kafka.pid is None
 
 
+@pytest.mark.long
 def test_transactions_go_on_while_one_of_three_brokers_is_away(tmp_path: Path) -> None:
     with Kafka(tmp_path, heap="256m", brokers=3) as kafka:
         kafka.create_topic("kept", 3, config={"retention.ms": "-1"})

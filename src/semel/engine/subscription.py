@@ -165,6 +165,7 @@ class Subscription:
         """
         self._closing = True
         try:
+            self.consumer.poll(0)  # an answer that is heard within close() may block it for ever
             self.consumer.close()
         finally:
             self._closing = False
