@@ -20,10 +20,9 @@ from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport
 
 from semel import jars
-from semel.embedded.java import find_java, has_compiler
+from semel.embedded.java import console_logging, find_jdk
 from semel.embedded.process import LOOPBACK, listening
 from semel.embedded.server import Server
-from semel.errors import ServiceError
 
 PATIENT = {"lock-check-max-wait-time": "0.3", "lock-check-retries": "100"}
 """Properties of a catalog whose commits wait for as long as a lock lasts."""
@@ -75,16 +74,6 @@ public class Metastore {
 }
 """
 
-_LOGGING = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %-5level %c{1}: %m%n
-rootLogger.level = warn
-rootLogger.appenderRef.console.ref = console
-"""
-
 
 class HiveMetastore(Server):
     """A metastore whose locks last for two seconds; it dies with this process."""
@@ -102,12 +91,10 @@ class HiveMetastore(Server):
         return f"thrift://{LOOPBACK}:{self.port}"
 
     def _launch(self) -> None:
-        java = find_java()
-        if not has_compiler(java):
-            raise ServiceError(f"{self.name} needs a JDK, but {java} has no compiler.")
+        java = find_jdk(self.name)
         classpath = jars.classpath(self.jar_set)
         self._check_ports()
-        (self.directory / "log4j2.properties").write_text(_LOGGING)
+        (self.directory / "log4j2.properties").write_text(console_logging("warn"))
         program = self.directory / "Metastore.java"
         program.write_text(_SERVER)
         settings = {

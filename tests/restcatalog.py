@@ -10,10 +10,9 @@ from __future__ import annotations
 import http.client
 
 from semel import jars
-from semel.embedded.java import find_java, has_compiler
+from semel.embedded.java import find_jdk
 from semel.embedded.process import LOOPBACK, listening
 from semel.embedded.server import Server
-from semel.errors import ServiceError
 
 _SERVER = """\
 import com.fasterxml.jackson.annotation.JsonAutoDetect.Visibility;
@@ -167,9 +166,7 @@ class RestCatalogServer(Server):
         return f"http://{LOOPBACK}:{self.port}"
 
     def _launch(self) -> None:
-        java = find_java()
-        if not has_compiler(java):
-            raise ServiceError(f"{self.name} needs a JDK, but {java} has no compiler.")
+        java = find_jdk(self.name)
         classpath = jars.classpath(jars.ICEBERG_REST)
         self._check_ports()
         program = self.directory / "RestCatalogServer.java"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.embedded import opensearch as module
+from semel.embedded import java
 from semel.embedded.opensearch import OpenSearch
 from semel.errors import ServiceError
 
@@ -27,6 +27,6 @@ def test_it_is_the_server_that_it_says(
 
 
 def test_a_java_without_a_compiler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_java", lambda: tmp_path / "bin" / "java")
+    monkeypatch.setattr(java, "find_java", lambda: tmp_path / "bin" / "java")
     with pytest.raises(ServiceError, match="needs a JDK"):
         OpenSearch(tmp_path / "server").start()

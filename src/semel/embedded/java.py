@@ -1,4 +1,4 @@
-"""Finds the Java that the embedded Kafka runs on."""
+"""The Java that embedded servers run on, and what they log."""
 
 from __future__ import annotations
 
@@ -36,9 +36,33 @@ def find_java() -> Path:
     )
 
 
+def find_jdk(server: str) -> Path:
+    """The same, if it can run a program from its source, as some servers are started."""
+    java = find_java()
+    if not has_compiler(java):
+        raise ServiceError(
+            f"The embedded {server} needs a JDK, but {java} is a Java runtime without a "
+            "compiler. Install one (openjdk-17-jdk-headless), or set JAVA_HOME to one."
+        )
+    return java
+
+
 def has_compiler(java: Path) -> bool:
     """Whether a Java is a JDK, which can run a program from its source."""
     return (java.resolve().parent / "javac").exists()
+
+
+def console_logging(level: str) -> str:
+    """Settings of Log4j for a server that logs to its console from a level on."""
+    return f"""\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %-5level %c{{1}}: %m%n
+rootLogger.level = {level}
+rootLogger.appenderRef.console.ref = console
+"""
 
 
 def java_release(java: Path) -> int | None:

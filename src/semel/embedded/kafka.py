@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from semel import jars
-from semel.embedded.java import find_java
+from semel.embedded.java import console_logging, find_java
 from semel.embedded.process import LOOPBACK, listening
 from semel.embedded.server import Server
 from semel.errors import ServiceError
@@ -321,20 +321,16 @@ _COORDINATORS = {
     },
 }
 
-_LOGGING = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %-5level %c{1}: %m%n
-rootLogger.level = info
-rootLogger.appenderRef.console.ref = console
+_LOGGING = (
+    console_logging("info")
+    + """\
 # One line for each setting of each client and topic: too much to read past.
 logger.configs.name = org.apache.kafka.common.config.AbstractConfig
 logger.configs.level = warn
 logger.server.name = kafka.server.KafkaConfig
 logger.server.level = warn
 """
+)
 
 
 def _properties(settings: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from semel import jars
-from semel.embedded.java import find_java, has_compiler
+from semel.embedded.java import console_logging, find_jdk
 from semel.embedded.process import LOOPBACK, listening
 from semel.embedded.server import Server
 from semel.errors import ServiceError
@@ -70,16 +70,6 @@ public class Node extends PACKAGE.node.Node {
 }
 """
 
-_LOGGING = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %-5level %c{1}: %m%n
-rootLogger.level = warn
-rootLogger.appenderRef.console.ref = console
-"""
-
 
 class OpenSearch(Server):
     """One node; it answers when it has all of its data."""
@@ -109,18 +99,13 @@ class OpenSearch(Server):
         return f"http://{LOOPBACK}:{self.port}"
 
     def _launch(self) -> None:
-        java = find_java()
-        if not has_compiler(java):
-            raise ServiceError(
-                f"The embedded {self.name} needs a JDK, but {java} is a Java runtime without a "
-                "compiler. Install one (openjdk-17-jdk-headless), or set JAVA_HOME to one."
-            )
+        java = find_jdk(self.name)
         classpath = jars.classpath(self.jar_set)
         self._check_ports()
         (self.directory / "config").mkdir(exist_ok=True)
         (self.directory / "tmp").mkdir(exist_ok=True)
         logging = self.directory / "log4j2.properties"
-        logging.write_text(_LOGGING)
+        logging.write_text(console_logging("warn"))
         lines = [f"{name}: {json.dumps(value)}\n" for name, value in self._settings().items()]
         (self.directory / "node.yml").write_text("".join(lines))
         program = self.directory / "Node.java"

@@ -103,8 +103,7 @@ class Subscription:
     def heard(self) -> None:
         """Records have come."""
         self._patience = 1.0
-        self._heard = self._awake = time.monotonic()
-        self._waiting = {}
+        self._listen()
 
     def find_back(
         self, owned: Collection[TopicPartition], positions: Mapping[TopicPartition, int]
@@ -198,6 +197,10 @@ class Subscription:
 
     def _given(self, has_place: bool) -> None:
         self._has_place = has_place
+        self._listen()
+
+    def _listen(self) -> None:
+        """Silence is counted from now."""
         self._heard = self._awake = time.monotonic()
         self._waiting = {}
 

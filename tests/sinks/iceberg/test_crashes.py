@@ -76,14 +76,19 @@ def test_killed_in_a_commit(mode: str, place: str, anywhere: Warehouse) -> None:
     ],
 )
 def test_a_zombie_that_wakes_up_is_fenced(mode: str, place: str, anywhere: Warehouse) -> None:
-    process, points = begun(anywhere, mode, place, "freeze")
+    assert_fenced_when_it_wakes_up(mode, place, anywhere)
+
+
+def assert_fenced_when_it_wakes_up(mode: str, place: str, warehouse: Warehouse) -> None:
+    """Who slept in a commit while others made theirs; nothing of it is left."""
+    process, points = begun(warehouse, mode, place, "freeze")
     wait_until((points / f"frozen.{process.pid}").exists)
-    sink = anywhere.sink(keys=MODES[mode])
+    sink = warehouse.sink(keys=MODES[mode])
     sink.commit([advance(10, 20)], values(10, 20))
     sink.commit([advance(20, 25)], values(20, 25))
-    location = anywhere.table().metadata_location
+    location = warehouse.table().metadata_location
     failpoints.thaw(points, process.pid)
     process.join(PATIENCE)
     assert process.exitcode == LedgerConflict.exit_code
-    assert anywhere.table().metadata_location == location
-    assert sorted(r["id"] for r in anywhere.rows()) == list(range(25))
+    assert warehouse.table().metadata_location == location
+    assert sorted(r["id"] for r in warehouse.rows()) == list(range(25))

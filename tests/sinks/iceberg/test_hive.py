@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 from thrift.transport.TTransport import TTransportException
 
-from semel import failpoints
-from semel.errors import ConfigError, LedgerConflict
+from semel.errors import ConfigError
 from semel.ledger import Outcome
 from semel.records import Commit
 from semel.sinks.iceberg import hive
 from semel.sinks.iceberg.hive import LOCKS
-from tests.engine.harness import PATIENCE, some, wait_until
+from tests.engine.harness import PATIENCE, some
 from tests.hivemetastore import HiveMetastore
 from tests.sinks.iceberg.conftest import Warehouse, hive_warehouse
 from tests.sinks.iceberg.test_catalogs import committed, ids
-from tests.sinks.iceberg.test_crashes import MODES, begun, values
+from tests.sinks.iceberg.test_crashes import MODES, assert_fenced_when_it_wakes_up, begun, values
 from tests.sinks.target import advance, records
 
 PLACE = "hive.before_alter"
@@ -56,17 +55,7 @@ def test_a_zombie_whose_lock_has_ended_is_refused(
 ) -> None:
     if not locks:
         without_locks(metastore)
-    process, points = begun(metastore, mode, PLACE, "freeze")
-    wait_until((points / f"frozen.{process.pid}").exists)
-    sink = metastore.sink(keys=MODES[mode])
-    sink.commit([advance(10, 20)], values(10, 20))
-    sink.commit([advance(20, 25)], values(20, 25))
-    location = metastore.table().metadata_location
-    failpoints.thaw(points, process.pid)
-    process.join(PATIENCE)
-    assert process.exitcode == LedgerConflict.exit_code
-    assert metastore.table().metadata_location == location
-    assert ids(metastore) == list(range(25))
+    assert_fenced_when_it_wakes_up(mode, PLACE, metastore)
 
 
 def test_pyiceberg_alone_would_undo_what_others_have_committed(
