@@ -14,6 +14,7 @@ from semel.errors import SemelError, TransientError
 from semel.groups import Groups
 from semel.ledger import TopicPartition
 from semel.sinks.kafka.ledger import stranger
+from semel.sinks.kafka.producer import Report, Transactions
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
 
@@ -71,14 +72,27 @@ def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> No
                 found = [groups.offsets(group, [ZERO], stable=stable) for stable in (False, True)]
             except TransientError:
                 return False
-            return found == [({ZERO: (5, "note")}, set())] * 2
+            return found in ([({ZERO: stands}, set())] * 2 for stands in ((5, "note"), (6, "")))
 
         names = (created(f"group-{number}") for number in range(50))
         group = next(name for name in names if coordinator(name) == broker.node)
         wait_until(told)
+        transactions = Transactions("t", client)
+        transactions.open("mine")
+        offsets, generation = [KafkaPartition("t", 0, 6)], stranger(client, group)
+        transactions.run(lambda _producer, _report: None, offsets, generation)
         broker.stop()
         wait_until(told)
         assert coordinator(group) != broker.node
+
+        def after_all_know(producer: Producer, _report: Report) -> None:
+            wait_until(lambda: len(producer.list_topics(timeout=5).brokers) == 1)
+
+        # librdkafka waits for the coordinator that it knew, and for ever (its issue 5511).
+        with pytest.raises(TransientError):
+            transactions.run(after_all_know, offsets, generation)
+        transactions.open("mine")
+        transactions.run(lambda _producer, _report: None, offsets, generation)
         broker.start()
         wait_until(lambda: coordinator(group) == broker.node)  # it leads again
         wait_until(told)

@@ -29,6 +29,9 @@ from semel.ledger import TopicPartition
 from semel.records import DeadLetter
 
 _TIMEOUT = 20.0
+_AT_FIRST = 2.0
+"""Seconds that a leader gets to answer at first: a client waits for one that it knew and that has
+gone, a new client asks the one that leads now."""
 _GONE_AFTER = 3.0
 """A broker may hear of a new partition later than its clients."""
 
@@ -232,11 +235,11 @@ class Cluster:
         request = {KafkaPartition(tp.topic, tp.partition): spec for tp in partitions}
         if not request:
             return {}
-        asked = time.monotonic()
+        asked, wait = time.monotonic(), _AT_FIRST
         while True:
             try:
                 answers = self._admin.list_offsets(
-                    request, isolation_level=level, request_timeout=_TIMEOUT
+                    request, isolation_level=level, request_timeout=wait
                 )
                 found = {
                     TopicPartition(kp.topic, kp.partition): answer.result().offset
@@ -245,7 +248,8 @@ class Cluster:
                 unknown = sorted(tp for tp, offset in found.items() if offset < 0)
                 if not unknown:
                     return found
-                # After a leader election an answer may hold neither an offset nor an error.
+                # What nobody answers in time has neither an offset nor an error.
+                wait = min(2 * wait, _TIMEOUT)
                 reason = f"{unknown[0]} has no leader"
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason))
             except KafkaException as error:

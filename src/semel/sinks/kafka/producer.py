@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -93,6 +95,30 @@ def settle(producer: Producer, enough: Callable[[], bool]) -> None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
+def _in_time(call: Callable[[], None]) -> None:
+    """Leave a call behind that does not end: where a group's coordinator has gone, librdkafka waits
+    for it whatever the timeout (its issues 5456 and 5511).
+
+    Raises:
+        KafkaException: as the call does, or it has not ended long after its own timeout.
+    """
+    answer: Future[None] = Future()
+
+    def made() -> None:
+        try:
+            call()
+        except BaseException as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(None)
+
+    threading.Thread(target=made, name="semel-send-offsets", daemon=True).start()
+    try:
+        answer.result(_STUCK + _SLICE)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+
+
 def plain_producer(client: Mapping[str, Any]) -> Producer:
     """A producer without transactions, idempotent unless ``acks`` rules that out."""
     settings = {**DEFAULTS, **client, "enable.idempotence": confirms_all(client)}
@@ -170,7 +196,8 @@ class Transactions:
             producer.begin_transaction()
             send(producer, lambda error, _message: failed.append(error))
             if offsets:
-                producer.send_offsets_to_transaction(offsets, generation, _STUCK)
+                send_offsets = producer.send_offsets_to_transaction
+                _in_time(lambda: send_offsets(offsets, generation, _STUCK))
             settle(producer, lambda: bool(failed))
             if failed:
                 raise KafkaException(failed[0])
