@@ -223,14 +223,22 @@ class Cluster:
         return self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
 
     def latest(
-        self, partitions: Iterable[TopicPartition], *, committed: bool = True
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        committed: bool = True,
+        patience: float = _TIMEOUT,
     ) -> dict[TopicPartition, int]:
         """The offset after the last one that a ``read_committed`` consumer may read."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        return self._offsets(partitions, OffsetSpec.latest(), level)
+        return self._offsets(partitions, OffsetSpec.latest(), level, patience)
 
     def _offsets(
-        self, partitions: Iterable[TopicPartition], spec: OffsetSpec, level: IsolationLevel
+        self,
+        partitions: Iterable[TopicPartition],
+        spec: OffsetSpec,
+        level: IsolationLevel,
+        patience: float = _TIMEOUT,
     ) -> dict[TopicPartition, int]:
         request = {KafkaPartition(tp.topic, tp.partition): spec for tp in partitions}
         if not request:
@@ -254,8 +262,8 @@ class Cluster:
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason))
             except KafkaException as error:
                 code = error.args[0].code()
-                patience = _GONE_AFTER if code in _GONE else _TIMEOUT
-                if code in _REFUSED or time.monotonic() - asked > patience:
+                longest = min(patience, _GONE_AFTER) if code in _GONE else patience
+                if code in _REFUSED or time.monotonic() - asked > longest:
                     raise self._failed(error) from None
                 # After a leader election librdkafka's ListOffsets asks with the old leader epoch,
                 # and goes on to do so however often it is refused: only a new client asks anew.

@@ -28,6 +28,8 @@ _END = 10.0
 """Seconds that such a consumer gets to close."""
 _NAP = 5.0
 """Seconds between two polls after which silence says nothing: the task was busy, or frozen."""
+_LOOK = 2.0
+"""Seconds that partitions without a leader may keep the others from being read."""
 
 
 class Subscription:
@@ -61,8 +63,8 @@ class Subscription:
         self._session = float(config["session.timeout.ms"]) / 1000
         self._has_place = False
         self._patience = 1.0
-        self._heard = self._asked = self._awake = time.monotonic()
-        self._waiting: dict[TopicPartition, int] = {}
+        self._since = self._asked = self._awake = time.monotonic()
+        self._ends: dict[TopicPartition, tuple[int, int]] = {}
         self._topics: list[str] = []
         self._looked = 0.0
         self._outdated = False
@@ -100,11 +102,6 @@ class Subscription:
             self.consumer.unsubscribe()
             self._ask_again()
 
-    def heard(self) -> None:
-        """Records have come."""
-        self._patience = 1.0
-        self._listen()
-
     def find_back(
         self, owned: Collection[TopicPartition], positions: Mapping[TopicPartition, int]
     ) -> None:
@@ -113,37 +110,49 @@ class Subscription:
 
         One that hears of no broker at all, as a lone one that restarts may tell it, forgets them
         all, and waits for the group's coordinator for ever (librdkafka's issue 5301). One whose
-        partitions change their leaders again and again may stop to fetch all of them. A fetch may
+        partitions change their leaders again and again may stop to fetch some of them. A fetch may
         also just take long, so that each time is longer than the one before.
         """
         now = time.monotonic()
         if now - self._awake > _NAP:
-            self._heard = now
+            self._watch()
         self._awake = now
         patience = self._patience * max(_OUT, 3 * self._session)
-        if not self._topics or now - max(self._heard, self._asked) < patience / 2:
+        if not self._topics or now - max(self._since, self._asked) < patience:
             return
+        trouble, group = "", f"consumer group {self._connector.group_id}"
+        waited = f"for {now - self._since:.0f} s"
         try:
             if owned and not positions:
-                trouble = f"consumer group {self._connector.group_id} does not confirm its place"
-                deaf = now - self._heard > patience
+                trouble = f"{group} does not confirm its place, {waited}"
             elif self._has_place:
-                trouble = "gets none of the records that wait for it"
-                deaf = any(at < self._waiting.get(tp, at) for tp, at in positions.items())
-                self._waiting = self.cluster.latest(positions)
+                trouble = self._deaf(positions)
             else:
-                trouble = f"has had no place in consumer group {self._connector.group_id}"
-                deaf = now - self._heard > patience
                 Cluster(self._admin).topics()
+                trouble = f"has had no place in {group}, {waited}"
         except SemelError as error:
             log.info("%s", error)
             return
         finally:
             self._asked = self._awake = time.monotonic()
-        if deaf:
-            self._tell(f"{trouble}, for {now - self._heard:.0f} s; connects anew")
+        if trouble:
+            self._tell(f"{trouble}; connects anew")
             self._patience *= 2
             self._connect_anew()
+
+    def _deaf(self, positions: Mapping[TopicPartition, int]) -> str:
+        """Which partitions stand where they stood at the look before, though records have waited
+        since, while the others have got to where they ended then."""
+        before = self._ends
+        latest = self.cluster.latest(positions, patience=_LOOK)
+        self._ends = {tp: (at, latest[tp]) for tp, at in positions.items()}
+        behind = {tp: at for tp, (at, end) in before.items() if positions.get(tp, end) < end}
+        still = sorted(tp for tp, at in behind.items() if positions[tp] == at)
+        if before and not behind:
+            self._patience = 1.0
+        if not still or len(still) < len(behind):
+            return ""
+        return f"gets none of the records that wait for it in {', '.join(map(str, still))}"
 
     def _connect_anew(self) -> None:
         """What the old consumer says from now on is not heard."""
@@ -197,12 +206,12 @@ class Subscription:
 
     def _given(self, has_place: bool) -> None:
         self._has_place = has_place
-        self._listen()
+        self._watch()
 
-    def _listen(self) -> None:
+    def _watch(self) -> None:
         """Silence is counted from now."""
-        self._heard = self._awake = time.monotonic()
-        self._waiting = {}
+        self._since = self._awake = time.monotonic()
+        self._ends = {}
 
 
 def _close(consumer: Consumer) -> None:

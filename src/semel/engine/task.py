@@ -176,6 +176,7 @@ class Task:
     def _step(self) -> None:
         """One poll, converted while the one before it commits unless it is small."""
         try:
+            self._subscription.find_back(self._owned, self._positions)
             polls = self._poll()
             self._subscription.renew()
             if not polls and not self._ends:
@@ -184,7 +185,6 @@ class Task:
                     self._subscription.look_for_topics()
                 if self._quiet:
                     self._collect()
-                    self._subscription.find_back(self._owned, self._positions)
                     if time.monotonic() > self._ask_at:
                         self._take()
                 self._progress.report_in_time()
@@ -239,8 +239,6 @@ class Task:
             raise OutOfOrder  # what the poll holds may be another task's by now
         if any(map(Message.error, messages)):
             messages = self._without_events(messages)
-        if messages or self._ends:
-            self._subscription.heard()
         return by_topic(messages) if messages else []
 
     def _is_small(self, messages: Sequence[Message]) -> bool:
