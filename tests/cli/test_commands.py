@@ -229,7 +229,10 @@ def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
     refusal = semel("offsets", "set", file, "another-0=7")
     assert (refusal.code, "does not read topic another" in refusal.err) == (2, True)
     assert caught_up(config).rows == 3
-    assert semel("offsets", "reset", file, "--yes").code == 0
+    told = semel("offsets", "set", file, f"{source}-0=9", "--json")
+    assert json.loads(told.out) == [{"topic": source, "partition": 0, "position": 9}]
+    told = semel("offsets", "reset", file, "--yes", "--json")
+    assert (told.code, json.loads(told.out)) == (0, {"name": config["name"], "positions": []})
     assert positions(config) == {}
 
 

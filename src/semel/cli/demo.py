@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -34,9 +35,10 @@ def demo(
     directory: Annotated[
         Path, typer.Option("--dir", help="Data and logs; those of an earlier demo are removed.")
     ] = _DIRECTORY,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Move 336,776 real flights from Kafka to PostgreSQL, kill the connector on the way, audit."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=as_json)
     _empty(directory)
     services = Services(directory)
     with console.status("Starting Kafka and PostgreSQL (the first time downloads Kafka's jars)"):
@@ -45,7 +47,7 @@ def demo(
         console.print(
             f"Kafka at {services.kafka.bootstrap_servers}, PostgreSQL at {services.postgres.url}"
         )
-        kept = _run(console, services, directory, crashes, seed)
+        facts = _run(console, services, directory, crashes, seed)
     finally:
         if not keep:
             services.down()
@@ -54,7 +56,9 @@ def demo(
             f"The services are still up: psql {services.postgres.url}, Kafka at "
             f"{services.kafka.bootstrap_servers}. Stop them: semel services down --dir {directory}"
         )
-    if not kept:
+    if as_json:
+        print(json.dumps(facts))
+    if not facts["kept"]:
         sys.exit(1)
 
 
@@ -78,7 +82,9 @@ def _empty(directory: Path) -> None:
     mark.touch()
 
 
-def _run(console: Console, services: Services, directory: Path, crashes: int, seed: int) -> bool:
+def _run(
+    console: Console, services: Services, directory: Path, crashes: int, seed: int
+) -> dict[str, Any]:
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -121,4 +127,11 @@ def _run(console: Console, services: Services, directory: Path, crashes: int, se
     )
     verdict = f"{report.lost} lost, {report.duplicated} duplicated"
     console.print(f"{report.records} records, {crashes} crashes: {verdict}")
-    return report.kept and report.records == show.RECORDS
+    return {
+        "records": report.records,
+        "crashes": crashes,
+        "lost": report.lost,
+        "duplicated": report.duplicated,
+        "rows_per_second": round(rate),
+        "kept": report.kept and report.records == show.RECORDS,
+    }

@@ -45,6 +45,7 @@ def set_(
     file: File,
     positions: Annotated[list[str], typer.Argument(help="TOPIC-PARTITION=OFFSET, one or more.")],
     bootstrap_server: Bootstrap = "",
+    as_json: AsJson = False,
 ) -> None:
     """Set positions. Refused while the connector runs."""
     planned = plan(with_servers(file, bootstrap_server))
@@ -55,6 +56,9 @@ def set_(
             raise ConfigError(f"{tp} is given two positions, {wanted[tp]} and {at}: leave one out")
     planned.sink.set_positions(wanted)
     planned.sink.close()
+    if as_json:
+        print(json.dumps([{**tp._asdict(), "position": at} for tp, at in wanted.items()]))
+        return
     for tp, at in wanted.items():
         print(f"{tp} = {at}")
 
@@ -64,6 +68,7 @@ def reset(
     file: File,
     bootstrap_server: Bootstrap = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Forget all positions: the next run starts by auto.offset.reset. Refused while it runs."""
     planned = plan(with_servers(file, bootstrap_server))
@@ -72,9 +77,13 @@ def reset(
             f"Forget the positions of {planned.connector.name}? Its rows stay where they are, and "
             "records that are read again are written again",
             abort=True,
+            err=as_json,
         )
     planned.sink.set_positions(None)
     planned.sink.close()
+    if as_json:
+        print(json.dumps({"name": planned.connector.name, "positions": []}))
+        return
     print(f"{planned.connector.name}: positions forgotten")
 
 
