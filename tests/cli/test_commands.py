@@ -114,6 +114,10 @@ def test_describe_names_the_guarantee_and_why_it_holds(
 ) -> None:
     file = written({**NOWHERE, **keys})
     facts = json.loads(semel("describe", file, "--json").out)
+    mode = keys.get("insert.mode", "insert")
+    where = "in PostgreSQL at 192.0.2.1/db"
+    assert facts["writes"] == f"table ${{topic}} {where} ({mode})"
+    assert facts["ledger"] == f"table semel_offsets {where}"
     assert facts["delivery"] == delivery
     assert facts["because"]
     assert delivery in semel("describe", file).out

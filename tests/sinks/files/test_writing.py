@@ -575,7 +575,7 @@ def test_a_confluent_configuration_is_taken_as_it_is(folder: Folder) -> None:
     planned = plan(raw)
     assert str(planned.guarantee) == "exactly-once (transactional)"
     assert all("has no effect" in w for w in planned.warnings)
-    assert planned.sink.describe()["files"] == "s3://lake/topics/<topic>/**/*.parquet"
+    assert planned.sink.describe()["writes"] == "s3://lake/topics/<topic>/**/*.parquet"
 
 
 @pytest.mark.parametrize(
@@ -627,7 +627,7 @@ def test_a_drill_writes_into_a_directory_of_its_own(
     raw = {k: v for k, v in raw.items() if k != "path"}
     store = store_of(raw, tmp_path / "drill")
     planned = plan({**raw, **store.keys})
-    assert planned.sink.describe()["files"].startswith(f"{tmp_path}/drill/files/<topic>/")
+    assert planned.sink.describe()["writes"].startswith(f"{tmp_path}/drill/files/<topic>/")
 
 
 def test_an_aiven_configuration_is_taken_as_it_is(folder: Folder) -> None:
@@ -640,7 +640,7 @@ def test_an_aiven_configuration_is_taken_as_it_is(folder: Folder) -> None:
         "file.name.prefix": "raw/",
     }
     sink = plan(folder.config(keys=keys)).sink
-    assert sink.describe()["files"] == f"{folder.where}/raw/<topic>/**/*.json.gz"
+    assert sink.describe()["writes"] == f"{folder.where}/raw/<topic>/**/*.json.gz"
 
 
 def test_duckdb_reads_folders_as_columns(folder: Folder) -> None:

@@ -95,6 +95,10 @@ class DeltaSink(StagingSink):
     def evolves(self) -> bool:
         return self._config.auto_evolve
 
+    def describe(self) -> dict[str, str]:
+        where = self._config.location(self._config.table_name_format)
+        return {"writes": f"Delta table {where}", "ledger": "transaction identifiers of the table"}
+
     def support(self) -> Mapping[Mechanism, Support]:
         keyed = self._config.insert_mode == "upsert"
         return {

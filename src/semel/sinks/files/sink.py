@@ -108,7 +108,7 @@ class FilesSink(StagingSink):
 
     def describe(self) -> dict[str, str]:
         return {
-            "files": f"{self._where}/<topic>/**/*{self._format.extension}",
+            "writes": f"{self._where}/<topic>/**/*{self._format.extension}",
             "ledger": f"{self._where}/{self._ledger.folder}",
         }
 

@@ -74,7 +74,10 @@ class DynamicTables(Tables):
 
     def describe(self) -> dict[str, str]:
         field = self._settings.config.route_field
-        return {"tables": f"those that {field} names; positions in {self._home.name}"}
+        return {
+            "writes": f"Iceberg tables that {field} names",
+            "ledger": f"properties of table {self._home.name}, and of each other one",
+        }
 
     def prepare(self) -> None:
         if self._home.find() is None:

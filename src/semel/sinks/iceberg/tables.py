@@ -62,12 +62,11 @@ class Tables:
         return list(self._targets.values())
 
     def describe(self) -> dict[str, str]:
-        if not self._settings.config.several:
-            return {}
         said = {t: self._settings.of(t).route for t in self._targets}
         routes = [n if r is None else f"{n} ({r.pattern})" for n, r in said.items()]
         field = self._settings.config.route_field
-        return {"tables": ", ".join(routes) + (f" by {field}" if field else "")}
+        tables = ", ".join(routes) + (f" by {field}" if field else "")
+        return {"writes": f"Iceberg table {tables}", "ledger": "properties of each table"}
 
     def prepare(self) -> None:
         """Create tables, if they may be, and check them.

@@ -30,7 +30,7 @@ from semel.sinks.postgresql.connection import (
     literal,
 )
 from semel.sinks.postgresql.frozen import end_frozen
-from semel.sinks.postgresql.ledger import PostgresLedger
+from semel.sinks.postgresql.ledger import OFFSETS, PostgresLedger
 from semel.sinks.postgresql.prepare import Prepared, prepare
 from semel.sinks.postgresql.refusals import find_refused, write_singly
 from semel.sinks.postgresql.tables import Name, Table
@@ -90,6 +90,13 @@ class PostgresSink(Sink):
     @property
     def evolves(self) -> bool:
         return self._config.evolves
+
+    def describe(self) -> dict[str, str]:
+        where = self._connection.where
+        return {
+            "writes": f"table {self._config.table_name_format} in {where} ({self._config.mode})",
+            "ledger": f"table {OFFSETS} in {where}",
+        }
 
     def support(self) -> Mapping[Mechanism, Support]:
         mode = self._config.mode

@@ -27,7 +27,7 @@ from semel.sinks.postgresql.tables import (
 )
 from semel.sinks.sql import dead_letters, snapshot
 from semel.sinks.sql.dialect import DataRefused, Dialect, SchemaChanged, fit
-from semel.sinks.sql.ledger import SqlLedger
+from semel.sinks.sql.ledger import OFFSETS, SqlLedger
 from semel.sinks.sql.refusals import find_refused
 from semel.sinks.sql.writer import write
 
@@ -75,6 +75,13 @@ class SqlSink(Sink):
     @property
     def evolves(self) -> bool:
         return self._config.evolves
+
+    def describe(self) -> dict[str, str]:
+        where = self._dialect.where
+        return {
+            "writes": f"table {self._config.table_name_format} in {where} ({self._config.mode})",
+            "ledger": f"table {OFFSETS} in {where}",
+        }
 
     def support(self) -> Mapping[Mechanism, Support]:
         mode, system = self._config.mode, self._dialect.system
