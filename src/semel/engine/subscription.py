@@ -64,7 +64,7 @@ class Subscription:
         self._has_place = False
         self._patience = 1.0
         self._since = self._asked = self._awake = time.monotonic()
-        self._ends: dict[TopicPartition, tuple[int, int]] = {}
+        self._looks: dict[TopicPartition, tuple[int, int]] = {}
         self._topics: list[str] = []
         self._looked = 0.0
         self._outdated = False
@@ -143,9 +143,9 @@ class Subscription:
     def _deaf(self, positions: Mapping[TopicPartition, int]) -> str:
         """Which partitions stand where they stood at the look before, though records have waited
         since, while the others have got to where they ended then."""
-        before = self._ends
+        before = self._looks
         latest = self.cluster.latest(positions, patience=_LOOK)
-        self._ends = {tp: (at, latest[tp]) for tp, at in positions.items()}
+        self._looks = {tp: (at, latest[tp]) for tp, at in positions.items()}
         behind = {tp: at for tp, (at, end) in before.items() if positions.get(tp, end) < end}
         still = sorted(tp for tp, at in behind.items() if positions[tp] == at)
         if before and not behind:
@@ -211,7 +211,7 @@ class Subscription:
     def _watch(self) -> None:
         """Silence is counted from now."""
         self._since = self._awake = time.monotonic()
-        self._ends = {}
+        self._looks = {}
 
 
 def _close(consumer: Consumer) -> None:

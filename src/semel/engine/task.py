@@ -222,7 +222,7 @@ class Task:
 
     def _poll(self) -> list[TopicPoll]:
         """What has come; a small poll takes in what comes until the open commit has ended."""
-        messages = self._subscription.consumer.consume(1, _IDLE if self._pending is None else 0.02)
+        messages = self._consume(1, _IDLE if self._pending is None else 0.02)
         self._quiet = not messages and self._pending is None
         # A single message comes after the callbacks of its call, several may stand on both sides.
         generation = self._generation
@@ -246,7 +246,19 @@ class Task:
         return few and sum(map(len, messages)) < _LITTLE
 
     def _more(self, have: int, wait: float) -> list[Message]:
-        return self._subscription.consumer.consume(self._connector.max_poll_records - have, wait)
+        return self._consume(self._connector.max_poll_records - have, wait)
+
+    def _consume(self, most: int, wait: float) -> list[Message]:
+        """What has ended the consumer is told but once, in a poll that may yet have to be dropped.
+
+        Raises:
+            SemelError: it has come to its end.
+        """
+        messages = self._subscription.consumer.consume(most, wait)
+        for error in filter(None, map(Message.error, messages)):
+            if (found := translated(self._connector, self._index, error)) is not None:
+                raise found
+        return messages
 
     def _without_events(self, messages: Sequence[Message]) -> list[Message]:
         records = []
@@ -264,9 +276,6 @@ class Task:
         return records
 
     def _consumer_error(self, error: KafkaError, message: Message) -> None:
-        found = translated(self._connector, self._index, error)
-        if found is not None:
-            raise found
         if error.code() in SEEK_AGAIN:
             raise OutOfOrder
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:
