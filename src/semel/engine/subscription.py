@@ -64,6 +64,7 @@ class Subscription:
         self._has_place = False
         self._patience = 1.0
         self._since = self._asked = self._awake = time.monotonic()
+        self._away_until = float("-inf")
         self._looks: dict[TopicPartition, tuple[int, int]] = {}
         self._topics: list[str] = []
         self._looked = 0.0
@@ -114,6 +115,8 @@ class Subscription:
         also just take long, so that each time is longer than the one before.
         """
         now = time.monotonic()
+        if now - self._awake > self._session:
+            self._away_until = now
         if now - self._awake > _NAP:
             self._watch()
         self._awake = now
@@ -193,16 +196,30 @@ class Subscription:
         self._outdated = given != owned
         self._on_assign(consumer, owned)
 
-    def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
-        if consumer is self.consumer:
-            self._on_revoke()
-            self._given(False)
+    def _revoked(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
+        if consumer is not self.consumer:
+            return
+        if self._was_away():
+            self._lost(consumer, partitions)
+            return
+        if self._closing:
+            consumer.unsubscribe()  # or it would join again, in the place of its successor
+        self._on_revoke()
+        self._given(False)
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         """The session has ended, because Kafka was not heard of for too long."""
         if consumer is self.consumer:
+            if self._closing:
+                consumer.unsubscribe()
             self._on_lost(consumer)
             self._given(False)
+
+    def _was_away(self) -> bool:
+        """Whether the task was busy or frozen for so long that its session may be over: librdkafka
+        forgets that it is when partitions are assigned before it has said so."""
+        now = time.monotonic()
+        return now - self._awake > self._session or now - self._away_until < self._session
 
     def _given(self, has_place: bool) -> None:
         self._has_place = has_place
