@@ -245,9 +245,10 @@ class Cluster:
             return {}
         asked, wait = time.monotonic(), _AT_FIRST
         while True:
+            began = time.monotonic()
             try:
                 answers = self._admin.list_offsets(
-                    request, isolation_level=level, request_timeout=wait
+                    request, isolation_level=level, request_timeout=min(wait, patience)
                 )
                 found = {
                     TopicPartition(kp.topic, kp.partition): answer.result().offset
@@ -257,7 +258,6 @@ class Cluster:
                 if not unknown:
                     return found
                 # What nobody answers in time has neither an offset nor an error.
-                wait = min(2 * wait, _TIMEOUT)
                 reason = f"{unknown[0]} has no leader"
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason))
             except KafkaException as error:
@@ -268,6 +268,8 @@ class Cluster:
                 # After a leader election librdkafka's ListOffsets asks with the old leader epoch,
                 # and goes on to do so however often it is refused: only a new client asks anew.
                 self._admin = self._connected()
+                if time.monotonic() - began >= wait:  # it may just take long
+                    wait = min(2 * wait, _TIMEOUT)
                 time.sleep(0.1)
 
     def create_topic(self, name: str, partitions: int, replication: int = -1) -> None:

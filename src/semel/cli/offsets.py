@@ -82,7 +82,7 @@ def reset(
     planned.sink.set_positions(None)
     planned.sink.close()
     if as_json:
-        print(json.dumps({"name": planned.connector.name, "positions": []}))
+        print(json.dumps([]))
         return
     print(f"{planned.connector.name}: positions forgotten")
 

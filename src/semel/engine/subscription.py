@@ -27,16 +27,18 @@ _OUT = 30.0
 _END = 10.0
 """Seconds that such a consumer gets to close."""
 _NAP = 5.0
-"""Seconds between two polls after which silence says nothing: the task was busy, or frozen."""
-_LOOK = 2.0
-"""Seconds that partitions without a leader may keep the others from being read."""
+"""Seconds between two polls, at least, after which silence says nothing: the task was busy, or
+frozen."""
+_LOOK = 1.0
+"""About the seconds that partitions without a leader may keep the others from being read."""
 
 
 class Subscription:
     """Asks the group for topics; ``on_assign``, ``on_revoke`` and ``on_lost`` hear its answers.
 
     They are called while the consumer is polled; ``on_assign`` gets the partitions that are the
-    task's from now on. ``tell`` brings a line to the driver's log.
+    task's from now on, ``on_revoke`` whether the session may be over, although Kafka does not say
+    so. ``tell`` brings a line to the driver's log.
     """
 
     def __init__(
@@ -47,8 +49,8 @@ class Subscription:
         tell: Callable[[str], None],
         *,
         on_assign: Callable[[Consumer, frozenset[TopicPartition]], None],
-        on_revoke: Callable[[], None],
-        on_lost: Callable[[Consumer], None],
+        on_revoke: Callable[[bool], None],
+        on_lost: Callable[[], None],
     ) -> None:
         self._connector = connector
         self._tell = tell
@@ -63,6 +65,7 @@ class Subscription:
         self._session = float(config["session.timeout.ms"]) / 1000
         self._has_place = False
         self._patience = 1.0
+        self._stands = ""
         self._since = self._asked = self._awake = time.monotonic()
         self._away_until = float("-inf")
         self._looks: dict[TopicPartition, tuple[int, int]] = {}
@@ -115,25 +118,28 @@ class Subscription:
         also just take long, so that each time is longer than the one before.
         """
         now = time.monotonic()
-        if now - self._awake > self._session:
+        gap, self._awake = now - self._awake, now
+        if gap > self._session:
             self._away_until = now
-        if now - self._awake > _NAP:
+        stands = "in" if positions or not owned else "unconfirmed"
+        stands = stands if self._has_place else "out"
+        if stands != self._stands or gap > max(_NAP, self._session):
+            self._stands = stands
             self._watch()
-        self._awake = now
         patience = self._patience * max(_OUT, 3 * self._session)
         if not self._topics or now - max(self._since, self._asked) < patience:
             return
-        trouble, group = "", f"consumer group {self._connector.group_id}"
-        waited = f"for {now - self._since:.0f} s"
+        group, waited = f"consumer group {self._connector.group_id}", f"{now - self._since:.0f} s"
         try:
-            if owned and not positions:
-                trouble = f"{group} does not confirm its place, {waited}"
-            elif self._has_place:
+            if stands == "unconfirmed":
+                trouble = f"{group} does not confirm its place, for {waited}"
+            elif stands == "in":
                 trouble = self._deaf(positions)
             else:
                 Cluster(self._admin).topics()
-                trouble = f"has had no place in {group}, {waited}"
+                trouble = f"has had no place in {group}, for {waited}"
         except SemelError as error:
+            self._looks = {}
             log.info("%s", error)
             return
         finally:
@@ -159,8 +165,8 @@ class Subscription:
 
     def _connect_anew(self) -> None:
         """What the old consumer says from now on is not heard."""
+        self._on_revoke(False)
         old, self.consumer = self.consumer, Consumer(self._config, logger=log)
-        self._on_revoke()
         self._given(False)
         # Closed before another one takes its place in the group, if it can be.
         closing = threading.Thread(target=_close, args=(old,), daemon=True)
@@ -196,30 +202,33 @@ class Subscription:
         self._outdated = given != owned
         self._on_assign(consumer, owned)
 
-    def _revoked(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
-        if consumer is not self.consumer:
-            return
-        if self._was_away():
-            self._lost(consumer, partitions)
-            return
-        if self._closing:
-            consumer.unsubscribe()  # or it would join again, in the place of its successor
-        self._on_revoke()
-        self._given(False)
+    def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+        if consumer is self.consumer:
+            self._stay_out(consumer)
+            self._on_revoke(self._was_away())
+            self._given(False)
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         """The session has ended, because Kafka was not heard of for too long."""
         if consumer is self.consumer:
-            if self._closing:
-                consumer.unsubscribe()
-            self._on_lost(consumer)
+            self._stay_out(consumer)
+            self._on_lost()
             self._given(False)
+
+    def _stay_out(self, consumer: Consumer) -> None:
+        """One that closes must not join again: it might fence its successor."""
+        if self._closing:
+            consumer.unsubscribe()
 
     def _was_away(self) -> bool:
         """Whether the task was busy or frozen for so long that its session may be over: librdkafka
         forgets that it is when partitions are assigned before it has said so."""
         now = time.monotonic()
         return now - self._awake > self._session or now - self._away_until < self._session
+
+    def look_anew(self) -> None:
+        """The positions have been read from the ledger: none of them says that it stood still."""
+        self._looks = {}
 
     def _given(self, has_place: bool) -> None:
         self._has_place = has_place

@@ -120,7 +120,7 @@ class Task:
         )
         self._pending: tuple[Future[None], Work] | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
-        self._quiet = False
+        self._quiet = self._events = False
         self._uncollected = 0
         self._warm = False
         self._member: Membership | None = None
@@ -222,6 +222,7 @@ class Task:
 
     def _poll(self) -> list[TopicPoll]:
         """What has come; a small poll takes in what comes until the open commit has ended."""
+        self._events = False
         messages = self._consume(1, _IDLE if self._pending is None else 0.02)
         self._quiet = not messages and self._pending is None
         # A single message comes after the callbacks of its call, several may stand on both sides.
@@ -237,7 +238,7 @@ class Task:
             raise trouble
         if generation != self._generation:
             raise OutOfOrder  # what the poll holds may be another task's by now
-        if any(map(Message.error, messages)):
+        if self._events:
             messages = self._without_events(messages)
         return by_topic(messages) if messages else []
 
@@ -256,6 +257,7 @@ class Task:
         """
         messages = self._subscription.consumer.consume(most, wait)
         for error in filter(None, map(Message.error, messages)):
+            self._events = True
             if (found := translated(self._connector, self._index, error)) is not None:
                 raise found
         return messages
@@ -292,18 +294,19 @@ class Task:
         )
         self._guarded(self._take)
 
-    def _revoked(self) -> None:
+    def _revoked(self, away: bool) -> None:
+        if away and self._line.stop.wait(_WORD):
+            # Or it would join again, in the place of its successor.
+            self._subscription.consumer.unsubscribe()
         self._generation += 1
         self._guarded(self._settle)
         self._owned, self._positions, self._ends = frozenset(), {}, {}
         self._ask_at = float("inf")
         self._subscription.consumer.unassign()
 
-    def _lost(self, consumer: Consumer) -> None:
+    def _lost(self) -> None:
         self._lost_at = time.monotonic()
-        if self._line.stop.wait(_WORD):
-            consumer.unsubscribe()  # or it would join again, in the place of its successor
-        self._revoked()
+        self._revoked(away=True)
 
     @property
     def lost_its_session(self) -> bool:
@@ -322,6 +325,7 @@ class Task:
     def _take(self) -> None:
         """Read the partitions on from where the ledger stands."""
         self._generation += 1
+        self._subscription.look_anew()
         self._positions, self._ends = {}, {}
         self._ask_at = float("inf")
         if self._owned:

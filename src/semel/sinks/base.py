@@ -158,7 +158,8 @@ class Sink(ABC):
         return False
 
     def describe(self) -> dict[str, str]:
-        """What ``semel describe`` says of the sink, by short names."""
+        """What ``semel describe`` says of the sink, by short names; ``writes`` and ``ledger``
+        among them, where results and positions are."""
         return {}
 
     @abstractmethod

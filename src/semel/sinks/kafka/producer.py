@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -38,6 +38,9 @@ DEFAULTS: Mapping[str, Any] = {
     "log_level": 0,
 }
 """librdkafka's settings; ``producer.override.*`` wins."""
+
+LEFT_BEHIND = "semel-send-offsets"
+"""The name of threads whose call may not end."""
 
 TIMEOUT = "transaction.timeout.ms"
 _OWNER_GONE = 30_000
@@ -100,23 +103,25 @@ def _in_time(call: Callable[[], None]) -> None:
     for it whatever the timeout (its issues 5456 and 5511).
 
     Raises:
-        KafkaException: as the call does, or it has not ended long after its own timeout.
+        KafkaException: as the call does, or it has not ended by its own timeout.
     """
-    answer: Future[None] = Future()
+    ended: SimpleQueue[Exception | None] = SimpleQueue()
 
     def made() -> None:
         try:
             call()
-        except BaseException as error:
-            answer.set_exception(error)
+        except Exception as error:
+            ended.put(error)
         else:
-            answer.set_result(None)
+            ended.put(None)
 
-    threading.Thread(target=made, name="semel-send-offsets", daemon=True).start()
+    threading.Thread(target=made, name=LEFT_BEHIND, daemon=True).start()
     try:
-        answer.result(_STUCK + _SLICE)
-    except TimeoutError:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+        failure = ended.get(timeout=_STUCK + _SLICE)
+    except Empty:
+        failure = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    if failure is not None:
+        raise failure
 
 
 def plain_producer(client: Mapping[str, Any]) -> Producer:
