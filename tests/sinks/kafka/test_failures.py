@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -108,66 +105,6 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
     caught_up(config, unsettled)
     assert asked.read_text().split() == ["run", "absent", "absent"]
     assert_each_once(config, range(COUNT))
-
-
-@pytest.mark.parametrize(
-    "deaf_for",
-    [
-        pytest.param({0, 1}, id="all", marks=pytest.mark.long),
-        pytest.param({0}, id="one, while others flow"),
-    ],
-)
-def test_a_consumer_that_hears_nothing_more_of(
-    deaf_for: set[int],
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """As librdkafka's may, when its partitions' leaders have changed again and again."""
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-
-    def deaf(rows: pa.Table) -> pa.Table:
-        from semel.engine import subscription
-
-        consumers: list[Any] = []
-
-        def pause(self: subscription.Subscription, *arguments: Any) -> None:
-            consumers.append(self.consumer)
-            if self.consumer is consumers[0]:
-                given = self.consumer.assignment()
-                self.consumer.pause([p for p in given if p.partition in deaf_for])
-            find_back(self, *arguments)
-
-        if subscription._OUT > 1 and parent_process() is not None:
-            subscription._OUT = 0.5
-            find_back = subscription.Subscription.find_back
-            subscription.Subscription.find_back = pause  # type: ignore[method-assign]
-        return rows
-
-    config = configure(source, {**QUICK, "tasks.max": "1"})
-    others = itertools.count(COUNT)
-    done = threading.Event()
-
-    def flow() -> None:
-        while not done.wait(0.1):
-            produce(source, records(1, next(others)), partition=1)
-
-    flowing = threading.Thread(target=flow)
-    if 1 not in deaf_for:
-        flowing.start()
-    try:
-        with caplog.at_level(logging.WARNING):
-            caught_up(config, deaf)
-    finally:
-        done.set()
-    if flowing.ident is not None:
-        flowing.join()
-    told = ", ".join(f"{source}-{p}" for p in sorted(deaf_for))
-    assert f"gets none of the records that wait for it in {told};" in caplog.text
-    caught_up(config)
-    assert_each_once(config, range(next(others)))
 
 
 @pytest.fixture(params=CLUSTERS)
