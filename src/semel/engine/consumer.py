@@ -1,15 +1,20 @@
-"""A task's Kafka consumer: its configuration, and the meaning of its errors."""
+"""A task's Kafka consumer: its configuration, what it gives, and the meaning of its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from semel.config import ConnectorConfig
+from semel.engine.poll import OutOfOrder
 from semel.errors import Fenced, SemelError, ServiceError
-from semel.kafka import client_config
+from semel.kafka import SEEK_AGAIN, client_config
+from semel.ledger import TopicPartition
+
+log = logging.getLogger(__name__)
 
 METADATA_AGE = "topic.metadata.refresh.interval.ms"
 
@@ -82,3 +87,46 @@ def raised(connector: ConnectorConfig, index: int, error: KafkaException) -> Sem
     return translated(connector, index, cause) or ServiceError(
         f"connector {connector.name}: Kafka: {cause.str()}"
     )
+
+
+def received(
+    connector: ConnectorConfig, index: int, consumer: Consumer, most: int, wait: float
+) -> list[Message]:
+    """Records, and events among them: :func:`without_events` takes those out.
+
+    Raises:
+        SemelError: the consumer has come to its end. It says so but once, and the poll that it
+            says so in may yet have to be dropped.
+    """
+    messages = consumer.consume(most, wait)
+    for error in filter(None, map(Message.error, messages)):
+        if (found := translated(connector, index, error)) is not None:
+            raise found
+    return messages
+
+
+def without_events(
+    messages: list[Message], tell: Callable[[str], None]
+) -> tuple[list[Message], dict[TopicPartition, int]]:
+    """The records, and the partitions that were read to their ends.
+
+    Raises:
+        OutOfOrder: the consumer must be told its positions again.
+    """
+    if not any(map(Message.error, messages)):
+        return messages, {}
+    records, ends = [], {}
+    for message in messages:
+        error = message.error()
+        if error is None:
+            records.append(message)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+            ends[tp] = int(message.offset() or 0)
+        elif error.code() in SEEK_AGAIN:
+            raise OutOfOrder
+        elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
+            tell("too slow between two polls; joins the group again")
+        else:
+            log.info("%s %s", message.topic() or "", error.str())
+    return records, ends

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
@@ -28,7 +28,7 @@ from semel.engine import ranges
 from semel.engine.batch import Batch, Batcher, bad_record
 from semel.engine.committer import Committer
 from semel.engine.conflicts import Conflicts
-from semel.engine.consumer import raised, translated
+from semel.engine.consumer import raised, received, without_events
 from semel.engine.control import Address, ControlLine
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
@@ -42,7 +42,6 @@ from semel.errors import (
     TransientError,
 )
 from semel.failpoints import hit
-from semel.kafka import SEEK_AGAIN
 from semel.ledger import TopicPartition
 from semel.records import Rejected, RowsRejected
 from semel.sinks import sink_class
@@ -120,7 +119,7 @@ class Task:
         )
         self._pending: tuple[Future[None], Work] | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
-        self._quiet = self._events = False
+        self._quiet = False
         self._uncollected = 0
         self._warm = False
         self._member: Membership | None = None
@@ -222,8 +221,7 @@ class Task:
 
     def _poll(self) -> list[TopicPoll]:
         """What has come; a small poll takes in what comes until the open commit has ended."""
-        self._events = False
-        messages = self._consume(1, _IDLE if self._pending is None else 0.02)
+        messages = self._received(1, _IDLE if self._pending is None else 0.02)
         self._quiet = not messages and self._pending is None
         # A single message comes after the callbacks of its call, several may stand on both sides.
         generation = self._generation
@@ -238,52 +236,19 @@ class Task:
             raise trouble
         if generation != self._generation:
             raise OutOfOrder  # what the poll holds may be another task's by now
-        if self._events:
-            messages = self._without_events(messages)
-        return by_topic(messages) if messages else []
+        records, ends = without_events(messages, self._progress.tell)
+        self._ends = {tp: end for tp, end in ends.items() if end > self._positions.get(tp, end)}
+        return by_topic(records) if records else []
 
     def _is_small(self, messages: Sequence[Message]) -> bool:
         few = len(messages) < min(_SMALL, self._connector.max_poll_records)
         return few and sum(map(len, messages)) < _LITTLE
 
     def _more(self, have: int, wait: float) -> list[Message]:
-        return self._consume(self._connector.max_poll_records - have, wait)
+        return self._received(self._connector.max_poll_records - have, wait)
 
-    def _consume(self, most: int, wait: float) -> list[Message]:
-        """What has ended the consumer is told but once, in a poll that may yet have to be dropped.
-
-        Raises:
-            SemelError: it has come to its end.
-        """
-        messages = self._subscription.consumer.consume(most, wait)
-        for error in filter(None, map(Message.error, messages)):
-            self._events = True
-            if (found := translated(self._connector, self._index, error)) is not None:
-                raise found
-        return messages
-
-    def _without_events(self, messages: Sequence[Message]) -> list[Message]:
-        records = []
-        ends = {}
-        for message in messages:
-            error = message.error()
-            if error is None:
-                records.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
-                ends[tp] = int(message.offset() or 0)
-            else:
-                self._consumer_error(error, message)
-        self._ends = {tp: end for tp, end in ends.items() if end > self._positions.get(tp, end)}
-        return records
-
-    def _consumer_error(self, error: KafkaError, message: Message) -> None:
-        if error.code() in SEEK_AGAIN:
-            raise OutOfOrder
-        if error.code() == KafkaError._MAX_POLL_EXCEEDED:
-            self._progress.tell("too slow between two polls; joins the group again")
-        else:
-            log.info("task %d: %s %s", self._index, message.topic() or "", error.str())
+    def _received(self, most: int, wait: float) -> list[Message]:
+        return received(self._connector, self._index, self._subscription.consumer, most, wait)
 
     # The group protocol
 
