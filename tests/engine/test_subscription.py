@@ -22,7 +22,7 @@ from tests.engine.conftest import Configure
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def _sleeper(config: Mapping[str, Any], topic: str, told: Connection[str, None]) -> None:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -168,24 +169,18 @@ class Subscription:
         self._on_revoke(False)
         old, self.consumer = self.consumer, Consumer(self._config, logger=log)
         self._given(False)
-        # Closed before another one takes its place in the group, if it can be.
-        closing = threading.Thread(target=_close, args=(old,), daemon=True)
-        closing.start()
-        closing.join(_END)
+        _close(old)  # before another one takes its place in the group, if it can be
         self._ask_again()
 
     def close(self) -> None:
-        """Close the consumer; what the group gives it meanwhile is not taken.
+        """Close the consumer for good; what the group gives it meanwhile is not taken.
 
         Raises:
             KafkaException: as the consumer does.
         """
         self._closing = True
-        try:
-            self.consumer.poll(0)  # an answer that is heard within close() may block it for ever
-            self.consumer.close()
-        finally:
-            self._closing = False
+        self.consumer.poll(0)  # an answer that is heard within close() may block it for ever
+        _close(self.consumer)
 
     def _ask_again(self) -> None:
         topics, self._topics = self._topics, []
@@ -204,21 +199,23 @@ class Subscription:
 
     def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         if consumer is self.consumer:
-            self._stay_out(consumer)
+            if self._closing:
+                self.stay_out()
             self._on_revoke(self._was_away())
             self._given(False)
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         """The session has ended, because Kafka was not heard of for too long."""
         if consumer is self.consumer:
-            self._stay_out(consumer)
+            if self._closing:
+                self.stay_out()
             self._on_lost()
             self._given(False)
 
-    def _stay_out(self, consumer: Consumer) -> None:
-        """One that closes must not join again: it might fence its successor."""
-        if self._closing:
-            consumer.unsubscribe()
+    def stay_out(self) -> None:
+        """Do not join the group again: that would take the place of a successor."""
+        with suppress(KafkaException):  # a consumer that closes does not join any more
+            self.consumer.unsubscribe()
 
     def _was_away(self) -> bool:
         """Whether the task was busy or frozen for so long that its session may be over: librdkafka
@@ -241,7 +238,14 @@ class Subscription:
 
 
 def _close(consumer: Consumer) -> None:
-    try:
-        consumer.close()
-    except KafkaException as error:
-        log.info("%s", error)
+    """Leave it behind if it does not close in time."""
+
+    def closed() -> None:
+        try:
+            consumer.close()
+        except KafkaException as error:
+            log.info("%s", error)
+
+    closing = threading.Thread(target=closed, name="semel-close", daemon=True)
+    closing.start()
+    closing.join(_END)

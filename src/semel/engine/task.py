@@ -261,8 +261,7 @@ class Task:
 
     def _revoked(self, away: bool) -> None:
         if away and self._line.stop.wait(_WORD):
-            # Or it would join again, in the place of its successor.
-            self._subscription.consumer.unsubscribe()
+            self._subscription.stay_out()
         self._generation += 1
         self._guarded(self._settle)
         self._owned, self._positions, self._ends = frozenset(), {}, {}
