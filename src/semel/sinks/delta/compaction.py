@@ -39,6 +39,7 @@ class Compaction:
     def _compact(self, table: Table) -> None:
         codec = {"none": "UNCOMPRESSED"}.get(self._config.codec, self._config.codec.upper())
         try:
+            table.keep_statistics_true()
             with translated(table.where):
                 done = table.raw.optimize.compact(
                     target_size=self._config.target_file_size,

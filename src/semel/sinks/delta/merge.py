@@ -31,10 +31,17 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
             same,
             source_alias="source",
             target_alias="target",
-            streamed_exec=False,  # the keys' extremes are known then, and files are skipped by them
+            # The keys' extremes are known if not streamed, and files are skipped by them.
+            streamed_exec=not all(_bounded(source.schema.field(n).type) for n in key),
             commit_properties=bound(transactions),
         )
         skipped = [CHANGE_DELETES]
         merger = merger.when_matched_delete(deletes)
         merger = merger.when_matched_update_all(f"NOT {deletes}", except_cols=skipped)
         merger.when_not_matched_insert_all(f"NOT {deletes}", except_cols=skipped).execute()
+
+
+def _bounded(kind: pa.DataType) -> bool:
+    """Whether bounds of this type can be trusted, whoever has written them: many writers round
+    decimals, and pass over NaN."""
+    return not (pa.types.is_decimal(kind) or pa.types.is_floating(kind))

@@ -241,6 +241,8 @@ class DeltaSink(StagingSink):
         if table is None:  # not one row so far: the next one makes the table
             self._positions.advance_unborn(advances if moves else ())
             return True
+        if files and files[0].key:
+            table.keep_statistics_true()
         for _ in range(CONFLICTS):
             ledger = self._positions.current(table)
             if advances and ledger.judge(advances) is not Outcome.APPLIED:

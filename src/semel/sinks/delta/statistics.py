@@ -1,10 +1,16 @@
-"""Column statistics of a data file, for its add action: readers skip files by them."""
+"""Column statistics of data files: readers, and merges, skip files by them.
+
+semel writes those of its own files. Those of files that delta-rs writes (merges, compaction) are as
+delta-rs makes them: a decimal's extremes pass through a double there, so a table names the columns
+that are to have statistics, and leaves such decimals out.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +19,8 @@ import pyarrow.types as is_
 
 _COLUMNS = 32
 """How many columns Delta indexes unless a table says otherwise."""
+PROPERTY = "delta.dataSkippingStatsColumns"
+"""The table's property that names the columns which are to have statistics."""
 _TEXT = 32
 _LAST_CHARACTER = "\U0010ffff"
 
@@ -63,6 +71,43 @@ def of(metadata: pq.FileMetaData, schema: pa.Schema, inexact: Iterable[str] = ()
             "nullCount": nulls,
         }
     )
+
+
+def named(columns: pa.Schema, partitioned_by: Collection[str], given: str | None) -> str | None:
+    """What a table's :data:`PROPERTY` is to be, where it stands at ``given``.
+
+    The same, unless delta-rs would then write bounds that are none.
+    """
+    wrong = [path for field in columns for path in _inexact(field.type, (field.name,))]
+    if given is None:
+        if not wrong:
+            return None
+        plain = [f.name for f in list(columns)[:_COLUMNS] if _comparable(f.type)]
+        left_out = {*partitioned_by, *(path[0] for path in wrong)}
+        return ",".join(f"`{n}`" for n in plain if n not in left_out)
+    entries = re.findall(r"(?:`[^`]*`|[^,`])+", given)
+    right = [e for e in entries if not any(_covers(e, path) for path in wrong)]
+    return given if right == entries else ",".join(right)
+
+
+def _inexact(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The decimals that a double, or its text with an exponent, does not carry unchanged."""
+    if is_.is_struct(kind):
+        for field in kind:
+            yield from _inexact(field.type, (*path, field.name))
+    elif is_.is_decimal(kind) and (kind.precision > 15 or kind.scale > 5):
+        yield path
+
+
+def _covers(entry: str, path: tuple[str, ...]) -> bool:
+    """Whether an entry of :data:`PROPERTY` names this column, or a struct around it."""
+    parts = tuple(a or b.strip() for a, b in re.findall(r"`([^`]*)`|([^.`]+)", entry.strip()))
+    return parts == path[: len(parts)]
+
+
+def _comparable(kind: pa.DataType) -> bool:
+    """Whether Spark takes a column of this type into :data:`PROPERTY`."""
+    return _ordered(kind) or bool(is_.is_decimal(kind))
 
 
 def _ordered(kind: pa.DataType) -> bool:

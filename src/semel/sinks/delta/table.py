@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from semel.errors import ConfigError, ServiceError, TransientError
+from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import column_type
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,10 @@ class Table:
         schema = pa.schema(
             [pa.field(f.name, column_type(f.type), f.name not in required) for f in fields]
         )
+        configuration = {"delta.checkpointInterval": _CHECKPOINT_EVERY}
+        indexed = statistics.named(schema, partition_by, None)
+        if indexed is not None:
+            configuration[statistics.PROPERTY] = indexed
         try:
             with translated(where):
                 made = DeltaTable.create(
@@ -114,7 +119,7 @@ class Table:
                     Schema.from_arrow(schema),
                     mode="error",
                     partition_by=list(partition_by),
-                    configuration={"delta.checkpointInterval": _CHECKPOINT_EVERY},
+                    configuration=configuration,
                     storage_options=dict(options),
                 )
                 return Table(made, where, options)
@@ -185,16 +190,40 @@ class Table:
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns in a commit of their own, unless another writer has added them."""
         wanted = [pa.field(f.name, column_type(f.type)) for f in fields]
-        for _ in range(20):
+
+        def add() -> bool:
             missing = [f for f in wanted if f.name not in self.columns.names]
-            if not missing:
-                return
-            with suppress(Conflict), translated(self.where):
-                added = Schema.from_arrow(pa.schema(missing)).fields
+            added = Schema.from_arrow(pa.schema(missing)).fields
+            if missing:
                 self._table.alter.add_columns(
-                    [Field(f.name, f.type) for f in added],
-                    commit_properties=CommitProperties(max_commit_retries=0),
+                    [Field(f.name, f.type) for f in added], commit_properties=bound({})
                 )
+            return bool(missing)
+
+        self._alter(add)
+
+    def keep_statistics_true(self) -> None:
+        """Before delta-rs writes files: leave out of their statistics what it cannot write there,
+        in a commit of its own."""
+
+        def leave_out() -> bool:
+            given = self._table.metadata().configuration.get(statistics.PROPERTY)
+            wanted = statistics.named(self.columns, self.partitioned_by, given)
+            if wanted is None or wanted == given:
+                return False
+            self._table.alter.set_table_properties(
+                {statistics.PROPERTY: wanted}, commit_properties=bound({})
+            )
+            return True
+
+        self._alter(leave_out)
+
+    def _alter(self, step: Callable[[], bool]) -> None:
+        """Repeat a step that commits, at the newest version, until it finds nothing to do."""
+        for _ in range(20):
+            with suppress(Conflict), translated(self.where):
+                if not step():
+                    return
             self.renew()
         raise TransientError(f"Delta table {self.where}: other writers change it all the time")
 

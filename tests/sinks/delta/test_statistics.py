@@ -1,0 +1,112 @@
+"""Files are skipped by statistics, and never one that holds what is looked for."""
+
+from __future__ import annotations
+
+import decimal
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+from semel.records import Commit
+from semel.sinks.delta import statistics
+from tests.sinks.delta.conftest import Lake
+from tests.sinks.target import advance, records
+
+UPSERT = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "k"}
+COMPACT = {"auto.compact.min.files": 2}
+
+
+def decimals(precision: int, scale: int) -> pa.Array:
+    """Some with all digits, the least one, the greatest one."""
+    some = random.Random(precision * 100 + scale)
+    digits = [some.randrange(10 ** (precision - 1), 10**precision) for _ in range(4)]
+    exact = decimal.Context(prec=50)
+    found = [
+        decimal.Decimal(n).scaleb(-scale, exact)
+        for n in [*digits, -digits[0], 1, 10**precision - 1]
+    ]
+    return pa.array(found, pa.decimal128(precision, scale))
+
+
+def put_one_by_one(lake: Lake, values: pa.Array, keys: dict[str, Any], times: int = 1) -> None:
+    sink = lake.sink(keys=keys)
+    for n in range(len(values) * times):
+        column = values.slice(n % len(values), 1)
+        row = pa.table({"k": column, "v": [n]})
+        sink.commit([advance(n, n + 1)], Commit([records(row, offsets=[n])]))
+
+
+def found(table: DeltaTable, values: pa.Array) -> Iterator[int]:
+    """How many rows a filter finds of each value, by both of delta-rs's readers."""
+    rows = table.to_pyarrow_dataset()
+    query = QueryBuilder().register("t", table)
+    for value in values:
+        yield rows.to_table(filter=pc.field("k") == value).num_rows
+        kind, literal = value.type, value.as_py()
+        cast = f"cast('{literal:f}' as decimal({kind.precision},{kind.scale}))"
+        sql = f"select v from t where k = {cast}"
+        yield pa.table(query.execute(sql).read_all()).num_rows
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale"), [(9, 2), (15, 5), (9, 9), (12, 6), (16, 2), (18, 0), (38, 18)]
+)
+def test_decimals_are_updated_and_found(lake: Lake, precision: int, scale: int) -> None:
+    values = decimals(precision, scale)
+    put_one_by_one(lake, values, UPSERT, times=2)
+    assert sorted(r["k"] for r in lake.rows()) == sorted(values.to_pylist())
+    assert set(found(lake.table(), values)) == {1}
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(9, 9), (18, 2), (38, 0)])
+def test_decimals_are_found_after_a_compaction(lake: Lake, precision: int, scale: int) -> None:
+    values = decimals(precision, scale)
+    put_one_by_one(lake, values, COMPACT)
+    assert any(e["operation"] == "OPTIMIZE" for e in lake.table().history())
+    assert set(found(lake.table(), values)) == {1}
+
+
+@pytest.mark.parametrize("keys", [UPSERT, COMPACT])
+def test_a_table_of_another_writer_is_told_which_columns_have_statistics(
+    lake: Lake, keys: dict[str, Any]
+) -> None:
+    values = decimals(18, 2)
+    given = pa.table({"k": values, "v": list(range(len(values)))})
+    for row in range(len(values)):  # by delta-rs, with the bounds that it writes
+        write_deltalake(str(lake.path / "t"), given.slice(row, 1), mode="append")
+    lake.table().optimize.compact()
+    put_one_by_one(lake, values, keys)
+    expected = 1 if keys is UPSERT else 2
+    assert set(found(lake.table(), values)) == {expected}
+    configuration = lake.table().metadata().configuration
+    assert configuration["delta.dataSkippingStatsColumns"] == "`v`"
+
+
+def test_columns_with_statistics_are_named_only_where_delta_rs_would_err() -> None:
+    plain = pa.schema([("id", pa.int64()), ("price", pa.decimal128(15, 2))])
+    assert statistics.named(plain, [], None) is None
+    assert statistics.named(plain, [], "price") == "price"
+    wide = pa.decimal128(18, 2)
+    columns = pa.schema(
+        [
+            *plain,
+            ("a,b.c", pa.string()),
+            ("day", pa.date32()),
+            ("sum", wide),
+            ("s", pa.struct([("n", pa.int64()), ("sum", wide)])),
+            ("raw", pa.binary()),
+        ]
+    )
+    assert statistics.named(columns, ["day"], None) == "`id`,`price`,`a,b.c`"
+    for given, expected in (
+        ("id,s.n, `a,b.c`", "id,s.n, `a,b.c`"),
+        ("id, sum,s.n", "id,s.n"),
+        ("`s`,id", "id"),
+        ("s.`sum`,s.n,summary", "s.n,summary"),
+    ):
+        assert statistics.named(columns, [], given) == expected
