@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import threading
@@ -23,7 +24,7 @@ from semel.config import (
 )
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka import check_clients, client_config
 from semel.sinks import sink_class
 from semel.sinks.base import Sink, StagingSink
@@ -32,6 +33,8 @@ if typing.TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from semel.engine.base import Progress
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,13 @@ def run(
         return DirectEngine(task, spark, transform).run()
     except TransientError as error:
         raise ServiceError(str(error)) from None
+    except SemelError:
+        raise
+    except Exception as error:
+        log.exception("connector %s", connector.name)
+        raise SemelError(
+            f"connector {connector.name} failed unexpectedly: {type(error).__name__}: {error}"
+        ) from error
     finally:
         planned.sink.close()
         if started is not None:

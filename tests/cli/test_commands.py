@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from semel.cli import app, main
+from semel.cli import app, connector, main
 from semel.embedded import Kafka
+from semel.errors import SemelError
 from semel.kafka import Cluster
 from semel.ledger import TopicPartition
+from semel.run import run
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, start, written
 from tests.engine.harness import caught_up, positions, records, sql
@@ -56,6 +58,21 @@ def semel(
         return Ended(code, out, err)
 
     return invoke
+
+
+def test_what_nobody_foresaw_is_told_in_one_line(
+    semel: Callable[..., Ended], written: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("nobody [saw] this")
+
+    monkeypatch.setattr(connector, "plan", fails)
+    ended = semel("validate", written(NOWHERE))
+    assert ended.code == 1
+    assert "error: failed unexpectedly: ZeroDivisionError: nobody [saw] this" in ended.err
+    monkeypatch.setattr(Cluster, "matching", fails)
+    with pytest.raises(SemelError, match="failed unexpectedly: ZeroDivisionError: nobody"):
+        run(NOWHERE)
 
 
 def test_validate_touches_no_service(semel: Callable[..., Ended], written: Write) -> None:

@@ -1,6 +1,6 @@
 """The command line: one module a group of commands, this one puts them together.
 
-Errors that semel raises on purpose are printed without a stack trace; ``SEMEL_DEBUG=1`` shows it.
+Errors are printed without a stack trace; ``SEMEL_DEBUG=1`` shows it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,20 @@ def main() -> None:
     except SemelError as error:
         if os.environ.get("SEMEL_DEBUG"):
             raise
-        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {_escaped(error)}")
+        _say(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        if os.environ.get("SEMEL_DEBUG"):
+            raise
+        _say(
+            f"failed unexpectedly: {type(error).__name__}: {error} (SEMEL_DEBUG=1 shows the stack)"
+        )
+        sys.exit(SemelError.exit_code)
 
 
-def _escaped(error: SemelError) -> str:
+def _say(error: str) -> None:
     from rich.markup import escape
 
-    return escape(str(error))
+    Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(error)}")
