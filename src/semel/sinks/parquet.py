@@ -20,6 +20,10 @@ _ROW_GROUP = 64 * 1024 * 1024
 _WAITING = 256 * 1024 * 1024
 """Arrow bytes that may wait in all open files of a table; with many partitions they are many."""
 
+LAST_CHARACTER = "\U0010ffff"
+_LONG = 4000
+"""Bytes of a text; Parquet's writer notes no extremes of those above 4096."""
+
 
 class OpenFile(Protocol):
     """One file that is being written; :class:`ParquetFile` is one."""
@@ -66,8 +70,8 @@ class ParquetFile:
         self.path = path
         self.schema = schema
         self.order = order
-        self.nan: set[str] = set()
-        """Columns that hold NaN."""
+        self.unbounded: set[str] = set()
+        """Columns whose bounds Parquet's statistics do not tell; see :func:`_unbounded`."""
         self.waiting = 0
         self._rows: list[pa.Table] = []
         self._noted: list[pq.FileMetaData] = []
@@ -89,10 +93,8 @@ class ParquetFile:
     def add(self, rows: pa.Table) -> None:
         self._rows.append(rows)
         self.waiting += rows.nbytes
-        for column in rows.schema:
-            if is_.is_floating(column.type) and column.name not in self.nan:
-                with_nan = pc.any(pc.is_nan(rows.column(column.name))).as_py()
-                self.nan |= {column.name} if with_nan else set()
+        for name in set(rows.column_names) - self.unbounded:
+            self.unbounded |= {name} if _unbounded(rows.column(name)) else set()
         if self.waiting >= _ROW_GROUP and self.order is None:
             self.flush()
 
@@ -115,6 +117,16 @@ class ParquetFile:
     def abandon(self) -> None:
         self._writer.close()
         self._stream.close()
+
+
+def _unbounded(values: pa.ChunkedArray) -> bool:
+    """Whether there are values that statistics pass over and no simple bound holds: NaN, and long
+    text (which has no statistics) that begins with the last of all characters."""
+    if is_.is_floating(values.type):
+        return bool(pc.any(pc.is_nan(values)).as_py())
+    if is_.is_string(values.type) and (pc.max(pc.binary_length(values)).as_py() or 0) > _LONG:
+        return bool(pc.any(pc.starts_with(values, LAST_CHARACTER)).as_py())
+    return False
 
 
 class RollingWriter(ABC, Generic[Values, Done, File]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 import random
 from collections.abc import Iterator
@@ -71,6 +72,63 @@ def test_decimals_are_found_after_a_compaction(lake: Lake, precision: int, scale
     assert set(found(lake.table(), values)) == {1}
 
 
+LAST = "\U0010ffff"
+TIMES = [
+    dt.datetime(9999, 12, 31, 23, 59, 59, 999999),
+    dt.datetime(1, 1, 1, 0, 0, 0, 1),
+    dt.datetime(1969, 12, 31, 23, 59, 59, 999001),
+    dt.datetime(2024, 1, 1, 0, 0, 0, 1),
+]
+ODD = {
+    "decimal": decimals(9, 9),
+    "wide decimal": decimals(38, 0),
+    "boolean": pa.array([True, False]),
+    "timestamp": pa.array(TIMES, pa.timestamp("us", "UTC")),
+    "local timestamp": pa.array(TIMES, pa.timestamp("us")),
+    "year 10000": pa.array([253402300800000000], pa.timestamp("us")),
+    "date": pa.array([dt.date.min, dt.date.max, dt.date(1969, 12, 31)]),
+    "long": pa.array([2**63 - 1, -(2**63), 2**53 + 1]),
+    "float": pa.array([0.1, 3.4e38, 1e-45, float("inf")], pa.float32()),
+    "double": pa.array([5e-324, 1.7976931348623157e308, -0.0, float("inf"), -float("inf")]),
+    "text": pa.array(["", "\U00020000", "é" * 40, "z" * 100, "\x00'\"\\", "\x7f" * 5000]),
+    "last text": pa.array([LAST * 70, "a" * 31 + LAST * 10, LAST * 5000, LAST + "a" * 5000]),
+    "bytes": pa.array([b"", b"\xff" * 100, b"\x00"]),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_every_value_is_found(lake: Lake, name: str) -> None:
+    values = ODD[name]
+    put_one_by_one(lake, values, {"auto.compact": "false"})
+    rows = lake.table().to_pyarrow_dataset()
+    for value in values:
+        assert rows.to_table(filter=pc.field("k") == value).num_rows == 1, value
+        assert rows.to_table(filter=pc.field("v") >= 0).num_rows == len(values)
+
+
+def test_a_number_is_found_beside_one_that_is_none(lake: Lake) -> None:
+    batch = records({"f": [1.5, float("nan")], "id": [1, 2]})
+    lake.sink().write(Commit([batch]))
+    rows = lake.table().to_pyarrow_dataset()
+    assert rows.to_table(filter=pc.field("f") == 1.5).column("id").to_pylist() == [1]
+
+
+def test_statistics_are_of_as_many_columns_as_the_table_wants(lake: Lake) -> None:
+    columns = {"day": ["x"], "list": [[1]], **{f"c{i}": [i] for i in range(50)}}
+    write_deltalake(
+        str(lake.path / "t"),
+        pa.table(columns).schema.empty_table(),
+        partition_by="day",
+        configuration={"delta.dataSkippingNumIndexedCols": "40"},
+    )
+    lake.sink().write(Commit([records(columns)]))
+    rows = lake.table().to_pyarrow_dataset()
+    for i in (0, 30, 31, 32, 39, 40, 49):
+        assert rows.to_table(filter=pc.field(f"c{i}") == i).num_rows == 1
+    (action,) = lake.table().get_add_actions(flatten=True).to_struct_array().to_pylist()
+    assert action["max.c35"] == 35
+
+
 @pytest.mark.parametrize("keys", [UPSERT, COMPACT])
 def test_a_table_of_another_writer_is_told_which_columns_have_statistics(
     lake: Lake, keys: dict[str, Any]
@@ -89,8 +147,8 @@ def test_a_table_of_another_writer_is_told_which_columns_have_statistics(
 
 def test_columns_with_statistics_are_named_only_where_delta_rs_would_err() -> None:
     plain = pa.schema([("id", pa.int64()), ("price", pa.decimal128(15, 2))])
-    assert statistics.named(plain, [], None) is None
-    assert statistics.named(plain, [], "price") == "price"
+    assert statistics.named(plain, [], {}) is None
+    assert statistics.named(plain, [], {statistics.PROPERTY: "price"}) == "price"
     wide = pa.decimal128(18, 2)
     columns = pa.schema(
         [
@@ -102,11 +160,11 @@ def test_columns_with_statistics_are_named_only_where_delta_rs_would_err() -> No
             ("raw", pa.binary()),
         ]
     )
-    assert statistics.named(columns, ["day"], None) == "`id`,`price`,`a,b.c`"
+    assert statistics.named(columns, ["day"], {}) == "`id`,`price`,`a,b.c`"
     for given, expected in (
         ("id,s.n, `a,b.c`", "id,s.n, `a,b.c`"),
         ("id, sum,s.n", "id,s.n"),
         ("`s`,id", "id"),
         ("s.`sum`,s.n,summary", "s.n,summary"),
     ):
-        assert statistics.named(columns, [], given) == expected
+        assert statistics.named(columns, [], {statistics.PROPERTY: given}) == expected

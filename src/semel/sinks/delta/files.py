@@ -76,7 +76,7 @@ class FileWriter(RollingWriter[Values, DataFile, ParquetFile]):
             self._filesystem.get_file_info(file.path).size,
             file.schema,
             partition,
-            statistics.of(file.metadata, file.schema, file.nan),
+            statistics.of(file.metadata, file.schema, file.unbounded, self._table.indexed),
             self._key,
         )
 

@@ -7,82 +7,122 @@ that are to have statistics, and leaves such decimals out.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import decimal
 import json
+import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as is_
 
+from semel.sinks.parquet import LAST_CHARACTER
+
 _COLUMNS = 32
 """How many columns Delta indexes unless a table says otherwise."""
 PROPERTY = "delta.dataSkippingStatsColumns"
 """The table's property that names the columns which are to have statistics."""
 _TEXT = 32
-_LAST_CHARACTER = "\U0010ffff"
 
 
-def of(metadata: pq.FileMetaData, schema: pa.Schema, inexact: Iterable[str] = ()) -> str:
+def indexed(configuration: Mapping[str, str]) -> int | None:
+    """How many columns a table wants statistics of; None for all."""
+    if PROPERTY in configuration:
+        return None  # readers look only at those that it names
+    wanted = configuration.get("delta.dataSkippingNumIndexedCols", "")
+    if wanted.strip() == "-1":
+        return None
+    return max(_COLUMNS, int(wanted)) if wanted.strip().isdecimal() else _COLUMNS
+
+
+def of(
+    metadata: pq.FileMetaData,
+    schema: pa.Schema,
+    unbounded: Collection[str] = (),
+    most: int | None = _COLUMNS,
+) -> str:
     """A file's statistics as Delta's JSON.
+
+    If some column's bounds cannot be told there are none at all: as an Arrow dataset, delta-rs
+    takes a bound that is missing beside others for null, which no value satisfies.
 
     Args:
         metadata: what Parquet's writer has noted.
         schema: the columns of the file.
-        inexact: columns whose extremes say nothing (they hold NaN).
+        unbounded: columns whose extremes say nothing.
+        most: how many columns to describe.
     """
     places = {
         metadata.schema.column(i).path: i
         for i in range(metadata.num_columns)
         if "." not in metadata.schema.column(i).path
     }
-    without = set(inexact)
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
+    least: dict[str, str] = {}
+    greatest: dict[str, str] = {}
     nulls: dict[str, int] = {}
-    for field in list(schema)[:_COLUMNS]:
-        if field.name not in places or is_.is_nested(field.type):
-            continue
+    complete = True
+    flat = [f for f in schema if f.name in places and not is_.is_nested(f.type)]
+    for field in flat[:most]:
         column = places[field.name]
         groups = [
             metadata.row_group(g).column(column).statistics for g in range(metadata.num_row_groups)
         ]
         if any(s is None or not s.has_null_count for s in groups):
+            complete = False
             continue
         nulls[field.name] = sum(s.null_count for s in groups)
-        if field.name in without or not _ordered(field.type):
-            continue
         filled = [s for s in groups if s.num_values]
-        if not filled or not all(s.has_min_max for s in filled):
+        if not filled or not _ordered(field.type):
             continue
-        try:
-            low, high = min(s.min for s in filled), max(s.max for s in filled)
-        except (ValueError, OverflowError):  # a time that Python does not have
-            continue
-        least[field.name] = _written(low, up=False)
-        greatest[field.name] = _written(high, up=True)
-    return json.dumps(
-        {
-            "numRecords": metadata.num_rows,
-            "minValues": least,
-            "maxValues": greatest,
-            "nullCount": nulls,
-        }
-    )
+        bounds = None if field.name in unbounded else _bounds(field.type, filled)
+        if bounds is None:
+            complete = False
+        else:
+            least[field.name], greatest[field.name] = bounds
+    written = {"numRecords": str(metadata.num_rows)}
+    if complete:
+        written |= {"minValues": _object(least), "maxValues": _object(greatest)}
+    return _object({**written, "nullCount": _plain(nulls)})
 
 
-def named(columns: pa.Schema, partitioned_by: Collection[str], given: str | None) -> str | None:
-    """What a table's :data:`PROPERTY` is to be, where it stands at ``given``.
+def _object(members: Mapping[str, str]) -> str:
+    """A JSON object of members that are JSON already: decimals must not become doubles."""
+    return "{" + ", ".join(f"{_plain(name)}: {text}" for name, text in members.items()) + "}"
 
-    The same, unless delta-rs would then write bounds that are none.
-    """
+
+def _plain(value: Any) -> str:
+    """As JSON without escapes of characters: delta-rs takes some pairs of them for another one."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _bounds(kind: pa.DataType, groups: Sequence[Any]) -> tuple[str, str] | None:
+    """The bounds of a column, by the statistics of its row groups."""
+    if not all(s.has_min_max for s in groups):
+        return (_plain(""), _plain(LAST_CHARACTER)) if is_.is_string(kind) else None
+    try:
+        low, high = min(s.min for s in groups), max(s.max for s in groups)
+    except (ValueError, OverflowError):  # a time that Python does not have
+        return None
+    if isinstance(low, float) and not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    return _written(low, up=False), _written(high, up=True)
+
+
+def named(
+    columns: pa.Schema, partitioned_by: Collection[str], configuration: Mapping[str, str]
+) -> str | None:
+    """What a table's :data:`PROPERTY` is to be: what it is, unless delta-rs would then write bounds
+    that are none."""
+    given = configuration.get(PROPERTY)
     wrong = [path for field in columns for path in _inexact(field.type, (field.name,))]
     if given is None:
         if not wrong:
             return None
-        plain = [f.name for f in list(columns)[:_COLUMNS] if _comparable(f.type)]
+        plain = [f.name for f in list(columns)[: indexed(configuration)] if _listed(f.type)]
         left_out = {*partitioned_by, *(path[0] for path in wrong)}
         return ",".join(f"`{n}`" for n in plain if n not in left_out)
     entries = re.findall(r"(?:`[^`]*`|[^,`])+", given)
@@ -105,31 +145,45 @@ def _covers(entry: str, path: tuple[str, ...]) -> bool:
     return parts == path[: len(parts)]
 
 
-def _comparable(kind: pa.DataType) -> bool:
+def _listed(kind: pa.DataType) -> bool:
     """Whether Spark takes a column of this type into :data:`PROPERTY`."""
-    return _ordered(kind) or bool(is_.is_decimal(kind))
+    return _ordered(kind) and not is_.is_boolean(kind)
 
 
 def _ordered(kind: pa.DataType) -> bool:
     return bool(
         is_.is_integer(kind)
         or is_.is_floating(kind)
+        or is_.is_decimal(kind)
+        or is_.is_boolean(kind)
         or is_.is_string(kind)
         or is_.is_date(kind)
         or is_.is_timestamp(kind)
     )
 
 
-def _written(value: Any, *, up: bool) -> Any:
+def _written(value: Any, *, up: bool) -> str:
     """A bound in Delta's JSON; where that is coarser it stays a bound."""
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
     if isinstance(value, str):
-        short = value[:_TEXT]
-        return short + _LAST_CHARACTER if up and len(value) > _TEXT else short
+        return _plain(_shortened(value, up=up))
     if isinstance(value, dt.datetime):
         if up:
-            value += dt.timedelta(microseconds=-value.microsecond % 1000)
+            # At the end of all time a reader must add what is cut off; as Spark writes, all do.
+            with contextlib.suppress(OverflowError):
+                value += dt.timedelta(microseconds=-value.microsecond % 1000)
         text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
-        return f"{text}Z" if value.tzinfo else text
+        return _plain(f"{text}Z" if value.tzinfo else text)
     if isinstance(value, dt.date):
-        return value.isoformat()
-    return value
+        return _plain(value.isoformat())
+    return _plain(value)
+
+
+def _shortened(text: str, *, up: bool) -> str:
+    if len(text) <= _TEXT or not up:
+        return text[:_TEXT]
+    end = _TEXT
+    while end < len(text) and text[end] == LAST_CHARACTER:
+        end += 1  # nothing is greater than this one
+    return text if end == len(text) else text[:end] + LAST_CHARACTER

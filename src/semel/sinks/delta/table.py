@@ -82,7 +82,9 @@ class Table:
     def _read(self) -> None:
         self._read_at = self._table.version()
         self.columns = pa.schema(self._table.schema().to_arrow())
-        self.partitioned_by = list(self._table.metadata().partition_columns)
+        metadata = self._table.metadata()
+        self.partitioned_by = list(metadata.partition_columns)
+        self.indexed = statistics.indexed(metadata.configuration)
 
     @staticmethod
     def open(where: str, options: Mapping[str, str]) -> Table | None:
@@ -109,7 +111,7 @@ class Table:
             [pa.field(f.name, column_type(f.type), f.name not in required) for f in fields]
         )
         configuration = {"delta.checkpointInterval": _CHECKPOINT_EVERY}
-        indexed = statistics.named(schema, partition_by, None)
+        indexed = statistics.named(schema, partition_by, {})
         if indexed is not None:
             configuration[statistics.PROPERTY] = indexed
         try:
@@ -207,9 +209,9 @@ class Table:
         in a commit of its own."""
 
         def leave_out() -> bool:
-            given = self._table.metadata().configuration.get(statistics.PROPERTY)
-            wanted = statistics.named(self.columns, self.partitioned_by, given)
-            if wanted is None or wanted == given:
+            configuration = self._table.metadata().configuration
+            wanted = statistics.named(self.columns, self.partitioned_by, configuration)
+            if wanted is None or wanted == configuration.get(statistics.PROPERTY):
                 return False
             self._table.alter.set_table_properties(
                 {statistics.PROPERTY: wanted}, commit_properties=bound({})
