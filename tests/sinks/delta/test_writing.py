@@ -170,6 +170,36 @@ def test_partitioned_tables_get_a_file_for_each_partition(lake: Lake) -> None:
         put(lake, records(rows), {"partition.by": "no", "table.name.format": "other"})
 
 
+def test_what_has_no_text_is_not_partitioned_by(lake: Lake) -> None:
+    batch = records(pa.table({"id": [1], "raw": pa.array([b"ab"])}))
+    with pytest.raises(ConfigError, match=r"partition.by=raw: column raw .* is of type binary"):
+        put(lake, batch, {"partition.by": "raw"})
+    assert not (lake.path / "t").exists()
+    schema = pa.schema([("id", pa.int64()), ("raw", pa.binary())])
+    write_deltalake(str(lake.path / "t"), schema.empty_table(), partition_by="raw")
+    with pytest.raises(ConfigError, match="is partitioned by column raw of type binary"):
+        put(lake, batch)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([decimal.Decimal("0E-10"), decimal.Decimal("1E-10")], pa.decimal128(38, 10)),
+        pa.array([0.1, 1e300, 1e-7, float("inf"), float("nan")]),
+        pa.array([dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999)]),
+        pa.array([dt.datetime(1969, 12, 31, 23, 59, tzinfo=dt.UTC)], pa.timestamp("us", "UTC")),
+        pa.array(["a/b=c %20", "é\n", "__HIVE_DEFAULT_PARTITION__", "null"]),
+        pa.array([True, False]),
+    ],
+    ids=lambda v: str(v.type),
+)
+def test_partition_values_come_back_unchanged(lake: Lake, values: pa.Array) -> None:
+    batch = pa.table({"p": values, "id": list(range(len(values)))})
+    put(lake, records(batch), {"partition.by": "p"})
+    found = lake.table().to_pyarrow_table().sort_by("id")
+    assert list(map(str, found.column("p").to_pylist())) == list(map(str, values.to_pylist()))
+
+
 def test_files_end_at_their_target_size(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_ROW_GROUP", 100_000)
     sink = lake.sink(keys={"target.file.size": 400_000, "parquet.codec": "none"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.types as is_
 
 from semel.sinks import convert
 
@@ -11,3 +12,9 @@ def column_type(kind: pa.DataType) -> pa.DataType:
     """The type of a new column that holds values of ``kind``. Delta has no type for times of a day:
     they become text."""
     return convert.column_type(kind, convert.common_type)
+
+
+def partitions(kind: pa.DataType) -> bool:
+    """Whether a column of this type may be partitioned by: the log holds a partition's value as
+    text, which bytes are not."""
+    return not (is_.is_nested(kind) or is_.is_binary(kind))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import decimal
 import logging
 import time
 import uuid
@@ -128,4 +129,6 @@ def partition_text(value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=None).isoformat(" ", timespec="microseconds")
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
     return str(value)

@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.sinks.delta import statistics
-from semel.sinks.delta.convert import column_type
+from semel.sinks.delta.convert import column_type, partitions
 
 log = logging.getLogger(__name__)
 
@@ -155,6 +155,12 @@ class Table:
                     return f"{why} ({name}={value})"
         if merges and configuration.get("delta.appendOnly", "false").lower() == "true":
             return "is append-only (delta.appendOnly=true): set insert.mode=insert"
+        for name in self.partitioned_by:
+            kind = self.columns.field(name).type
+            if not partitions(kind):
+                return (
+                    f"is partitioned by column {name} of type {kind}, which has no text in the log"
+                )
         for field in self._table.schema().fields:
             special = [
                 n

@@ -10,6 +10,7 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.records import Records
 from semel.sinks.delta.config import DeltaConfig
+from semel.sinks.delta.convert import column_type, partitions
 from semel.sinks.delta.table import Table
 from semel.sinks.layout import layout
 
@@ -142,6 +143,13 @@ class Tables:
             raise ConfigError(
                 f"connector {self._connector.name}: partition.by={','.join(by)}: records of topic "
                 f"{topic} have no field {missing[0]}; they have {', '.join(names)}"
+            )
+        unfit = [f for f in fields if f.name in by and not partitions(column_type(f.type))]
+        if unfit:
+            raise ConfigError(
+                f"connector {self._connector.name}: partition.by={','.join(by)}: column "
+                f"{unfit[0].name} of topic {topic} is of type {column_type(unfit[0].type)}, which "
+                "has no text in Delta's log. Partition by a number, a date or text, or by nothing"
             )
         self._check_case(topic, names)
         where = self.where(topic)
