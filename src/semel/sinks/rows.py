@@ -15,8 +15,8 @@ from semel.sinks.convert import UNFIT, convert, unfit_rows
 from semel.sinks.layout import Deleting, layout
 
 CHANGE_PARTITION, CHANGE_OFFSET = "__semel_partition", "__semel_offset"
-CHANGE_DELETES = "__semel_deletes"
-OWN = (CHANGE_PARTITION, CHANGE_OFFSET, CHANGE_DELETES)
+CHANGE_DELETES, CHANGE_ANEW = "__semel_deletes", "__semel_anew"
+OWN = (CHANGE_PARTITION, CHANGE_OFFSET, CHANGE_DELETES, CHANGE_ANEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,23 @@ def changes(
 ) -> Rows:
     """Rows and tombstones to merge, with the order in which they happened.
 
+    They have the columns that the records give, and those that must not be null.
+
     Raises:
         RowsRejected: records that do not fit, or whose key is null.
     """
     arranged = layout(config, provenance, records, deletes=False)
     key = tuple(arranged.key)
+    given = pa.schema([f for f in columns if f.name in arranged.columns or not f.nullable])
     parts = []
     if records.rows.num_rows:
-        rows = _fitted(records.topic, records.rows, arranged.columns, columns, key)
+        rows = _fitted(records.topic, records.rows, arranged.columns, given, key)
         parts.append(_dated(rows, records.rows, deletes=False))
     gone = records.tombstones
     if config.delete_enabled and gone is not None and gone.num_rows:
         keys = layout(config, {}, records, deletes=True)
         key = tuple(keys.key)
-        # As nullable as can be: only the key of a deletion has a value.
-        loose = pa.schema([f.with_nullable(True) for f in columns])
+        loose = pa.schema([f.with_nullable(True) for f in columns if f.name in key])
         deleted = _fitted(records.topic, gone, keys.columns, loose, key)
         parts.append(_dated(deleted, gone, deletes=True))
     missing = [n for n in key if n not in columns.names]
@@ -68,15 +70,24 @@ def changes(
             f"pk.fields={','.join(key)}: the table of topic {records.topic} has no column "
             f"{missing[0]}; it has {', '.join(columns.names)}"
         )
-    return Rows(pa.concat_tables(parts) if parts else pa.table({}), key)
+    found = pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
+    return Rows(found, key)
 
 
 def last_changes(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last change of each key, by partition and offset."""
+    """The last change of each key, by partition and offset; a column more says whether the key was
+    deleted before it, so that the change begins anew."""
     order = [changes.column(CHANGE_PARTITION), changes.column(CHANGE_OFFSET)]
     facts = Changes([changes.column(n) for n in key], order, changes.num_rows)
-    kept = last_of_each(facts, {}, revives=True).rows
-    return changes if kept is None else changes.take(pa.array(kept))
+    deletes = changes.column(CHANGE_DELETES)
+    if not pc.any(deletes).as_py():
+        kept = last_of_each(facts, {}, revives=True).rows
+        last = changes if kept is None else changes.take(pa.array(kept))
+        return last.append_column(CHANGE_ANEW, pa.repeat(pa.scalar(False), last.num_rows))
+    deletions = pc.if_else(deletes, True, None)
+    left = last_of_each(facts, {CHANGE_DELETES: deletions}, revives=True)
+    last = changes if left.rows is None else changes.take(pa.array(left.rows))
+    return last.append_column(CHANGE_ANEW, pa.array(left.latest[CHANGE_DELETES] >= 0))
 
 
 def _dated(rows: pa.Table, source: pa.Table, *, deletes: bool) -> pa.Table:

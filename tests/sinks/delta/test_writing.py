@@ -320,3 +320,31 @@ def test_a_task_goes_on_with_the_columns_that_appear_while_it_writes(lake: Lake)
         stager.add(Commit([records(batch)]))
     sink.write(Staged((), files=stager.finish()))
     assert [(r["id"], r["more"]) for r in lake.rows()] == [(1, None), (2, 5), (3, None)]
+
+
+def test_changes_of_a_key_go_on_with_the_columns_that_appear_within_a_trigger(lake: Lake) -> None:
+    keys = {**UPSERT, "auto.evolve": "true"}
+    sink = lake.sink(keys=keys)
+    sink.write(Commit([changes((1, {"a": 0}))]))
+    one, other = (lake.sink(keys=keys).stager(f"t-{n}") for n in range(2))
+    one.add(Commit([changes((1, {"a": 1}))]))
+    other.add(Commit([changes((2, {"a": 2}))]))
+    other.add(Commit([changes((3, {"a": 3, "more": 5}))]))
+    sink.write(Staged((), files=[*one.finish(), *other.finish()]))
+    assert [tuple(r.values()) for r in lake.rows()] == [(1, 1, None), (2, 2, None), (3, 3, 5)]
+
+
+def test_a_row_keeps_what_no_record_gives(lake: Lake) -> None:
+    before = pa.table({"id": [1, 2, 3, 4], "a": [0, 0, 0, 0], "secret": ["w", "x", "y", "z"]})
+    write_deltalake(str(lake.path / "t"), before)
+    sink = lake.sink(keys={**UPSERT, "fields.whitelist": "a"})
+    one, other = (sink.stager(f"t-{n}") for n in range(2))
+    one.add(Commit([changes((1, {"a": 1, "secret": "no"}), (2, None), (5, {"a": 5}))]))
+    other.add(Commit([changes((3, None), (3, {"a": None}))]))
+    sink.write(Staged((), files=[*one.finish(), *other.finish()]))
+    assert [tuple(r.values()) for r in lake.rows()] == [
+        (1, 1, "w"),
+        (3, None, None),  # deleted, and begun anew
+        (4, 0, "z"),
+        (5, 5, None),
+    ]
