@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from semel import security
+from semel import converters, security
 from semel.config import ConnectorConfig, under
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.ledger import TopicPartition
@@ -159,11 +159,20 @@ def error_headers(connector: ConnectorConfig, letter: DeadLetter, task: int) -> 
         "connector.name": connector.name,
         "task.id": str(task),
         "stage": letter.stage,
-        "class.name": connector.connector_class,
+        "class.name": _executing_class(connector, letter.stage),
         "exception.class.name": letter.exception,
         "exception.message": letter.message,
     }
     return [(f"{ERRORS}{k}", v.encode()) for k, v in context.items()]
+
+
+def _executing_class(connector: ConnectorConfig, stage: str) -> str:
+    """What has failed, as Kafka Connect names it; a sink's refusals are its SinkTask's there."""
+    return {
+        "KEY_CONVERTER": converters.full_name(connector.key_converter),
+        "VALUE_CONVERTER": converters.full_name(connector.value_converter),
+        "TRANSFORMATION": "transform",
+    }.get(stage, "org.apache.kafka.connect.sink.SinkTask")
 
 
 class Cluster:

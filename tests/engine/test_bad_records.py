@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from semel import failpoints
 from semel.embedded import Kafka
@@ -138,6 +139,7 @@ def test_dead_letters_in_a_topic_are_raw_with_the_reason_in_their_headers(
         [*records(2), value],
         keys=[b"a", b"b", b"\x00k"],
         headers=[None, None, [("h", b"1")]],
+        timestamps=[5, 6, 7],
     )
     config = configure(
         source,
@@ -152,6 +154,7 @@ def test_dead_letters_in_a_topic_are_raw_with_the_reason_in_their_headers(
     caught_up(config)
     (message,) = consumed(kafka, dead)
     assert (message.key(), message.value()) == (b"\x00k", value)
+    assert message.timestamp() == (TIMESTAMP_CREATE_TIME, 7)
     headers = [(k, v.decode()) for k, v in message.headers()]
     assert headers[0] == ("h", "1")
     context = {k.removeprefix("__connect.errors."): v for k, v in headers[1:]}
@@ -164,7 +167,7 @@ def test_dead_letters_in_a_topic_are_raw_with_the_reason_in_their_headers(
         "connector.name": config["name"],
         "task.id": "0",
         "stage": "VALUE_CONVERTER",
-        "class.name": "postgresql",
+        "class.name": "org.apache.kafka.connect.json.JsonConverter",
     }
     said = "\n".join(caplog.messages)
     assert f"bad record at {source}-0 offset 2 (VALUE_CONVERTER)" in said

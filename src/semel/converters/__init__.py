@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from semel.converters.base import Converter, Decoded, Failure
 from semel.errors import ConfigError
 
-__all__ = ["GROUP", "Converter", "Decoded", "Failure", "create", "find"]
+__all__ = ["GROUP", "Converter", "Decoded", "Failure", "create", "find", "full_name"]
 
 GROUP = "semel.converters"
 """The entry point group of converters from elsewhere: name -> a :class:`Converter` class."""
@@ -45,6 +45,12 @@ def find(class_name: str, *, where: str) -> type[Converter]:
     if not (isinstance(found, type) and issubclass(found, Converter)):
         raise ConfigError(f"{where}={class_name!r}: {entry.value} is not a semel Converter")
     return found
+
+
+def full_name(class_name: str) -> str:
+    """The class that a name means: of our own, Kafka Connect's full one."""
+    name = class_name.strip()
+    return next((full for full in _OURS if full.rpartition(".")[2] == name), name)
 
 
 def create(

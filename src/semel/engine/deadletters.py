@@ -56,6 +56,7 @@ class DeadLetterProducer:
                 self._connector.dead_letter_topic,
                 key=letter.key,
                 value=letter.value,
+                timestamp=max(0, letter.timestamp or 0),  # 0: now, where it had none
                 headers=[*letter.headers, *error_headers(self._connector, letter, self._task)],
                 on_delivery=confirmed,
             )
