@@ -272,6 +272,15 @@ def test_dead_letters_go_to_one_place() -> None:
             {"fields.whitelist": "a", "field.exclude.list": "b"},
             r"fields.whitelist and field.exclude.list exclude each other",
         ),
+        (
+            {"pk.mode": "record_value", "pk.fields": "id,v", "field.exclude.list": "x,orders:v"},
+            r"field.exclude.list=x,orders:v leaves out v, which pk.fields=id,v names",
+        ),
+        (
+            {"primary.key.mode": "record_value", "fields.whitelist": "a"},
+            r"fields.whitelist=a with .*=record_value and no pk.fields",
+        ),
+        ({"truncate.enabled": "true"}, r"truncate.enabled=true is not available: .*rows would sta"),
         ({"topics.to.tables.mapping": "a:b,c"}, r"must hold topic:table pairs"),
         ({"table.name.format": "${source.table}"}, r"topics\.to\.tables\.mapping"),
         ({"db.timezone": "Europe/Berlin"}, r"db\.timezone=Europe/Berlin: times are stored in UTC"),
@@ -288,6 +297,27 @@ def test_dead_letters_go_to_one_place() -> None:
 def test_what_the_sink_cannot_keep_is_refused(more: Mapping[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(PostgresConfig, NEEDED | dict(more))
+
+
+def test_debeziums_sink_makes_a_key_of_the_fields_that_are_listed() -> None:
+    keys = {"connector.class": DEBEZIUM["config"]["connector.class"], "field.include.list": "a"}
+    assert read(PostgresConfig, {**NEEDED, **keys, "pk.mode": "record_value"}).takes("orders", "a")
+
+
+def test_a_field_that_is_left_out_may_have_the_name_of_a_record_keys_column() -> None:
+    assert plan({**NEEDED, **KEYED, "field.exclude.list": "id"}).warnings == []
+
+
+@pytest.mark.parametrize(
+    "converter", ["", "StringConverter", "org.apache.kafka.connect.converters.ByteArrayConverter"]
+)
+@pytest.mark.parametrize("url", ["jdbc:postgresql://db/shop", "jdbc:sqlite:/tmp/shop.db"])
+def test_a_key_of_one_value_needs_a_columns_name(converter: str, url: str) -> None:
+    raw = {**NEEDED, "connector.class": CLASSES[1], "connection.url": url, "pk.mode": "record_key"}
+    given = {"key.converter": converter} if converter else {}
+    with pytest.raises(ConfigError, match=r"pk.mode=record_key without pk.fields .*Converter a"):
+        plan(raw | given)
+    plan(raw | {"key.converter": "JsonConverter"})
 
 
 @pytest.mark.parametrize("where", ["topic.name", "table"])
@@ -325,6 +355,14 @@ def test_keys_without_effect_are_told_with_the_reason() -> None:
     warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED)
     assert warnings[0].startswith("batch.size has no effect: a commit's rows travel in one COPY")
     assert warnings[1].startswith("errors.retry.timeout has no effect")
+
+
+@pytest.mark.parametrize(
+    "name", ["tasks.max.enforce", "timestamp.fields.list", "timestamp.precision.mode"]
+)
+def test_keys_of_connect_and_its_jdbc_sink_are_not_unknown(name: str) -> None:
+    (warning,) = plan({**NEEDED, name: "true"}).warnings
+    assert warning.startswith(f"{name} has no effect: ")
 
 
 def test_keys_of_clients_converters_and_spark_pass() -> None:

@@ -242,6 +242,7 @@ IGNORED = {
     "config.action.reload": "semel reads a configuration once, at start",
     "errors.retry.timeout": "conversion is deterministic; the store is retried by max.retries",
     "errors.retry.delay.max.ms": "conversion is deterministic; see retry.backoff.ms",
+    "tasks.max.enforce": "no more than tasks.max tasks ever run",
     "header.converter": "headers are carried as they are",
 }
 """Kafka Connect's keys that have no effect here, with the reason."""

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from semel.config import key
+from semel import converters
+from semel.config import ConnectorConfig, key
 from semel.errors import ConfigError
 
 DEBEZIUM = "io.debezium.connector.jdbc.JdbcSinkConnector"
@@ -39,11 +40,19 @@ IGNORED = {
     "mssql.use.merge.holdlock": "applies to SQL Server",
     "dialect.sqlserver.identity.insert": "applies to SQL Server",
     "dialect.postgres.postgis.schema": "geometry types are not converted",
-    "truncate.enabled": "truncate events are not applied",
+    "timestamp.fields.list": "a field keeps its converter's type: create its column as a timestamp, "
+    "which takes text, or turn numbers into times in a transform",
+    "timestamp.precision.mode": "it belongs to timestamp.fields.list",
 }
 
 POSTGRESQL = ("postgresql", "postgres")
 """The schemes of PostgreSQL's URLs."""
+
+_PRIMITIVE = (
+    "org.apache.kafka.connect.storage.StringConverter",
+    "org.apache.kafka.connect.converters.ByteArrayConverter",
+)
+"""Converters whose keys have no fields."""
 
 _UTC = ("UTC", "GMT", "UCT", "Z", "ZULU", "UNIVERSAL")
 _DEFAULT_STRATEGIES = (
@@ -123,6 +132,7 @@ class JdbcConfig:
         aliases=("quote.identifiers", "sql.quote.identifiers"),
         choices=("always", "never", "true", "false"),
     )
+    truncate_enabled: bool = key("truncate.enabled", False, "Only false.")
     replace_null: bool = key("replace.null.with.default", True, "Only true.")
     time_zone: str = key(
         "db.timezone",
@@ -149,6 +159,13 @@ class JdbcConfig:
             problems.append(
                 f"pk.fields={','.join(self.pk_fields)} must name three columns with pk.mode=kafka: "
                 "for topic, partition and offset"
+            )
+        problems += self._left_out_of_the_key()
+        if self.truncate_enabled:
+            problems.append(
+                "truncate.enabled=true is not available: truncate events are not applied, so rows "
+                "would stay that are to go. Remove it, and empty the table where you empty its "
+                "source"
             )
         if not self.replace_null:
             problems.append(
@@ -177,6 +194,25 @@ class JdbcConfig:
         ]
         if problems:
             raise ConfigError("; ".join(problems))
+
+    def _left_out_of_the_key(self) -> list[str]:
+        """What is wrong with a key of the value's fields of which some are left out."""
+        if self.pk_mode != "record_value":
+            return []
+        excluded = {name.rpartition(":")[2]: name for name in self.exclude}
+        gone = [n for n in self.pk_fields if n in excluded]
+        if gone:
+            return [
+                f"field.exclude.list={','.join(self.exclude)} leaves out {gone[0]}, which "
+                f"pk.fields={','.join(self.pk_fields)} names: remove it from one of them"
+            ]
+        if self.include and not self.pk_fields and self.connector_class != DEBEZIUM:
+            return [
+                f"fields.whitelist={','.join(self.include)} with pk.mode=record_value and no "
+                "pk.fields: the key would be all fields, which Confluent's sink then writes, "
+                "whatever the list says. Name the key in pk.fields"
+            ]
+        return []
 
     @property
     def mode(self) -> str:
@@ -216,3 +252,14 @@ class JdbcConfig:
                 return True  # pk.fields is applied independently
             return field in self.include or f"{topic}:{field}" in self.include
         return field not in self.exclude and f"{topic}:{field}" not in self.exclude
+
+
+def check_key(connector: ConnectorConfig, config: JdbcConfig) -> None:
+    """Raises ConfigError if record keys cannot be the table's key."""
+    converter = converters.full_name(connector.key_converter)
+    if config.pk_mode == "record_key" and not config.pk_fields and converter in _PRIMITIVE:
+        raise ConfigError(
+            f"connector {connector.name}: pk.mode=record_key without pk.fields takes the key's "
+            f"fields for columns, but with key.converter={connector.key_converter} a key is one "
+            "value: name its column in pk.fields, or set the key.converter of keys that have fields"
+        )

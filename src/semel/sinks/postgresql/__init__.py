@@ -19,6 +19,7 @@ from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
+from semel.sinks.jdbc import check_key
 from semel.sinks.layout import KAFKA_KEY, Layout, keys_of, layout
 from semel.sinks.postgresql import dead_letters, snapshot, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
@@ -61,6 +62,7 @@ class PostgresSink(Sink):
         self._tables: dict[str, Table] = {}
         self._unmade: set[str] = set()
         self._hope = Hope()
+        check_key(connector, self._config)
         tables.check_letters(connector)
         for topic in connector.topics:
             self._name(topic)

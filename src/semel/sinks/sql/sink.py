@@ -15,7 +15,7 @@ from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
-from semel.sinks.jdbc import IGNORED, JdbcConfig
+from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key
 from semel.sinks.layout import KAFKA_KEY, Layout, keys_of, layout
 from semel.sinks.postgresql.prepare import Prepared, prepare
 from semel.sinks.postgresql.tables import (
@@ -46,6 +46,7 @@ class SqlSink(Sink):
         self._ledger = SqlLedger(self._dialect, connector.name)
         self._tables: dict[str, Table] = {}
         self._unmade: set[str] = set()
+        check_key(connector, self._config)
         check_letters(connector)
         for topic in connector.topics:
             self._name(topic)
