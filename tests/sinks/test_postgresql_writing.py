@@ -193,9 +193,7 @@ def test_a_key_field_that_keys_lack_is_named(target: Target) -> None:
 
 def test_a_primitive_key_needs_one_column_name(target: Target) -> None:
     target.execute(TABLE)
-    sink = target.sink(
-        insert_mode="upsert", pk_mode="record_key", key_converter="JsonConverter"
-    )
+    sink = target.sink(insert_mode="upsert", pk_mode="record_key", key_converter="JsonConverter")
     with pytest.raises(ConfigError, match=r"pk.fields must name exactly one column"):
         put(sink, records([{"v": "x"}], keys=[1]))
 

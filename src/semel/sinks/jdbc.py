@@ -40,8 +40,8 @@ IGNORED = {
     "mssql.use.merge.holdlock": "applies to SQL Server",
     "dialect.sqlserver.identity.insert": "applies to SQL Server",
     "dialect.postgres.postgis.schema": "geometry types are not converted",
-    "timestamp.fields.list": "a field keeps its converter's type: create its column as a timestamp, "
-    "which takes text, or turn numbers into times in a transform",
+    "timestamp.fields.list": "fields keep their converter's types: a timestamp column takes text; "
+    "turn numbers into times in a transform",
     "timestamp.precision.mode": "it belongs to timestamp.fields.list",
 }
 

@@ -403,6 +403,23 @@ def test_times_without_a_year_of_four_digits_are_bad_records(folder: Folder, spa
     assert len(files) == 2
 
 
+@pytest.mark.parametrize(
+    ("store", "size"), [("folder", 300), ("folder", 85), ("bucket", 1000), ("bucket", 340)]
+)
+def test_a_value_that_no_folder_can_be_named_by_is_a_bad_record(
+    store: str, size: int, request: pytest.FixtureRequest
+) -> None:
+    place = request.getfixturevalue(store)
+    keys = {"partitioner.class": "field", "partition.field.name": "city"}
+    text = ("x" if size in (300, 1000) else "/") * size  # of which each becomes %2F
+    rows: list[dict[str, Any]] = [{"id": 1, "city": "a"}, {"id": 2, "city": text}]
+    found = refused(place.sink(keys=keys), records(rows))
+    assert list(found) == [1]
+    assert "bytes are too many for" in found[1].message
+    assert place.staged() == []
+    put(place, records([{"id": 1, "city": "x" * 240}]), keys)
+
+
 def test_a_field_of_mixed_json_makes_no_folders(folder: Folder) -> None:
     column = pa.ExtensionArray.from_storage(JSON, pa.array(['{"x":[1]}', '"plain"', None]))
     keys = {"partitioner.class": "field", "partition.field.name": "f"}

@@ -241,6 +241,18 @@ def test_new_fields_become_columns_with_auto_evolve_only(make: MakeSink, query: 
     assert query("SELECT id, more FROM t ORDER BY id") == [(1, None), (2, "x")]
 
 
+def test_fields_that_differ_only_in_case_are_told(make: MakeSink, query: Query) -> None:
+    said = r"fields id and ID of topic t are one column to \w+\. .*field\.exclude\.list"
+    with pytest.raises(ConfigError, match=said):
+        put(make(), records([{"id": 1, "ID": 2}]))
+    put(make(), records([{"id": 1}]))
+    for evolve in ("true", "false"):
+        with pytest.raises(ConfigError, match=said):
+            put(make(auto_evolve=evolve), records([{"id": 2, "ID": 2}]))
+    put(make(field_exclude_list="ID"), records([{"id": 2, "ID": 2}]))
+    assert query("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
+
+
 def test_two_sinks_may_add_the_same_column(make: MakeSink, query: Query) -> None:
     first, second = make(auto_evolve="true"), make(auto_evolve="true")
     put(first, records([{"id": 1}]))

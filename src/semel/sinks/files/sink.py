@@ -396,8 +396,8 @@ class _FilesStager(Stager):
         for topic in {r.topic for r in given} - self._renewed:
             self._sink.renew(topic)
             self._renewed.add(topic)
-        for rows, where in [self._sink.arranged(r) for r in given]:
-            self._writer.write(rows, where)
+        for parts in [self._writer.parts(*self._sink.arranged(r)) for r in given]:
+            self._writer.add(parts)
 
     def finish(self) -> Sequence[Any]:
         return self._writer.finish()

@@ -44,6 +44,9 @@ _WHY_NOT = {
 _RENAMING = ("hdfs", "webhdfs")
 """Stores with folders, where a file is renamed at once."""
 
+_LONGEST_PART, _LONGEST_KEY = 255, 1024
+"""Bytes: of a folder's name on a disk and in HDFS, and of an object's name with all its folders."""
+
 _FOREIGN = ("botocore", "aiobotocore", "aiohttp", "azure", "google", "gcsfs", "requests")
 """Packages whose errors are the store's."""
 
@@ -105,6 +108,7 @@ class Store:
     def __init__(self, where: str, options: Mapping[str, Any]) -> None:
         self.where = where.rstrip("/")
         self._renames = protocol_of(where) in _RENAMING
+        self._has_folders = protocol_of(where) in (*_RENAMING, *_LOCAL)
         self._options = dict(options)
         self._found: tuple[Any, str] | None = None
 
@@ -116,6 +120,17 @@ class Store:
         """The full path of a name, as the file system wants it."""
         root = self._reached()[1]
         return f"{root}/{name}" if name else root
+
+    def too_long(self, folder: str, file: str) -> str:
+        """Why it has no room for a folder with such a file in it; empty if it has."""
+        if self._has_folders:
+            longest = max(len(part.encode()) for part in folder.split("/"))
+            limit, of = _LONGEST_PART, "a folder's name"
+        else:
+            key = self.path(f"{folder}/{file}").partition("/")[2]  # behind the bucket
+            longest = len(key.encode())
+            limit, of = _LONGEST_KEY, "an object's name"
+        return f"{longest} bytes are too many for {of}: {limit}" if longest > limit else ""
 
     def _reached(self) -> tuple[Any, str]:
         if self._found is None:

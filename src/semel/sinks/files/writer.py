@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.errors import SemelError
+from semel.records import Rejected, RowsRejected
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import Landing, folder_of, staged_name
 from semel.sinks.files.store import Store
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _PARTITION, _OFFSET, _TIME = "__semel_partition", "__semel_offset", "__semel_time"
 _OWN = (_PARTITION, _OFFSET, _TIME)
+_FAR = (1 << 63) - 2
+"""No offset has more digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,9 @@ class Place:
     folder: str
     topic: str
     partition: int
+
+
+Parts = Sequence[tuple[Place, pa.Table]]
 
 
 @dataclass(slots=True)
@@ -78,19 +84,43 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
 
     def write(self, rows: pa.Table, where: Rows) -> None:
         """Add rows."""
-        self._write(self._parts(rows, where))
+        self.add(self.parts(rows, where))
 
-    def _parts(self, rows: pa.Table, where: Rows) -> Iterator[tuple[Place, pa.Table]]:
-        """Rows by their place, and cut where a file ends."""
+    def add(self, parts: Parts) -> None:
+        """Add rows by their place."""
+        self._write(chunk for place, part in parts for chunk in self._cut(place, part))
+
+    def parts(self, rows: pa.Table, where: Rows) -> Parts:
+        """Rows by their place.
+
+        Raises:
+            RowsRejected: the store cannot name a folder so.
+        """
         marked = rows.append_column(_PARTITION, where.partitions)
         marked = marked.append_column(_OFFSET, where.offsets)
         if where.times is not None:
             marked = marked.append_column(_TIME, where.times.cast(pa.int64()))
         by = pa.table({**where.by, _PARTITION: where.partitions})
+        found: list[tuple[Place, pa.Table]] = []
+        refused: list[Rejected] = []
         for (*values, partition), part in split(marked, by):
             below = where.folder(partition, values)
-            folder = "/".join(p for p in (where.root, below) if p)
-            yield from self._cut(Place(folder, where.topic, partition), part)
+            place = Place("/".join(p for p in (where.root, below) if p), where.topic, partition)
+            why_not = self._store.too_long(place.folder, self._name(place, _FAR, _FAR))
+            if why_not and below:  # else it is the topic's name, and no record is to blame
+                why = f"folder {below[:60]}...: {why_not}"
+                offsets = part.column(_OFFSET).to_pylist()
+                refused += [
+                    Rejected(where.topic, partition, o, "PartitionException", why) for o in offsets
+                ]
+            found.append((place, part))
+        if refused:
+            raise RowsRejected(refused)
+        return found
+
+    def _name(self, place: Place, first: int, last: int) -> str:
+        extension = self._kind.extension
+        return self._naming.name(place.topic, place.partition, first, last, extension)
 
     def _cut(self, place: Place, part: pa.Table) -> Iterator[tuple[Place, pa.Table]]:
         offsets = part.column(_OFFSET).to_numpy()
@@ -133,9 +163,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
 
     def _described(self, values: Place, file: OpenFile) -> Landing:
         span = self._spans.pop(values)
-        naming, extension = self._naming, self._kind.extension
-        name = naming.name(values.topic, values.partition, span.first, span.last, extension)
-        target = f"{values.folder}/{name}"
+        target = f"{values.folder}/{self._name(values, span.first, span.last)}"
         return Landing(file.path, target, span.rows, self._store.size(file.path) or 0)
 
     def _delete(self, paths: list[str]) -> None:

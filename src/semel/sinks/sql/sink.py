@@ -285,12 +285,14 @@ class SqlSink(Sink):
         if table is None:
             if not self._config.creates:
                 raise self._missing(topic)
+            self._check_case(topic, [f.name for f in fields])
             with self._dialect.transaction():
                 self._dialect.create(self._name(topic), fields, arranged.key)
         if table is None or any(f.name not in table.columns for f in fields):
             table = self._look_again(topic)
         new = [f for f in fields if f.name not in table.columns]
         if new:
+            self._check_case(topic, [*table.columns, *(f.name for f in new)])
             if topic in self._unmade:
                 self._unmade.discard(topic)
                 if not self._config.evolves:
@@ -306,6 +308,18 @@ class SqlSink(Sink):
             table = self._look_again(topic)
         self._check_key(table, arranged.key, topic)
         return table
+
+    def _check_case(self, topic: str, names: Sequence[str]) -> None:
+        """These databases do not tell columns apart by the case of A to Z."""
+        seen: dict[bytes, str] = {}
+        for name in names:
+            other = seen.setdefault(name.encode().lower(), name)
+            if other != name:
+                raise ConfigError(
+                    f"connector {self._connector.name}: fields {other} and {name} of topic {topic} "
+                    f"are one column to {self._dialect.system}. Leave one out with "
+                    "field.exclude.list"
+                )
 
     def _look_again(self, topic: str) -> Table:
         self._tables.pop(topic, None)
