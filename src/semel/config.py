@@ -379,9 +379,7 @@ def _parse(hint: Any, text: str, meta: Mapping[str, Any]) -> Any:
         hint = next(h for h in typing.get_args(hint) if h is not type(None))
     text = text.strip()
     if meta["choices"]:
-        if text.lower() not in meta["choices"]:
-            raise ValueError(f"must be one of {', '.join(filter(None, meta['choices']))}")
-        return text.lower()
+        return _choice(text.lower(), meta["choices"], meta["doc"])
     if isinstance(hint, type) and issubclass(hint, Enum):
         if optional and text.lower() in ("", "auto"):
             return None
@@ -405,6 +403,14 @@ def _parse(hint: Any, text: str, meta: Mapping[str, Any]) -> Any:
     if typing.get_origin(hint) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return text
+
+
+def _choice(text: str, choices: tuple[str, ...], doc: str) -> str:
+    if text in choices:
+        return text
+    if len(choices) == 1:
+        raise ValueError(f"must be {choices[0]}: {doc}")
+    raise ValueError(f"must be one of {', '.join(filter(None, choices))}")
 
 
 def names(section: type) -> Iterator[str]:

@@ -158,7 +158,13 @@ def _files(raw: Mapping[str, str], where: Path) -> Store:
     also = {k: str(where) for k in ("hdfs.url",) if k in raw}
     nowhere = {k: "" for k in _PLACES_OF_FILES if k in raw}
     return Store(
-        {"path": str(where), **also, **nowhere, "processingTime": "0 seconds"},
+        {
+            "path": str(where),
+            **also,
+            **nowhere,
+            "processingTime": "0 seconds",
+            "behavior.on.null.values": "ignore",  # one that fails would end the drill
+        },
         _OF_ANY | _OF_DISKS,
         places=OF_FILES,
         disk=Disk(where),

@@ -28,7 +28,7 @@ from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records
 from semel.run import plan
 from semel.sinks.files.config import FilesConfig
 from tests.sinks.files.conftest import Folder, refused
-from tests.sinks.target import advance, records
+from tests.sinks.target import advance, changes, records
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -507,6 +507,29 @@ def test_tombstones_are_left_out(folder: Folder) -> None:
         folder.made(keys={"delete.enabled": "true"})
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "fails"),
+    [
+        ("files", None, False),
+        ("files", "FAIL", True),
+        ("io.confluent.connect.s3.S3SinkConnector", None, True),
+        ("io.confluent.connect.s3.S3SinkConnector", "ignore", False),
+        ("io.aiven.kafka.connect.s3.AivenKafkaConnectS3SinkConnector", None, False),
+    ],
+)
+def test_tombstones_are_bad_records_where_confluents_sinks_stop(
+    folder: Folder, name: str, given: str | None, fails: bool
+) -> None:
+    keys = {"connector.class": name, "format": "parquet", "behavior.on.null.values": given}
+    assert folder.made(keys=keys).takes_tombstones is fails
+    batch = changes((None, {"id": 1}), (None, None), (None, {"id": 2}))
+    if fails:
+        found = refused(folder.sink(keys=keys), batch)
+        assert {o: r.message for o, r in found.items()} == {
+            1: "the value is null (behavior.on.null.values=fail)"
+        }
+
+
 def test_wrong_combinations_are_refused(folder: Folder) -> None:
     confluent = "io.confluent.connect.s3.S3SinkConnector"
     wrong: list[tuple[dict[str, Any], str]] = [
@@ -520,7 +543,7 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"format": "csv", "format.class": "x.JsonFormat"}, "the same setting"),
         ({"format.class": "x.ByteArrayFormat"}, "only ParquetFormat, JsonFormat and AvroFormat"),
         ({"format.output.type": "json"}, "must be one of"),
-        ({"format.output.envelope": "true"}, "must be one of false"),
+        ({"format.output.envelope": "true"}, "must be false: a value is not wrapped"),
         ({"partitioner.class": "x.MyPartitioner"}, "must be one of default, none, field"),
         ({"partitioner.class": "field"}, "needs partition.field.name"),
         ({"partitioner.class": "time"}, "needs path.format"),
@@ -528,8 +551,14 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"partitioner.class": "time", "path.format": "'day"}, "quote is not closed"),
         ({"partitioner.class": "daily", "timezone": "Mars"}, "timezone='Mars' is no time zone"),
         ({"partition.duration.ms": "0"}, "must be positive"),
-        ({"behavior.on.null.values": "write"}, "must be one of ignore"),
-        ({"insert.mode": "upsert"}, "must be one of insert"),
+        (
+            {"behavior.on.null.values": "write"},
+            "='write' must be fail or ignore: a null has",
+        ),
+        ({"store.kafka.keys": "true"}, "store.kafka.keys='true' must be false: a record's key is"),
+        ({"store.kafka.headers": "true"}, "must be false: a record's headers are not written"),
+        ({"hive.integration": "true"}, "must be false: no metastore is told"),
+        ({"insert.mode": "upsert"}, "must be insert: files are only added to"),
         ({"delivery.mechanism": "idempotent"}, r"other files.*delivery.mechanism=transactional"),
         ({"path": "webhdfs://h/x", "delivery": "exactly-once"}, "cannot create a file exclusively"),
         (

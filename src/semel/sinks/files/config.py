@@ -77,6 +77,7 @@ _OPTIONS = {
 class FilesConfig:
     """Which files are made where."""
 
+    connector_class: str = key("connector.class", "files")
     path: str = key(
         "path",
         "",
@@ -114,12 +115,12 @@ class FilesConfig:
         choices=("", "parquet", "jsonl", "avro"),
     )
     format_fields: str = key(
-        "format.output.fields", "value", "Aiven's: only the value.", choices=("value",)
+        "format.output.fields", "value", "only the value is written.", choices=("value",)
     )
     format_envelope: str = key(
         "format.output.envelope",
         "false",
-        "Aiven's: values stand for themselves.",
+        "a value is not wrapped in an object.",
         choices=("false",),
     )
     parquet_codec: str = key(
@@ -192,14 +193,33 @@ class FilesConfig:
     delimiter: str = key("file.delim", "+", "Stands between the parts of a name.")
     include: tuple[str, ...] = key("fields.whitelist", (), "Value fields to write.")
     exclude: tuple[str, ...] = key("field.exclude.list", (), "Value fields to leave out.")
-    insert_mode: str = key("insert.mode", "insert", "Files are added.", choices=("insert",))
-    on_null: str = key(
-        "behavior.on.null.values", "ignore", "Null values are left out.", choices=("ignore",)
+    insert_mode: str = key("insert.mode", "insert", "files are only added to.", choices=("insert",))
+    on_null: str | None = key(
+        "behavior.on.null.values",
+        None,
+        "ignore: null values are left out; fail: they are bad records, the default of Confluent's "
+        "classes.",
     )
     delete_enabled: bool = key("delete.enabled", False, "Not available: files are only added to.")
-    hive: str = key("hive.integration", "false", "Not available.", choices=("false",))
-    keys_too: str = key("store.kafka.keys", "false", "Not available.", choices=("false",))
-    headers_too: str = key("store.kafka.headers", "false", "Not available.", choices=("false",))
+    hive: str = key(
+        "hive.integration",
+        "false",
+        "no metastore is told of new folders. They are named as Hive's: let it find them there "
+        "(MSCK REPAIR TABLE).",
+        choices=("false",),
+    )
+    keys_too: str = key(
+        "store.kafka.keys",
+        "false",
+        "a record's key is not written; copy it into a field in a transform.",
+        choices=("false",),
+    )
+    headers_too: str = key(
+        "store.kafka.headers",
+        "false",
+        "a record's headers are not written.",
+        choices=("false",),
+    )
     encryption: str = key("s3.ssea.name", "", "S3's server-side encryption: AES256 or aws:kms.")
     customer_key: str = key("s3.sse.customer.key", "", "Not available.", secret=True)
     kms_key: str = key("s3.sse.kms.key.id", "", "The key of aws:kms.")
@@ -262,6 +282,11 @@ class FilesConfig:
                 f"delete.enabled=true: {_APPENDED}, so a tombstone cannot delete. Remove it, or "
                 "use a table (delta, iceberg)"
             )
+        if self.tombstones not in ("fail", "ignore"):
+            problems.append(
+                f"behavior.on.null.values={self.on_null!r} must be fail or ignore: a null has no "
+                "row that could be written"
+            )
         if "{{" in (self.topics_dir or ""):
             problems.append(
                 f"topics.dir={self.topics_dir!r}: nothing is filled in there. Set "
@@ -273,6 +298,12 @@ class FilesConfig:
                 "s3.ssea.name and s3.sse.kms.key.id, or remove it"
             )
         return problems
+
+    @property
+    def tombstones(self) -> str:
+        """``fail`` or ``ignore``: what becomes of null values."""
+        default = "fail" if self.connector_class in _CONFLUENT else "ignore"
+        return (self.on_null or default).lower()
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""

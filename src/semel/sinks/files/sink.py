@@ -91,6 +91,10 @@ class FilesSink(StagingSink):
         return False
 
     @property
+    def takes_tombstones(self) -> bool:
+        return self._config.tombstones == "fail"
+
+    @property
     def evolves(self) -> bool:
         return True
 
@@ -252,6 +256,11 @@ class FilesSink(StagingSink):
         Raises:
             RowsRejected: records that do not fit.
         """
+        gone = records.tombstones
+        if gone is not None and gone.num_rows:
+            why = "the value is null (behavior.on.null.values=fail)"
+            every = range(gone.num_rows)
+            raise RowsRejected([rejected(records.topic, gone, i, why) for i in every])
         columns = self._fields(records)
         if not columns.names:  # Arrow and Parquet keep no rows without a column
             why = (
@@ -392,7 +401,7 @@ class _FilesStager(Stager):
         self._renewed: set[str] = set()
 
     def add(self, commit: Commit) -> None:
-        given = [r for r in commit.records if r.rows.num_rows]
+        given = [r for r in commit.records if r.count]
         for topic in {r.topic for r in given} - self._renewed:
             self._sink.renew(topic)
             self._renewed.add(topic)
