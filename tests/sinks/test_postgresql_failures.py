@@ -105,12 +105,28 @@ def test_the_users_timeouts_come_before_ours() -> None:
         "postgresql://me:hid\u2100den@h/d",
         "postgresql://me:hid#den@h:5432/d",
         "postgresql://me:hid:den@h:port/d",
+        "postgresql://me:99999/hidden@h/d",
     ],
 )
 def test_a_malformed_url_is_refused_without_showing_its_password(url: str) -> None:
     with pytest.raises(ConfigError, match="%2F") as refused:
         libpq_uri(url, "", "", "me")
     assert "hid" not in str(refused.value).replace("postgresql://host", "")
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999"])
+def test_a_port_that_cannot_be_is_refused(port: str) -> None:
+    with pytest.raises(ConfigError, match=r"connection.url: a port is between 1 and 65535"):
+        libpq_uri(f"jdbc:postgresql://h1:5432,h2:{port}/d", "", "", "me")
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://h/d", "jdbc:postgresql://h/d", "postgresql://h/d?sslmode=nonsense"]
+)
+def test_an_ssl_mode_that_there_is_not_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"sslmode=nonsense .*must be one of disable, allow"):
+        libpq_uri(url, "", "", "me", {"sslmode": "nonsense"})
+    assert "sslmode=require&" in libpq_uri("postgresql://h/d?sslmode=Require&a=b", "", "", "me")
 
 
 def test_a_password_in_the_url_may_hold_anything_that_is_encoded() -> None:

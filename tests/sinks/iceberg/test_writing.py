@@ -19,6 +19,7 @@ from semel.errors import ConfigError, TargetChanged
 from semel.records import Commit, Records
 from semel.run import plan
 from semel.sinks import parquet
+from semel.sinks.iceberg.sink import IcebergSink
 from tests.sinks.iceberg.conftest import Warehouse, refused
 from tests.sinks.target import advance, changes, records
 
@@ -401,6 +402,23 @@ def test_an_existing_configuration_of_the_connect_sink_runs_as_it_is(warehouse: 
     assert planned.sink.interval == 60  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "interval"),
+    [
+        ("iceberg", None, None),
+        ("org.apache.iceberg.connect.IcebergSinkConnector", None, 300),
+        ("io.tabular.iceberg.connect.IcebergSinkConnector", "60000", 60),
+    ],
+)
+def test_iceberg_classes_commit_as_often_as_icebergs_own_sink(
+    warehouse: Warehouse, name: str, given: str | None, interval: float | None
+) -> None:
+    keys = {"connector.class": name, "iceberg.control.commit.interval-ms": given}
+    sink = plan(warehouse.config(keys=keys)).sink
+    assert isinstance(sink, IcebergSink)
+    assert sink.interval == interval
+
+
 def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"iceberg.tables": None}, "iceberg.tables is required"),
@@ -415,6 +433,8 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
         ({"iceberg.table.db.t.partition-by": "day(at, 3)"}, r"'day\(at, 3\)' is not"),
         ({"delete.enabled": "true"}, "pk.mode=record_key, for a tombstone"),
         ({"iceberg.catalog.type": "hadoop"}, "cannot refuse a commit"),
+        ({"iceberg.catalog.type": "nessie"}, "'nessie' is not one of.*speaks rest too: set iceb"),
+        ({"iceberg.catalog.type": "jdbc"}, "'jdbc' is not one of.*is sql here: .*SQLAlchemy URL"),
         ({"iceberg.catalog.type": "dynamodb"}, "'dynamodb' is not one of.*cannot commit to it"),
         *(
             ({"iceberg.catalog.type": kind, key: "a.b.c"}, f"{key}='a.b.c'.*have one level")

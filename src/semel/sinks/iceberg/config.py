@@ -10,12 +10,13 @@ from pathlib import Path
 from semel.config import key, read, under
 from semel.errors import ConfigError
 
-CLASSES = (
-    "iceberg",
-    "semel.iceberg.IcebergSink",
+_ICEBERGS = (
     "org.apache.iceberg.connect.IcebergSinkConnector",
     "io.tabular.iceberg.connect.IcebergSinkConnector",
 )
+CLASSES = ("iceberg", "semel.iceberg.IcebergSink", *_ICEBERGS)
+_ICEBERGS_INTERVAL = 300.0
+"""Seconds between commits, with Iceberg's own sink, where its configuration does not say."""
 
 _NO_CONTROL = "the driver commits: there is no coordinator and no control topic"
 _KAFKA_FREE = "semel keeps positions in the table and needs no Kafka clients of the sink's own"
@@ -69,6 +70,7 @@ def is_table_name(name: str) -> bool:
 class IcebergConfig:
     """What the sink writes where, and under which key."""
 
+    connector_class: str = key("connector.class", "iceberg")
     catalog_name: str = key("iceberg.catalog", "iceberg", "Name of the catalog.")
     tables: tuple[str, ...] = key("iceberg.tables", (), "The tables, each as namespace.name.")
     dynamic: bool = key(
@@ -117,7 +119,7 @@ class IcebergConfig:
     interval_ms: int = key(
         "iceberg.control.commit.interval-ms",
         0,
-        "From one trigger to the next, as processingTime.",
+        "From one trigger to the next, as processingTime, which wins over the default.",
         at_least=0,
     )
     folds_names = False
@@ -178,6 +180,12 @@ class IcebergConfig:
             )
         if problems:
             raise ConfigError("; ".join(problems))
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds from one trigger to the next, where a key or the class says so."""
+        default = _ICEBERGS_INTERVAL if self.connector_class in _ICEBERGS else None
+        return self.interval_ms / 1000 if self.interval_ms else default
 
     @property
     def several(self) -> bool:
@@ -345,6 +353,10 @@ FLAT = ("hive", "glue")
 _NO_CATALOG = {
     "hadoop": "A hadoop catalog cannot refuse a commit that another writer has overtaken: move its "
     "tables to one that can",
+    "nessie": "Nessie speaks rest too: set iceberg.catalog.type=rest, and iceberg.catalog.uri to "
+    "the address that ends in /iceberg",
+    "jdbc": "A JDBC catalog is sql here: set iceberg.catalog.type=sql, and iceberg.catalog.uri to "
+    "an SQLAlchemy URL, such as postgresql+psycopg2://user:password@host/database",
     "dynamodb": "PyIceberg reads a DynamoDB catalog, but cannot commit to it: register its tables "
     "in one of these",
 }

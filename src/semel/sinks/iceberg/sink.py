@@ -111,7 +111,7 @@ class IcebergSink(StagingSink):
 
     @property
     def interval(self) -> float | None:
-        return self._config.interval_ms / 1000 if self._config.interval_ms else None
+        return self._config.interval
 
     def support(self) -> Mapping[Mechanism, Support]:
         keyed = self._config.upsert

@@ -36,7 +36,8 @@ _DEFAULTS = {
 }
 
 
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]@]*)(:\d*)?")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]@]*)(:(\d*))?")
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
 def libpq_uri(
@@ -68,8 +69,16 @@ def libpq_uri(
     else:
         parameters = {**_from_jdbc(more or {}), **parameters}
     login, _, hosts = parts.netloc.rpartition("@")
-    if any(not _HOST.fullmatch(host) for host in hosts.split(",")):
-        raise _malformed()
+    for host in hosts.split(","):
+        found = _HOST.fullmatch(host)
+        if found is None:
+            raise _malformed()
+        if found[3] and not 0 < int(found[3]) < 1 << 16:
+            raise ConfigError(  # not the number itself: it may be half a password
+                "connection.url: a port is between 1 and 65535. Is there a / in a password? Write "
+                "it as %2F, or set connection.password"
+            )
+    _check_ssl_mode(parameters)
     own_user, _, own_password = login.partition(":")
     for name, value, own in (("user", user, own_user), ("password", password, own_password)):
         if value or own:
@@ -77,6 +86,18 @@ def libpq_uri(
     parameters = {**_DEFAULTS, "application_name": application, **parameters}
     host = hosts or ("" if "host" in parameters else "localhost")
     return f"postgresql://{host}{parts.path}?{urlencode(parameters, quote_via=quote)}"
+
+
+def _check_ssl_mode(parameters: dict[str, str]) -> None:
+    mode = parameters.get("sslmode")
+    if mode is None:
+        return
+    parameters["sslmode"] = mode.lower()  # as pgjdbc takes it
+    if mode.lower() not in _SSL_MODES:
+        raise ConfigError(
+            f"sslmode={mode} (of connection.url, or connection.sslmode) must be one of "
+            f"{', '.join(_SSL_MODES)}"
+        )
 
 
 def _malformed() -> ConfigError:
