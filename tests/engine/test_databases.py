@@ -46,7 +46,7 @@ MYSQL_TIMEOUT = {"connection.idle.in.transaction.timeout.ms": 1000}
 def configure(kafka: Kafka, sql_url: str) -> Configure:
     """A connector from the session's Kafka to a new database of each system."""
 
-    def make(topics: str, keys: dict[str, Any] | None = None) -> Config:
+    def make(topics: str | None, keys: dict[str, Any] | None = None) -> Config:
         config = {
             "name": name(),
             "connector.class": sql_url.split(":")[1],
@@ -59,7 +59,7 @@ def configure(kafka: Kafka, sql_url: str) -> Configure:
             "retry.backoff.ms": "200",
             **(keys or {}),
         }
-        return {k: str(v) for k, v in config.items()}
+        return {k: str(v) for k, v in config.items() if v is not None}
 
     return make
 
@@ -187,6 +187,29 @@ def test_bad_records_go_to_the_table_of_dead_letters_and_the_audit_counts_them(
     found = sql(config["connection.url"], 'SELECT "offset", value, stage FROM letters ORDER BY 1')
     assert [(o, bytes(v)) for o, v, _ in found] == [(50, bad[0]), (51, bad[1])]
     assert [s for _, _, s in found] == ["VALUE_CONVERTER", "TASK_PUT"]
+
+
+@pytest.mark.parametrize("sql_url", ["sqlite"], indirect=True)
+def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    prefix = name()
+    first = topic(prefix=f"{prefix}-a")
+    produce(first, records(20))
+    age = {"consumer.override.metadata.max.age.ms": 1000}
+    config = configure(None, {"topics.regex": f"{prefix}-[ab].*", **age})
+    running = start(config, spark=LocalSpark())
+    running.until(lambda p: p.positions.get(TopicPartition(first, 0)) == 20)
+    second = topic(prefix=f"{prefix}-b")
+    produce(second, records(20, start=20))
+    produce(topic(prefix=f"{prefix}-c"), records(5))
+    running.until(lambda p: p.positions.get(TopicPartition(second, 0)) == 20)
+    running.stop()
+    named = {k: v for k, v in config.items() if k != "topics.regex"}
+    assert_nothing_lost_nothing_twice({**named, "topics": f"{first},{second}"}, range(40))
+    sink = plan(config).sink  # knows nothing but the database
+    assert {e.topic for e in sink.entries()} == {first, second}
+    sink.close()
 
 
 def test_without_provenance_the_audit_goes_by_counts(

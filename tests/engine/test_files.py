@@ -399,6 +399,25 @@ def test_a_value_that_does_not_fit_is_a_bad_record(
     assert "cannot" in letter["message"] or "eleven" in letter["message"]
 
 
+def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
+    topic: MakeTopic, produce: Produce, files: Files, start: Start
+) -> None:
+    prefix = name()
+    first = topic(prefix=f"{prefix}-a")
+    produce(first, records(20))
+    config = files(None, {"topics.regex": f"{prefix}-[ab].*"})
+    running = start(config)
+    running.until(lambda p: p.rows >= 20)
+    second = topic(prefix=f"{prefix}-b", partitions=2)
+    produce(second, records(20, start=20))
+    produce(topic(prefix=f"{prefix}-c"), records(5))
+    running.until(lambda p: p.rows >= 40)
+    running.stop()
+    assert {e.topic for e in plan(config).sink.entries()} == {first, second}
+    named = {k: v for k, v in config.items() if k != "topics.regex"}
+    assert_nothing_lost_nothing_twice({**named, "topics": f"{first},{second}"}, range(40))
+
+
 def test_fields_that_appear_are_in_the_files_that_follow(
     topic: MakeTopic, produce: Produce, files: Files
 ) -> None:
