@@ -399,6 +399,20 @@ def test_a_value_that_does_not_fit_is_a_bad_record(
     assert "cannot" in letter["message"] or "eleven" in letter["message"]
 
 
+def test_tombstones_that_fail_are_bad_records(
+    topic: MakeTopic, produce: Produce, files: Files
+) -> None:
+    source = topic()
+    produce(source, [*records(3), None, *records(3, start=3)], keys=list("abcdefg"))
+    config = files(source, {"behavior.on.null.values": "fail"})
+    with pytest.raises(BadRecord, match=r"offset 3 failed in TASK_PUT: the value is null"):
+        caught_up(config)
+    assert ids(config) == [0, 1, 2]
+    caught_up({**config, "errors.tolerance": "all"})
+    report = assert_nothing_lost_nothing_twice(config, range(6))
+    assert [p.failed for p in report.partitions] == [1]
+
+
 def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     topic: MakeTopic, produce: Produce, files: Files, start: Start
 ) -> None:
