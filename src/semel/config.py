@@ -201,10 +201,10 @@ class ConnectorConfig:
                 "other: set the one that dead letters go to"
             )
         columns = list(self.provenance_columns.values())
-        if len(set(columns)) < len(columns):
+        if len({c.lower() for c in columns}) < len(columns):
             problems.append(
                 f"provenance.*.column: {', '.join(columns)}: provenance needs a column of its own "
-                "for each of topic, partition, offset and timestamp"
+                "for each of topic, partition, offset and timestamp, in lower case too"
             )
         if problems:
             raise ConfigError("; ".join(problems))

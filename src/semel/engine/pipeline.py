@@ -20,6 +20,7 @@ from semel.converters.base import Converter
 from semel.errors import ConfigError
 from semel.records import Records
 from semel.sinks.base import Sink
+from semel.sinks.layout import provenance_conflict
 
 Transform = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
 """A transform of the direct engine: an Arrow batch in, an Arrow batch out, one record at a time."""
@@ -179,6 +180,7 @@ class Pipeline:
         if pa.types.is_struct(values.type):
             self._refuse_change_events({f.name for f in values.type})
             columns = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
+            self._refuse_overwriting(columns)
         else:
             columns = {"value": values}
         return pa.table(columns | dict(zip(metadata.column_names, metadata.columns, strict=True)))
@@ -197,6 +199,13 @@ class Pipeline:
                 "(before, after, op), which semel does not unwrap. Unwrap them at the source: "
                 "transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState"
             )
+
+    def _refuse_overwriting(self, columns: Mapping[str, pa.Array]) -> None:
+        """Of a target that has columns of provenance, all may be null."""
+        for metadata, name in self._connector.provenance_columns.items():
+            held = columns.get(name) if name in records.METADATA else None
+            if held is not None and held.null_count < len(held):
+                raise provenance_conflict(metadata, name, f"{name} is a field of the values")
 
     def _transformed(
         self, rows: pa.Table, index: np.ndarray, failed: dict[int, Failed]

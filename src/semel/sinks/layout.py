@@ -51,19 +51,21 @@ def layout(
     """Lay out rows (or, with ``deletes``, the keys of tombstones) as columns of the target.
 
     Raises:
-        ConfigError: the records lack the declared key.
+        ConfigError: the records lack the declared key, or hold a field that provenance is named by.
     """
     source: pa.Table = records.tombstones if deletes else records.rows
     fold = str.lower if config.folds_names else str
     columns: dict[str, pa.ChunkedArray] = {}
     key: list[str] = []
+    coordinates: dict[str, str] = {}
     if config.pk_mode == "record_key":
         for name, values in _key_columns(config, records.topic, source).items():
             columns[fold(name)] = values
         key = list(columns)
     elif config.pk_mode == "kafka":
         key = [fold(n) for n in (config.pk_fields or KAFKA_KEY)]
-        columns.update(zip(key, (source.column(n) for n in KAFKA_KEY), strict=True))
+        coordinates = dict(zip(key, KAFKA_KEY, strict=True))
+        columns.update((name, source.column(n)) for name, n in coordinates.items())
     if deletes:
         return Layout(columns, key)
     folded: dict[str, str] = {}
@@ -85,8 +87,35 @@ def layout(
                 f"{missing[0]}; they have {', '.join(columns)}"
             )
     for metadata, name in provenance.items():
-        columns[fold(name)] = source.column(metadata)
+        column = fold(name)
+        if column in columns and coordinates.get(column) != metadata:
+            what = "is of the key" if column in key else "is a field of the values"
+            raise provenance_conflict(metadata, name, f"{column} {what} of topic {records.topic}")
+        columns[column] = source.column(metadata)
     return Layout(columns, key)
+
+
+def provenance_conflict(metadata: str, name: str, why: str) -> ConfigError:
+    """A column of provenance would stand in for another one."""
+    setting = f"provenance.{metadata.removeprefix('__connect_')}.column"
+    return ConfigError(
+        f"{setting}={name}: {why} already, and provenance=true would overwrite it. Set {setting} to "
+        "a name that nothing else has"
+    )
+
+
+def check_provenance(config: Keyed, provenance: Mapping[str, str], where: str) -> None:
+    """Raises ConfigError if a column of provenance is one of the key, as far as that is known."""
+    if config.pk_mode == "none":
+        return
+    fold = str.lower if config.folds_names else str
+    fields = [fold(n) for n in config.pk_fields]
+    coordinates = dict(zip(fields, KAFKA_KEY, strict=False)) if config.pk_mode == "kafka" else {}
+    for metadata, name in provenance.items():
+        if fold(name) in fields and coordinates.get(fold(name)) != metadata:
+            raise provenance_conflict(
+                metadata, name, f"{where} has the key {','.join(config.pk_fields)}"
+            )
 
 
 def keys_of(config: Deleting, records: Records) -> tuple[pa.Table, pa.Table | None]:

@@ -18,7 +18,7 @@ from semel.records import Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.delta.config import IGNORED, DeltaConfig
-from semel.sinks.layout import KAFKA_KEY, keys_of
+from semel.sinks.layout import KAFKA_KEY, check_provenance, keys_of
 
 try:
     from semel.sinks.delta import snapshot
@@ -66,6 +66,7 @@ class DeltaSink(StagingSink):
                 f"{connector.dead_letter_table} is the table of topic {shared[0]} too: dead "
                 "letters need one of their own"
             )
+        check_provenance(self._config, connector.provenance_columns, f"connector {connector.name}")
         constant = "${topic}" not in self._config.table_name_format
         if connector.topics_regex and constant:
             raise ConfigError(

@@ -22,7 +22,7 @@ from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.iceberg.config import FLAT, IGNORED, PREFIXES, IcebergConfig, settings
 from semel.sinks.iceberg.routing import Counts, Share, counted
-from semel.sinks.layout import keys_of
+from semel.sinks.layout import check_provenance, keys_of
 
 try:
     from pyiceberg.catalog import Catalog
@@ -65,6 +65,9 @@ class IcebergSink(StagingSink):
                     "tables before it is known what goes to them. With several tables, or with "
                     "iceberg.tables.route-field, set delivery=exactly-once"
                 )
+        for mine in self._settings.tables.values():
+            keyed = replace(self._config, id_columns=mine.id_columns)
+            check_provenance(keyed, connector.provenance_columns, f"table {mine.name}")
         dead = connector.dead_letter_table
         taken = {"iceberg.tables": self._config.tables}
         if self._config.dynamic:

@@ -20,7 +20,7 @@ from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.jdbc import check_key
-from semel.sinks.layout import KAFKA_KEY, Layout, keys_of, layout
+from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, keys_of, layout
 from semel.sinks.postgresql import dead_letters, snapshot, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
 from semel.sinks.postgresql.connection import (
@@ -64,6 +64,7 @@ class PostgresSink(Sink):
         self._hope = Hope()
         check_key(connector, self._config)
         tables.check_letters(connector)
+        check_provenance(self._config, connector.provenance_columns, f"connector {connector.name}")
         for topic in connector.topics:
             self._name(topic)
 

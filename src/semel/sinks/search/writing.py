@@ -14,6 +14,7 @@ from semel.errors import ConfigError
 from semel.ledger import TopicPartition
 from semel.records import KEY, OFFSET, PARTITION, Records, Rejected, RowsRejected, value_columns
 from semel.sinks.changes import Changes, last_of_each
+from semel.sinks.layout import provenance_conflict
 from semel.sinks.search.config import SearchConfig
 from semel.sinks.search.documents import deletes, documents, upserts
 
@@ -79,8 +80,15 @@ class Writer:
         return found
 
     def columns(self, rows: pa.Table) -> dict[str, pa.Array]:
-        """A document's fields."""
+        """A document's fields.
+
+        Raises:
+            ConfigError: one is named as one of provenance.
+        """
         names = {n: n for n in value_columns(rows.column_names)}
+        for metadata, own in self.provenance.items():
+            if own in names:
+                raise provenance_conflict(metadata, own, f"{own} is a field of the values")
         names |= {own: metadata for metadata, own in self.provenance.items()}
         return {own: _whole(rows.column(name)) for own, name in names.items()}
 

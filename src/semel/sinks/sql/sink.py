@@ -16,7 +16,7 @@ from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key
-from semel.sinks.layout import KAFKA_KEY, Layout, keys_of, layout
+from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, keys_of, layout
 from semel.sinks.postgresql.prepare import Prepared, prepare
 from semel.sinks.postgresql.tables import (
     Name,
@@ -48,6 +48,7 @@ class SqlSink(Sink):
         self._unmade: set[str] = set()
         check_key(connector, self._config)
         check_letters(connector)
+        check_provenance(self._config, connector.provenance_columns, f"connector {connector.name}")
         for topic in connector.topics:
             self._name(topic)
 

@@ -1,0 +1,94 @@
+"""Which columns records have, without a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.config import ConnectorConfig, read
+from semel.engine.pipeline import Pipeline
+from semel.errors import ConfigError
+from semel.records import PARTITION, TIMESTAMP, TOPIC
+from semel.sinks import sink_class
+from semel.sinks.jdbc import DEBEZIUM, JdbcConfig
+from semel.sinks.layout import layout
+from semel.sinks.sql.sqlite import SqliteSink
+from tests.sinks.target import records
+
+BASE = {"name": "c", "bootstrap.servers": "nowhere:9092", "topics": "t", "provenance": "true"}
+SQL = {**BASE, "connector.class": "sqlite", "connection.url": "jdbc:sqlite:/nowhere"}
+
+
+def config(**keys: str) -> JdbcConfig:
+    return read(JdbcConfig, SQL | {k.replace("_", "."): v for k, v in keys.items()})
+
+
+def test_provenance_overwrites_no_field_of_the_value() -> None:
+    with pytest.raises(ConfigError, match=r"provenance.timestamp.column=at: at is a field of"):
+        layout(config(), {TIMESTAMP: "at"}, records([{"at": 1}]), deletes=False)
+    left_out = config(field_exclude_list="at")
+    found = layout(left_out, {TIMESTAMP: "at"}, records([{"at": 1}]), deletes=False)
+    assert found.columns["at"].type == pa.timestamp("ms", "UTC")
+
+
+def test_provenance_overwrites_no_key() -> None:
+    keyed = config(pk_mode="record_key", pk_fields="id")
+    batch = records([{"n": 1}], keys=["k"])
+    with pytest.raises(ConfigError, match=r"provenance.topic.column=id: id is of the key"):
+        layout(keyed, {TOPIC: "id"}, batch, deletes=False)
+
+
+def test_provenance_is_folded_before_it_is_compared() -> None:
+    folding = config(connector_class=DEBEZIUM)
+    with pytest.raises(ConfigError, match=r"provenance.topic.column=Topic: topic is a field"):
+        layout(folding, {TOPIC: "Topic"}, records([{"topic": 1}]), deletes=False)
+    keys = {"provenance.topic.column": "Place", "provenance.offset.column": "place"}
+    with pytest.raises(ConfigError, match="a column of its own"):
+        read(ConnectorConfig, SQL | keys)
+
+
+def test_coordinates_may_be_key_and_provenance_at_once() -> None:
+    keyed = config(pk_mode="kafka", pk_fields="a,b,c")
+    batch = records([{"n": 1}])
+    assert layout(keyed, {TOPIC: "a"}, batch, deletes=False).key == ["a", "b", "c"]
+    with pytest.raises(ConfigError, match=r"provenance.partition.column=a"):
+        layout(keyed, {PARTITION: "a"}, batch, deletes=False)
+
+
+ICEBERG = {"iceberg.catalog.type": "sql", "iceberg.catalog.uri": "sqlite://"}
+ICEBERG |= {"iceberg.tables.upsert-mode-enabled": "true", "iceberg.tables": "db.t"}
+KEYED = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "ID"}
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("sqlite", KEYED | {"connection.url": "jdbc:sqlite:/nowhere"}),
+        ("postgresql", KEYED | {"connection.url": "postgresql://nowhere/db"}),
+        ("delta", KEYED | {"delta.table.path": "/nowhere"}),
+        ("iceberg", ICEBERG | {"iceberg.tables.default-id-columns": "ID"}),
+        ("iceberg", ICEBERG | {"iceberg.table.db.t.id-columns": "ID"}),
+    ],
+)
+def test_validation_knows_the_key(name: str, keys: dict[str, str]) -> None:
+    raw = BASE | {"connector.class": name, "provenance.topic.column": "ID"} | keys
+    connector = read(ConnectorConfig, raw)
+    with pytest.raises(ConfigError, match=r"provenance.topic.column=ID: .* has the key ID"):
+        sink_class(name)(connector, raw)
+
+
+def test_values_may_not_hold_what_provenance_is_called() -> None:
+    raw = SQL | {"value.converter.schemas.enable": "false"}
+    connector = read(ConnectorConfig, raw)
+    pipeline = Pipeline(connector, raw, SqliteSink(connector, raw), target=lambda _: None)
+
+    def given(value: bytes) -> Any:
+        columns = {"value": [value], "key": pa.nulls(1, pa.binary()), "offset": [0]}
+        columns |= {"partition": pa.array([0], pa.int32()), "timestamp": pa.array([0])}
+        return pipeline.convert("t", pa.table(columns | {"value": pa.array([value])})).records
+
+    with pytest.raises(ConfigError, match=r"provenance.topic.column=__connect_topic: .* a field"):
+        given(b'{"__connect_topic": "x"}')
+    assert given(b'{"__connect_topic": null, "n": 1}').rows.num_rows == 1
