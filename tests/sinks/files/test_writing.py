@@ -380,6 +380,27 @@ def test_a_field_may_say_the_time_and_a_record_without_it_is_refused(folder: Fol
     assert {f.rpartition("/")[0] for f in files} == {"t/year=2024/month=01/day=01"}
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("us", "UTC"), pa.timestamp("ns"), pa.timestamp("s"), pa.string()]
+)
+def test_times_finer_than_milliseconds_are_cut(folder: Folder, kind: pa.DataType) -> None:
+    keys = {
+        "partitioner.class": "daily",
+        "timestamp.extractor": "RecordField",
+        "timestamp.field": "at",
+    }
+    before = dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC)
+    stamps = [dt.datetime(2024, 2, 29, 23, 59, 59, 999999, dt.UTC), before]
+    if kind == pa.string():
+        texts = [t.isoformat() for t in stamps] + ["2024-02-29T23:59:59.999999999+0000"]
+        column = pa.array(texts)
+    else:
+        column = pa.array(stamps, pa.timestamp("us", "UTC")).cast(kind, safe=False)
+    days = {f.rpartition("/")[0] for f in put(folder, records(pa.table({"at": column})), keys)}
+    last = "year=1970/month=01/day=01" if kind == pa.timestamp("s") else "year=1969/month=12/day=31"
+    assert days == {"t/year=2024/month=02/day=29", f"t/{last}"}
+
+
 @pytest.mark.parametrize("span", ["-1", str(400 * 366 * 86_400_000)])
 def test_times_without_a_year_of_four_digits_are_bad_records(folder: Folder, span: str) -> None:
     keys = {

@@ -114,7 +114,7 @@ class Clock:
         return self.extractor != "wallclock"
 
     def times(self, records: Records) -> pa.ChunkedArray:
-        """Milliseconds, in UTC.
+        """Milliseconds, in UTC; what is finer is cut off.
 
         Raises:
             RowsRejected: records without one.
@@ -130,6 +130,9 @@ class Clock:
         whole = pa.types.is_integer(found.type)
         if pa.types.is_string(found.type):
             found = _in_utc(found)
+        elif pa.types.is_timestamp(found.type):
+            utc = found.cast(pa.timestamp(found.type.unit, "UTC"))
+            found = pc.floor_temporal(utc, unit="millisecond")
         kind = pa.int64() if whole else TIMESTAMP_TYPE
         try:
             stamps = convert(found, kind)
@@ -218,7 +221,8 @@ def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
 
 
 def _in_utc(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in ISO 8601, of which some may be dates or say no zone."""
+    """Times in ISO 8601, of which some may be dates or say no zone, to the millisecond."""
+    texts = pc.replace_substring_regex(texts, r"(\.\d{3})\d+", r"\1")
     days = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d$")
     whole = pc.if_else(days, pc.binary_join_element_wise(texts, "T00:00:00", ""), texts)
     zoned = pc.match_substring_regex(whole, r"(Z|[+-]\d\d(:?\d\d)?)$")
