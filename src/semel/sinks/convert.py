@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as is_
 
 UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
@@ -64,12 +65,13 @@ def convert(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     if is_.is_dictionary(source):
         return convert(values.cast(source.value_type), target)
     if isinstance(source, pa.BaseExtensionType):
+        plain = pa.chunked_array([c.storage for c in values.chunks], source.storage_type)
         if isinstance(source, pa.JsonType) and not is_.is_string(target):
             raise pa.ArrowTypeError(f"JSON is not {target}")
-        plain = pa.chunked_array([c.storage for c in values.chunks], source.storage_type)
         return convert(plain, target)
-    if is_.is_nested(source) and not is_.is_nested(target):
-        raise pa.ArrowTypeError(f"{source} is not {target}")
+    if is_.is_nested(source):
+        chunks = [_convert_nested(c, target) for c in values.chunks]
+        return pa.chunked_array(chunks, target)
     if _mixes_time_and_number(source, target):
         raise pa.ArrowTypeError(
             f"{source} is not {target}: a number does not say which unit of time it counts"
@@ -93,6 +95,45 @@ def unfit_rows(values: pa.ChunkedArray, target: pa.DataType) -> list[tuple[int, 
         right = unfit_rows(values.slice(middle), target)
         return left + [(middle + index, reason) for index, reason in right]
     return []
+
+
+def _convert_nested(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Field by field: Arrow's cast leaves out the fields of a struct that the target lacks."""
+    source = values.type
+    mask = values.is_null() if values.null_count else None
+    if is_.is_struct(source) and is_.is_struct(target):
+        given = dict(zip([f.name for f in source], values.flatten(), strict=True))
+        for name in given.keys() - {f.name for f in target}:
+            if given[name].null_count < len(values):
+                raise pa.ArrowTypeError(f"it holds a field {name}, which {target} lacks")
+        missing = pa.nulls(len(values))
+        columns = [_converted(given.get(f.name, missing), f.type) for f in target]
+        for f, column in zip(target, columns, strict=True):
+            if not f.nullable and column.null_count > values.null_count:
+                raise pa.ArrowInvalid(f"field {f.name} must not be null")
+        return pa.StructArray.from_arrays(columns, fields=list(target), mask=mask)
+    if is_.is_map(source) and is_.is_map(target):
+        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        keys = _converted(values.keys[first:last], target.key_type)
+        items = _converted(values.items[first:last], target.item_type)
+        offsets = pc.subtract(values.offsets, first)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
+    if _is_list(source) and _is_list(target):
+        items = _converted(values.flatten(), target.value_type)
+        if items.null_count and not target.value_field.nullable:
+            raise pa.ArrowInvalid("an item must not be null")
+        return pa.ListArray.from_arrays(list_offsets(values), items, mask=mask).cast(target)
+    raise pa.ArrowTypeError(f"{source} is not {target}")
+
+
+def list_offsets(lists: pa.Array) -> pa.Array:
+    """Of what ``flatten`` returns, which leaves out what a slice does not show."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
+    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+
+
+def _converted(values: pa.Array, target: pa.DataType) -> pa.Array:
+    return convert(pa.chunked_array([values]), target).combine_chunks()
 
 
 def _is_list(kind: pa.DataType) -> bool:
