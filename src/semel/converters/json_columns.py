@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -12,6 +12,9 @@ import pyarrow.compute as pc
 from semel.converters import json_duck
 
 JSON = pa.json_()
+
+ARROW, CONNECT = b"semel.arrow", b"semel.connect"
+"""Metadata of a field of JSON: the type of what is inside, as Arrow or Kafka Connect write it."""
 
 _WHOLE = r"-?\d+\Z"
 _NUMBER = r"-?\d|NaN|-?Inf"
@@ -60,6 +63,8 @@ class Column:
     required: bool = False
     default: str | None = None
     """JSON text that stands for a missing or null value."""
+    nested: Mapping[bytes, bytes] | None = None
+    """What is known of the JSON inside; see :mod:`semel.converters.json_nested`."""
 
     @property
     def raw(self) -> bool:
@@ -71,7 +76,7 @@ class Column:
 
     @property
     def arrow_field(self) -> pa.Field:
-        return pa.field(self.name, self.type, nullable=not self.required)
+        return pa.field(self.name, self.type, not self.required, self.nested)
 
 
 def column(
@@ -79,13 +84,16 @@ def column(
 ) -> Column:
     """The column for a type that a sink or a user wants.
 
-    Structs, maps and lists of them are kept as JSON.
+    Structs, maps and lists of them are kept as JSON, whose field says what they are.
     """
     ways = readings(wanted)
     kept = wanted if ways else JSON
     if ways and (pa.types.is_list(wanted) or pa.types.is_large_list(wanted)):
         kept = pa.list_(wanted.value_type)
-    return Column(name, kept, ways, required, default)
+    nested = None
+    if not ways and pa.types.is_nested(wanted):
+        nested = {ARROW: pa.schema([(name, wanted)]).serialize().to_pybytes()}
+    return Column(name, kept, ways, required, default, nested)
 
 
 def readings(wanted: pa.DataType) -> tuple[Reading, ...]:

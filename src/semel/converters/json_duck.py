@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import cache
 
@@ -12,7 +12,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json_text import content, members
+from semel.converters.json_text import array_elements, content, members, spans
+
+ERRORS = duckdb.Error
 
 _LONG_NUMBER = r"[0-9][0-9.]{16}"
 _NOT_A_NUMBER = r"(^|[:\[,])-?(NaN|Inf)"
@@ -62,6 +64,35 @@ def raw(text: pa.Array, names: Sequence[str]) -> list[pa.Array]:
         _checked(text, characters, name, column.combine_chunks().cast(pa.string()))
         for name, column in zip(names, table.columns, strict=True)
     ]
+
+
+def elements(text: pa.Array) -> pa.ListArray:
+    """The JSON text of each element of valid JSON arrays, ``null`` for JSON's null; see :func:`raw`
+    for how numbers are kept. Nothing may be null."""
+    found = _query(["json_extract(v, '$[*]')::VARCHAR[] AS l"], text)["l"].combine_chunks()
+    return _exact(text, found.cast(pa.list_(pa.string())), array_elements)
+
+
+def entries(text: pa.Array) -> tuple[pa.Array, pa.ListArray]:
+    """The names of all fields of each valid JSON object, flat, and their JSON text as lists."""
+    table = _query(["json_keys(v) AS k, json_extract(v, '$.*')::VARCHAR[] AS l"], text)
+    names, found = (c.combine_chunks().cast(pa.list_(pa.string())) for c in table.columns)
+    return names.flatten(), _exact(text, found, lambda t: [t[b:e] for _, b, e in spans(t)])
+
+
+def _exact(text: pa.Array, found: pa.Array, split: Callable[[str], list[str]]) -> pa.ListArray:
+    """With those texts split anew whose numbers DuckDB may have rounded."""
+    doubtful = pc.or_(
+        pc.match_substring_regex(text, _LONG_NUMBER), pc.match_substring_regex(text, _NOT_A_NUMBER)
+    )
+    if not pc.any(doubtful).as_py():
+        return found
+    exact = [split(t) for t in text.filter(doubtful).to_pylist()]
+    rows = pc.cumulative_sum(doubtful.cast(pa.int64()))
+    own = pa.array(range(len(text)), pa.int64())
+    return pa.concat_arrays([found, pa.array(exact, found.type)]).take(
+        pc.if_else(doubtful, pc.add(rows, len(text) - 1), own)
+    )
 
 
 def _checked(text: pa.Array, characters: bytes, name: str, found: pa.Array) -> pa.Array:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from semel.converters.base import DATA_EXCEPTION, Failure
+from semel.converters.json_columns import CONNECT
 from semel.converters.json_text import place
 
 
@@ -47,18 +50,50 @@ def together(
 
 
 def _unite(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    if one == other:
+    if one.equals(other, check_metadata=True):
         return one
     if not pa.types.is_struct(one) or not pa.types.is_struct(other):
+        if one == other:
+            return one
         raise pa.ArrowTypeError(f"{one} and {other}")
     schemas = [pa.schema(list(one)), pa.schema(list(other))]
     united = pa.unify_schemas(schemas, promote_options="permissive")
     everywhere = set(schemas[0].names) & set(schemas[1].names)
-    return pa.struct([f if f.name in everywhere else f.with_nullable(True) for f in united])
+    nested = {f.name: _nested(f, other) for f in one if f.name in everywhere}
+    return pa.struct(
+        [
+            f.with_metadata(nested[f.name]) if f.name in everywhere else f.with_nullable(True)
+            for f in united
+        ]
+    )
+
+
+def _nested(field: pa.Field, other: pa.StructType) -> Mapping[bytes, bytes] | None:
+    """What is known of the JSON in a field that both have."""
+    ours, theirs = field.metadata or {}, other.field(field.name).metadata or {}
+    if ours == theirs or CONNECT not in ours or CONNECT not in theirs:
+        return ours if ours == theirs else None
+    schemas = json.loads(ours[CONNECT]), json.loads(theirs[CONNECT])
+    return {CONNECT: json.dumps(_united(*schemas)).encode()}
+
+
+def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema of Kafka Connect's with the fields of both; of two types of a field the first."""
+    if one.get("type") != other.get("type"):
+        return one
+    if one.get("type") == "struct":
+        ours = {f["field"]: f for f in one["fields"]}
+        theirs = {f["field"]: f for f in other["fields"]}
+        common = {n: _united(f, theirs[n]) for n, f in ours.items() if n in theirs}
+        names = ours | theirs
+        fields = [common.get(n) or {**f, "optional": True} for n, f in names.items()]
+        return {**one, "fields": fields}
+    inner = {"array": "items", "map": "values"}.get(one.get("type", ""))
+    return {**one, inner: _united(one[inner], other[inner])} if inner else one
 
 
 def _as(block: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if block.type == wanted:
+    if block.type.equals(wanted, check_metadata=True):
         return block
     arrays = []
     for field in wanted:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters import json_duck
-from semel.converters.json_columns import JSON, Column, Reading, column
+from semel.converters.json_columns import CONNECT, JSON, Column, Reading, column
 
 _CONNECT = "org.apache.kafka.connect.data."
 _DEBEZIUM = "io.debezium."
@@ -65,6 +65,15 @@ def translate(text: str, value_name: str) -> ConnectSchema:
     schema = _object(json.loads(text), "the schema")
     if schema.get("type") != "struct":
         return ConnectSchema(None, _column(value_name, schema, required=False))
+    return ConnectSchema(struct_columns(schema))
+
+
+def struct_columns(schema: Mapping[str, Any]) -> tuple[Column, ...]:
+    """The fields of a struct.
+
+    Raises:
+        SchemaError: names what is wrong with it.
+    """
     fields = schema.get("fields")
     if not isinstance(fields, list):
         raise SchemaError('a struct needs "fields"')
@@ -77,7 +86,12 @@ def translate(text: str, value_name: str) -> ConnectSchema:
     names = [c.name for c in columns]
     if len(set(names)) < len(names):
         raise SchemaError(f"duplicate field names in {names}")
-    return ConnectSchema(tuple(columns))
+    return tuple(columns)
+
+
+def item_column(name: str, schema: Any) -> Column:
+    """An item of an array, or a value of a map."""
+    return _column(name, _object(schema, "the items of an array or map"), required=False)
 
 
 def _object(value: object, what: str) -> Mapping[str, Any]:
@@ -90,7 +104,26 @@ def _column(name: str, schema: Mapping[str, Any], *, required: bool) -> Column:
     default = schema.get("default")
     text = None if default is None else json.dumps(default)
     wanted, readings = _type(name, schema)
-    return Column(name, wanted, readings, required, text)
+    whole = not readings and _is_nested(schema)
+    nested = {CONNECT: json.dumps(schema).encode()} if whole else None
+    return Column(name, wanted, readings, required, text, nested)
+
+
+def _is_nested(schema: Any) -> bool:
+    """Whether it is of a nested type, and whole all the way down."""
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if kind == "struct":
+        fields = schema.get("fields")
+        return isinstance(fields, list) and all(
+            isinstance(f, dict) and isinstance(f.get("field"), str) and _is_whole(f) for f in fields
+        )
+    if kind == "map":
+        return _is_whole(schema.get("keys")) and _is_whole(schema.get("values"))
+    return kind == "array" and _is_whole(schema.get("items"))
+
+
+def _is_whole(schema: Any) -> bool:
+    return _is_nested(schema) or (isinstance(schema, dict) and schema.get("type") in _PRIMITIVES)
 
 
 def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:

@@ -170,6 +170,24 @@ def spans(text: str) -> list[tuple[str, int, int]]:
     return found
 
 
+def array_elements(text: str) -> list[str]:
+    """The elements of a JSON array as written.
+
+    Raises:
+        JSONDecodeError: not exactly one JSON array.
+        RecursionError: nested too deeply.
+    """
+    at = _skip(text, _skip(text, 0) + 1)
+    found: list[str] = []
+    while text[at : at + 1] != "]":
+        end = _value_end(text, at)
+        found.append(text[at:end])
+        at = _skip(text, end)
+        if text[at : at + 1] == ",":
+            at = _skip(text, at + 1)
+    return found
+
+
 # Numbers are not converted: Python refuses very long ones.
 _decoder = json.JSONDecoder(parse_int=str, parse_float=str)
 

@@ -183,7 +183,11 @@ class Pipeline:
             self._refuse_overwriting(columns)
         else:
             columns = {"value": values}
-        return pa.table(columns | dict(zip(metadata.column_names, metadata.columns, strict=True)))
+        rows = pa.table(columns | dict(zip(metadata.column_names, metadata.columns, strict=True)))
+        # What is known of the JSON in a field stands in its metadata.
+        known = {f.name: f.metadata for f in values.type} if pa.types.is_struct(values.type) else {}
+        fields = [f.with_metadata(known.get(f.name)) for f in rows.schema]
+        return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
 
     def _refuse_change_events(self, fields: set[str]) -> None:
         """Debezium's JDBC sink unwraps its change events; written as they are, they would fill

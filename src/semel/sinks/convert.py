@@ -8,6 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
+from semel.converters.json_block import Unreadable
+from semel.converters.json_nested import Nested, list_offsets, nested_as
+
 UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 """What :func:`convert` raises when some value does not fit."""
 
@@ -51,8 +54,10 @@ def common_type(kind: pa.DataType) -> pa.DataType:
     return pa.string()
 
 
-def convert(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Convert to a column's type.
+def convert(
+    values: pa.ChunkedArray, target: pa.DataType, nested: Nested | None = None
+) -> pa.ChunkedArray:
+    """Convert to a column's type. ``nested`` reads what is JSON, if it is known how.
 
     Raises:
         one of UNFIT: some value does not fit.
@@ -67,7 +72,7 @@ def convert(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     if isinstance(source, pa.BaseExtensionType):
         plain = pa.chunked_array([c.storage for c in values.chunks], source.storage_type)
         if isinstance(source, pa.JsonType) and not is_.is_string(target):
-            raise pa.ArrowTypeError(f"JSON is not {target}")
+            return convert(_parsed(plain, target, nested), target)
         return convert(plain, target)
     if is_.is_nested(source):
         chunks = [_convert_nested(c, target) for c in values.chunks]
@@ -83,18 +88,31 @@ def convert(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     return values.cast(target, safe=not finer)
 
 
-def unfit_rows(values: pa.ChunkedArray, target: pa.DataType) -> list[tuple[int, str]]:
+def unfit_rows(
+    values: pa.ChunkedArray, target: pa.DataType, nested: Nested | None = None
+) -> list[tuple[int, str]]:
     """Which rows cannot be converted, by halving; each with the reason."""
     try:
-        convert(values, target)
+        convert(values, target, nested)
     except UNFIT as error:
         if len(values) == 1:
             return [(0, str(error).splitlines()[0])]
         middle = len(values) // 2
-        left = unfit_rows(values.slice(0, middle), target)
-        right = unfit_rows(values.slice(middle), target)
+        left = unfit_rows(values.slice(0, middle), target, nested)
+        right = unfit_rows(values.slice(middle), target, nested)
         return left + [(middle + index, reason) for index, reason in right]
     return []
+
+
+def _parsed(text: pa.ChunkedArray, target: pa.DataType, nested: Nested | None) -> pa.ChunkedArray:
+    """JSON as what it is known to be, or else as what is wanted."""
+    reader = nested or (nested_as(target) if is_.is_nested(target) else None)
+    if reader is None:
+        raise pa.ArrowTypeError(f"JSON is not {target}")
+    try:
+        return pa.chunked_array([reader.read(text.combine_chunks())], reader.type)
+    except Unreadable as error:
+        raise pa.ArrowInvalid(str(error)) from None
 
 
 def _convert_nested(values: pa.Array, target: pa.DataType) -> pa.Array:
@@ -124,12 +142,6 @@ def _convert_nested(values: pa.Array, target: pa.DataType) -> pa.Array:
             raise pa.ArrowInvalid("an item must not be null")
         return pa.ListArray.from_arrays(list_offsets(values), items, mask=mask).cast(target)
     raise pa.ArrowTypeError(f"{source} is not {target}")
-
-
-def list_offsets(lists: pa.Array) -> pa.Array:
-    """Of what ``flatten`` returns, which leaves out what a slice does not show."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
-    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
 
 
 def _converted(values: pa.Array, target: pa.DataType) -> pa.Array:

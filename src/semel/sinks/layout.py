@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters.json_nested import Nested, nested_of
 from semel.errors import ConfigError
 from semel.records import KEY, OFFSET, PARTITION, TOPIC, Records, value_columns
 
@@ -43,6 +45,19 @@ class Layout:
 
     columns: Mapping[str, pa.ChunkedArray]
     key: list[str]
+    nested: Mapping[str, Nested] = dataclasses.field(default_factory=dict)
+    """How to read columns of JSON, where that is known."""
+
+    def fields(self) -> list[pa.Field]:
+        """The columns of a target that has none of them yet. What is only null so far is of no
+        type yet."""
+        found = []
+        for name, values in self.columns.items():
+            inside = None if name in self.key else self.nested.get(name)
+            kind = values.type if inside is None else inside.type
+            if not pa.types.is_null(kind):
+                found.append(pa.field(name, kind, nullable=name not in self.key))
+        return found
 
 
 def layout(
@@ -92,15 +107,17 @@ def layout(
             what = "is of the key" if column in key else "is a field of the values"
             raise provenance_conflict(metadata, name, f"{column} {what} of topic {records.topic}")
         columns[column] = source.column(metadata)
-    return Layout(columns, key)
+    schema = source.schema
+    readers = {name: nested_of(schema.field(field)) for name, field in folded.items()}
+    return Layout(columns, key, {name: found for name, found in readers.items() if found})
 
 
 def provenance_conflict(metadata: str, name: str, why: str) -> ConfigError:
     """A column of provenance would stand in for another one."""
     setting = f"provenance.{metadata.removeprefix('__connect_')}.column"
     return ConfigError(
-        f"{setting}={name}: {why} already, and provenance=true would overwrite it. Set {setting} to "
-        "a name that nothing else has"
+        f"{setting}={name}: {why} already, and provenance=true would overwrite it. Set "
+        f"{setting} to a name that nothing else has"
     )
 
 

@@ -12,7 +12,7 @@ from semel.errors import ConfigError
 from semel.records import OFFSET, PARTITION, Records, RowsRejected, rejected
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import UNFIT, convert, unfit_rows
-from semel.sinks.layout import Deleting, layout
+from semel.sinks.layout import Deleting, Layout, layout
 
 CHANGE_PARTITION, CHANGE_OFFSET = "__semel_partition", "__semel_offset"
 CHANGE_DELETES, CHANGE_ANEW = "__semel_deletes", "__semel_anew"
@@ -37,7 +37,7 @@ def inserts(
         RowsRejected: records that do not fit.
     """
     arranged = layout(config, provenance, records, deletes=False)
-    return Rows(_fitted(records.topic, records.rows, arranged.columns, columns))
+    return Rows(_fitted(records.topic, records.rows, arranged, columns))
 
 
 def changes(
@@ -55,14 +55,14 @@ def changes(
     given = pa.schema([f for f in columns if f.name in arranged.columns or not f.nullable])
     parts = []
     if records.rows.num_rows:
-        rows = _fitted(records.topic, records.rows, arranged.columns, given, key)
+        rows = _fitted(records.topic, records.rows, arranged, given, key)
         parts.append(_dated(rows, records.rows, deletes=False))
     gone = records.tombstones
     if config.delete_enabled and gone is not None and gone.num_rows:
         keys = layout(config, {}, records, deletes=True)
         key = tuple(keys.key)
         loose = pa.schema([f.with_nullable(True) for f in columns if f.name in key])
-        deleted = _fitted(records.topic, gone, keys.columns, loose, key)
+        deleted = _fitted(records.topic, gone, keys, loose, key)
         parts.append(_dated(deleted, gone, deletes=True))
     missing = [n for n in key if n not in columns.names]
     if missing:
@@ -105,7 +105,7 @@ def _dated(rows: pa.Table, source: pa.Table, *, deletes: bool) -> pa.Table:
 def _fitted(
     topic: str,
     source: pa.Table,
-    given: Mapping[str, pa.ChunkedArray],
+    given: Layout,
     columns: pa.Schema,
     key: tuple[str, ...] = (),
 ) -> pa.Table:
@@ -113,7 +113,7 @@ def _fitted(
     problems: dict[int, str] = {}
     fitted = []
     for field in columns:
-        values = given.get(field.name)
+        values, nested = given.columns.get(field.name), given.nested.get(field.name)
         if values is None:
             values = pa.chunked_array([pa.nulls(source.num_rows)])
         if values.null_count and (field.name in key or not field.nullable):
@@ -121,9 +121,9 @@ def _fitted(
             for index in pc.indices_nonzero(values.is_null()).to_pylist():
                 problems.setdefault(index, f"column {field.name} {what}")
         try:
-            fitted.append(convert(values, field.type))
+            fitted.append(convert(values, field.type, nested))
         except UNFIT:
-            for index, why in unfit_rows(values, field.type):
+            for index, why in unfit_rows(values, field.type, nested):
                 shown = repr(values[index].as_py())[:100]
                 text = f"column {field.name} ({field.type}) cannot take {shown}: {why}"
                 problems.setdefault(index, text)

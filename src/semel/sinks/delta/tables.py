@@ -100,11 +100,7 @@ class Tables:
         topic = records.topic
         provenance = self._connector.provenance_columns
         arranged = layout(self._config, provenance, records, deletes=False)
-        fields = [
-            pa.field(n, v.type)
-            for n, v in arranged.columns.items()
-            if not pa.types.is_null(v.type)  # only nulls so far: of what type is not known yet
-        ]
+        fields = arranged.fields()
         table = self.find(topic)
         if table is None:
             if not self._config.auto_create:

@@ -196,11 +196,6 @@ class FilesSink(StagingSink):
     def _fields(self, records: Records) -> pa.Schema:
         """The topic's fields, with those of the records."""
         arranged = layout(self._config, self._connector.provenance_columns, records, deletes=False)
-        given = [
-            pa.field(n, v.type)
-            for n, v in arranged.columns.items()
-            if not pa.types.is_null(v.type)  # only nulls so far: of what type is not known yet
-        ]
         known = self._schemas.find(records.topic)
         fields = value_columns(records.rows.column_names)
         if fields and known is None and not set(fields) & set(arranged.columns):
@@ -210,7 +205,7 @@ class FilesSink(StagingSink):
                 f"connector {self._connector.name}: {name}={chosen} leaves nothing of topic "
                 f"{records.topic}, whose values have {', '.join(fields)}"
             )
-        return self._schemas.widened(records.topic, given)
+        return self._schemas.widened(records.topic, arranged.fields())
 
     # The ledger
 

@@ -62,11 +62,7 @@ def accommodated(
         ConfigError: it may not.
     """
     arranged = layout(config, connector.provenance_columns, records, deletes=False)
-    fields = [
-        pa.field(n, column_type(v.type), nullable=n not in arranged.key)
-        for n, v in arranged.columns.items()
-        if not is_.is_null(v.type)  # only nulls so far: of what type is not known yet
-    ]
+    fields = [f.with_type(column_type(f.type)) for f in arranged.fields()]
     for attempt in range(_ATTEMPTS):
         if attempt or _new(table, fields):
             table.renew()
