@@ -20,7 +20,6 @@ from pyiceberg.expressions import (
     GreaterThanOrEqual,
     LessThanOrEqual,
 )
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
@@ -28,6 +27,7 @@ from pyiceberg.table import FileScanTask
 from semel.errors import ServiceError, TransientError
 from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.files import FileWriter, StagedFile
+from semel.sinks.iceberg.projection import read_rows
 from semel.sinks.iceberg.table import Table
 from semel.sinks.rows import CHANGE_DELETES, OWN, last_changes
 
@@ -104,8 +104,7 @@ def _bounds(name: str, values: pa.ChunkedArray) -> list[BooleanExpression]:
 def _read(table: Table, task: FileScanTask, columns: Schema) -> pa.Table:
     """Columns of a file's rows, without those that delete files name."""
     with reading(table.where):
-        scan = ArrowScan(table.metadata, table.io, columns, AlwaysTrue())
-        return scan.to_table([task])
+        return read_rows(table.metadata, table.io, columns, task)
 
 
 def _without(held: pa.Table, keys: pa.Table) -> np.ndarray:
