@@ -4,12 +4,13 @@ meaning."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from semel import converters
 from semel.config import ConnectorConfig, key
 from semel.errors import ConfigError
+from semel.sinks.layout import Keyed
 
 DEBEZIUM = "io.debezium.connector.jdbc.JdbcSinkConnector"
 CLASSES = (
@@ -199,13 +200,8 @@ class JdbcConfig:
         """What is wrong with a key of the value's fields of which some are left out."""
         if self.pk_mode != "record_value":
             return []
-        excluded = {name.rpartition(":")[2]: name for name in self.exclude}
-        gone = [n for n in self.pk_fields if n in excluded]
-        if gone:
-            return [
-                f"field.exclude.list={','.join(self.exclude)} leaves out {gone[0]}, which "
-                f"pk.fields={','.join(self.pk_fields)} names: remove it from one of them"
-            ]
+        if gone := left_out_of_the_key(self.pk_fields, self.exclude):
+            return gone
         if self.include and not self.pk_fields and self.connector_class != DEBEZIUM:
             return [
                 f"fields.whitelist={','.join(self.include)} with pk.mode=record_value and no "
@@ -254,7 +250,17 @@ class JdbcConfig:
         return field not in self.exclude and f"{topic}:{field}" not in self.exclude
 
 
-def check_key(connector: ConnectorConfig, config: JdbcConfig) -> None:
+def left_out_of_the_key(key: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """What is wrong with a list of fields to leave out, if one of the value's key is on it."""
+    gone = set(key) & {name.rpartition(":")[2] for name in exclude}
+    return [
+        f"field.exclude.list={','.join(exclude)} leaves out {name}, which "
+        f"pk.fields={','.join(key)} names: remove it from one of them"
+        for name in sorted(gone)[:1]
+    ]
+
+
+def check_key(connector: ConnectorConfig, config: Keyed) -> None:
     """Raises ConfigError if record keys cannot be the table's key."""
     converter = converters.full_name(connector.key_converter)
     if config.pk_mode == "record_key" and not config.pk_fields and converter in _PRIMITIVE:

@@ -282,6 +282,14 @@ def test_wrong_combinations_are_refused(lake: Lake) -> None:
         ({"delta.table.path": None}, "delta.table.path is required"),
         ({"delta.table.path": "s4://b/lake"}, "s4:// is no store that delta-rs knows"),
         ({"errors.deadletterqueue.table": "t"}, "is the table of topic t too"),
+        (
+            {"pk.mode": "record_value", "pk.fields": "id", "field.exclude.list": "t:id"},
+            "field.exclude.list=t:id leaves out id, which pk.fields=id names",
+        ),
+        (
+            {"pk.mode": "record_key", "key.converter": "StringConverter"},
+            "pk.mode=record_key without pk.fields",
+        ),
     ]
     for keys, message in wrong:
         raw = {k: v for k, v in lake.config(keys=keys).items() if keys.get(k, "") is not None}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from semel.config import key
 from semel.errors import ConfigError
+from semel.sinks.jdbc import left_out_of_the_key
 
 CLASSES = ("delta", "semel.delta.DeltaSink")
 
@@ -104,6 +105,8 @@ class DeltaConfig:
                 f"pk.fields={','.join(self.pk_fields)} must name three columns with pk.mode=kafka: "
                 "for topic, partition and offset"
             )
+        if self.pk_mode == "record_value":
+            problems += left_out_of_the_key(self.pk_fields, self.exclude)
         if self.include and self.exclude:
             problems.append("fields.whitelist and field.exclude.list exclude each other: set one")
         if any(":" not in pair for pair in self.table_mapping):

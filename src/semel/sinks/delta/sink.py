@@ -18,6 +18,7 @@ from semel.records import Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.delta.config import IGNORED, DeltaConfig
+from semel.sinks.jdbc import check_key
 from semel.sinks.layout import KAFKA_KEY, check_provenance, keys_of
 
 try:
@@ -66,6 +67,7 @@ class DeltaSink(StagingSink):
                 f"{connector.dead_letter_table} is the table of topic {shared[0]} too: dead "
                 "letters need one of their own"
             )
+        check_key(connector, self._config)
         check_provenance(self._config, connector.provenance_columns, f"connector {connector.name}")
         constant = "${topic}" not in self._config.table_name_format
         if connector.topics_regex and constant:
