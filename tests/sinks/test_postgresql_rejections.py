@@ -75,7 +75,7 @@ def test_null_keys(target: Target, mode: str) -> None:
 def test_null_fields_of_struct_keys_and_null_structs(target: Target) -> None:
     target.execute("CREATE TABLE t (a int, b int, v int, PRIMARY KEY (a, b))")
     keys = pa.array([{"a": 1, "b": 1}, {"a": 1, "b": None}, None])
-    sink = target.sink(insert_mode="upsert", pk_mode="record_key")
+    sink = target.sink(insert_mode="upsert", pk_mode="record_key", key_converter="JsonConverter")
     found = refused(sink, records([{"v": 1}] * 3, keys=keys))
     assert set(found) == {1, 2}
 

@@ -230,7 +230,8 @@ def test_missing_tables_are_created_with_types_and_key(
             "only_null": pa.nulls(1),
         }
     )
-    sink = target.sink(insert_mode="upsert", pk_mode="record_key", **keys)
+    keys = {"pk_mode": "record_key", "key_converter": "JsonConverter", **keys}
+    sink = target.sink(insert_mode="upsert", **keys)
     keys_column = pa.array([{"id": 1, "code": "x"}])
     sink.prepare(["t"])
     for _ in range(2):

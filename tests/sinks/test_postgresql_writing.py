@@ -170,7 +170,7 @@ def test_deletes_reach_rows_with_json_and_arrays(target: Target) -> None:
 def test_fields_of_a_struct_key_become_columns(target: Target) -> None:
     target.execute("CREATE TABLE t (a int, b text, v text, PRIMARY KEY (a, b))")
     keys = pa.array([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 1, "b": "x"}])
-    sink = target.sink(insert_mode="upsert", pk_mode="record_key")
+    sink = target.sink(insert_mode="upsert", pk_mode="record_key", key_converter="JsonConverter")
     put(sink, records([{"v": "1"}, {"v": "2"}, {"v": "3"}], keys=keys))
     assert target.tuples("SELECT a, b, v FROM t ORDER BY b") == [(1, "x", "3"), (1, "y", "2")]
 
