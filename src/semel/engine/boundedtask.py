@@ -17,17 +17,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
 from semel.engine.batch import Batcher
-from semel.engine.consumer import consumer_config, raised, translated
+from semel.engine.consumer import consumer_config, raised, received, without_events
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
 from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
-from semel.kafka import SEEK_AGAIN
 from semel.ledger import Advance, OffsetRange, TopicPartition
 from semel.records import DeadLetter, Rejected, RowsRejected
 from semel.sinks import sink_class
@@ -182,7 +181,7 @@ class Worker:
         try:
             while reading.open:
                 size = min(self._spec.connector.max_poll_records, reading.size)
-                records, ends = self._without_events(self._consumer.consume(size, 0.1))
+                records, ends = self._received(size)
                 now = time.monotonic()
                 if records or ends:
                     heard = asked = now
@@ -199,7 +198,10 @@ class Worker:
                         self._consumer.assign(reading.left())
                     asked = time.monotonic()
                 polls = reading.take(records)
-                for tp, end in ends:  # after the records that came before it in the same poll
+                for (
+                    tp,
+                    end,
+                ) in ends.items():  # after the records that came before it in the same poll
                     reading.reached(tp, end)
                 for tp in reading.finished():
                     self._consumer.incremental_unassign([KafkaPartition(*tp)])
@@ -208,6 +210,14 @@ class Worker:
                     heard = asked = time.monotonic()
         finally:
             self._consumer.unassign()
+
+    def _received(self, most: int) -> tuple[Sequence[Message], Mapping[TopicPartition, int]]:
+        connector = self._spec.connector
+        messages = received(connector, self._index, self._consumer, most, 0.1)
+        try:
+            return without_events(messages, log.info)
+        except OutOfOrder as error:
+            raise TransientError(f"connector {connector.name}: {error}") from None
 
     def _knows_a_broker(self) -> bool:
         try:
@@ -220,33 +230,6 @@ class Worker:
         fresh = Consumer(self._config, logger=log)
         self._consumer.close()
         self._consumer = fresh
-
-    def _without_events(
-        self, messages: Sequence[Message]
-    ) -> tuple[Sequence[Message], list[tuple[TopicPartition, int]]]:
-        """The records among the messages, and the positions at which partitions end."""
-        if not any(map(Message.error, messages)):
-            return messages, []
-        records, ends = [], []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                records.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
-                ends.append((tp, int(message.offset() or 0)))
-            else:
-                self._consumer_error(error, message)
-        return records, ends
-
-    def _consumer_error(self, error: KafkaError, message: Message) -> None:
-        connector = self._spec.connector
-        found = translated(connector, self._index, error)
-        if found is not None:
-            raise found
-        if error.code() in SEEK_AGAIN:
-            raise TransientError(f"connector {connector.name}: {error.str()}")
-        log.info("task %d: %s %s", self._index, message.topic() or "", error.str())
 
 
 class _Reading:

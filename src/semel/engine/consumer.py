@@ -124,7 +124,7 @@ def without_events(
             tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
             ends[tp] = int(message.offset() or 0)
         elif error.code() in SEEK_AGAIN:
-            raise OutOfOrder
+            raise OutOfOrder(error.str())
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
             tell("too slow between two polls; joins the group again")
         else:
