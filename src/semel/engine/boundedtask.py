@@ -198,10 +198,7 @@ class Worker:
                         self._consumer.assign(reading.left())
                     asked = time.monotonic()
                 polls = reading.take(records)
-                for (
-                    tp,
-                    end,
-                ) in ends.items():  # after the records that came before it in the same poll
+                for tp, end in ends.items():  # after the records that came before it
                     reading.reached(tp, end)
                 for tp in reading.finished():
                     self._consumer.incremental_unassign([KafkaPartition(*tp)])
