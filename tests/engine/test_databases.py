@@ -1,10 +1,9 @@
-"""Exactly once into SQLite, DuckDB and MariaDB: killed, frozen and doubled at every moment."""
+"""Exactly once into SQL databases: killed, frozen and doubled at every moment."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
+import random
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ import pytest
 
 from semel import failpoints
 from semel.audit import audit
+from semel.drill.disk import Disk
 from semel.embedded import Kafka
-from semel.errors import ConfigError, Fenced
+from semel.errors import ConfigError, Fenced, ServiceError
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
@@ -39,6 +39,7 @@ from tests.matrix import UPSERT
 pytestmark = pytest.mark.integration
 
 COUNT = 1200
+IN_FILES = ("sqlite", "duckdb")
 MYSQL_TIMEOUT = {"connection.idle.in.transaction.timeout.ms": 1000}
 
 
@@ -82,8 +83,7 @@ def test_killed_at_every_place(
         failpoints.arm(points, place, "kill-worker", skip=1)
     spark = LocalSpark(points)
     caught_up(config, spark=spark)
-    fired = (points / "fired.log").read_text().splitlines()
-    assert {line.split()[0] for line in fired} == set(places)
+    assert {f.place for f in failpoints.fired(points)} == set(places)
     assert spark.attempts[0] == len(places)
     found = ids(config["connection.url"], source)
     assert_promise_kept(config, points, found, COUNT, shows=True)
@@ -145,26 +145,73 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
         "consumer.override.heartbeat.interval.ms": 300,
     }
     config = configure(source, keys)
-    in_a_file = config["connector.class"] != "mariadb"
-    config |= {"connection.lock.timeout.ms": "200"} if in_a_file else MYSQL_TIMEOUT
+    system = config["connector.class"]
+    others_wait = system in (*IN_FILES, "sqlserver")
+    config |= {"connection.lock.timeout.ms": "200"} if others_wait else MYSQL_TIMEOUT
     config = {k: str(v) for k, v in config.items()}
     failpoints.arm(points, place, "freeze", skip=3)
     running = start(config, spark=LocalSpark(points))
-    wait_until((points / "fired.log").exists)
-    frozen = int((points / "fired.log").read_text().split()[-1])
+    wait_until(lambda: bool(failpoints.fired(points)))
+    frozen = failpoints.fired(points)[-1].pid
     # If it holds a file, who does is told, and the others wait for it.
-    waits = f"held by process {frozen}"
+    waits = "is frozen, end it" if system == "sqlserver" else f"held by process {frozen}"
     running.until(
-        lambda p: sum(p.positions.values()) >= 400 or (in_a_file and waits in caplog.text)
+        lambda p: sum(p.positions.values()) >= 400 or (others_wait and waits in caplog.text)
     )
-    if in_a_file and place == "sink.before_commit":
+    if others_wait and place == "sink.before_commit":
         assert waits in caplog.text
     assert running.alive
-    os.kill(frozen, signal.SIGCONT)
     failpoints.thaw(points, frozen)
     produce(source, records(200, start=400))
     running.until(lambda p: sum(p.positions.values()) >= 600)
     running.stop()
+    assert_nothing_lost_nothing_twice(config, range(600))
+
+
+@pytest.mark.parametrize("sql_url", some((*IN_FILES, "mariadb"), IN_FILES), indirect=True)
+def test_a_full_disk_is_waited_for_and_loses_nothing(
+    disk: Disk,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = topic(partitions=2)
+    config = configure(source, {"consumer.override.max.poll.records": 20, "max.retries": 2})
+    system = config["connector.class"]
+    if system in IN_FILES:
+        config["connection.url"] = f"jdbc:{system}:{disk.directory / 'database'}"
+    else:
+        sql(
+            config["connection.url"],
+            f'CREATE TABLE "{source}" (id bigint, text longtext, __connect_topic text, '
+            "__connect_partition int, __connect_offset bigint, __connect_timestamp datetime(6)) "
+            f"DATA DIRECTORY '{disk.directory}'",
+        )
+
+    def send(first: int) -> None:
+        text = [random.randbytes(3000).hex() for _ in range(200)]
+        produce(source, [json.dumps({"id": first + i, "text": t}) for i, t in enumerate(text)])
+
+    send(0)
+    running = start({**config, "max.retries": "1000"})
+    running.until(lambda p: sum(p.positions.values()) == 200)
+    with disk.full(4, lambda: []):
+        send(200)
+        wait_until(lambda: caplog.text.count("trying again") >= 2)
+    running.until(lambda p: sum(p.positions.values()) == 400)
+    running.stop()
+
+    running = start(config)
+    running.until(lambda p: bool(p.tasks))
+    where = disk.directory if system in IN_FILES else source
+    with disk.full(4, lambda: []):
+        send(400)
+        told = rf"gave up after 2 retries .*{where}.*(is full|No space|bytes are free)"
+        with pytest.raises(ServiceError, match=told):
+            running.wait()
+    caught_up(config)
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
@@ -184,9 +231,11 @@ def test_bad_records_go_to_the_table_of_dead_letters_and_the_audit_counts_them(
     config = configure(source, keys)
     caught_up(config)
     assert_nothing_lost_nothing_twice(config, range(100))
-    found = sql(config["connection.url"], 'SELECT "offset", value, stage FROM letters ORDER BY 1')
-    assert [(o, bytes(v)) for o, v, _ in found] == [(50, bad[0]), (51, bad[1])]
-    assert [s for _, _, s in found] == ["VALUE_CONVERTER", "TASK_PUT"]
+    columns = '"offset", value, stage, exception'
+    found = sql(config["connection.url"], f"SELECT {columns} FROM letters ORDER BY 1")
+    assert [(o, bytes(v)) for o, v, *_ in found] == [(50, bad[0]), (51, bad[1])]
+    kind = "org.apache.kafka.connect.errors.DataException"
+    assert [tuple(e) for _, _, *e in found] == [("VALUE_CONVERTER", kind), ("TASK_PUT", kind)]
 
 
 @pytest.mark.parametrize("sql_url", ["sqlite"], indirect=True)

@@ -38,8 +38,8 @@ IGNORED = {
     "table.types": "tables and partitioned tables are written",
     "db.dialect": "the dialect follows from connection.url",
     "trim.sensitive.log": "values are not logged",
-    "mssql.use.merge.holdlock": "applies to SQL Server",
-    "dialect.sqlserver.identity.insert": "applies to SQL Server",
+    "mssql.use.merge.holdlock": "no MERGE is used",
+    "dialect.sqlserver.identity.insert": "set where records bring an IDENTITY column's values",
     "dialect.postgres.postgis.schema": "geometry types are not converted",
     "timestamp.fields.list": "fields keep their converter's types: a timestamp column takes text; "
     "turn numbers into times in a transform",

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import ConfigError
+from semel.errors import ConfigError, ServiceError
 from semel.run import plan
 from semel.sinks import jdbc, sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.sql.duckdb import DuckdbSink
 from semel.sinks.sql.mysql import MysqlSink
 from semel.sinks.sql.sqlite import SqliteSink
+from semel.sinks.sql.sqlserver import SqlServerSink
 
 
 @pytest.mark.parametrize("name", jdbc.CLASSES)
@@ -20,6 +21,7 @@ def test_the_url_of_a_jdbc_sink_chooses_the_database(name: str) -> None:
     chosen = {
         "jdbc:mysql://h/d": MysqlSink,
         "jdbc:mariadb://h/d": MysqlSink,
+        "jdbc:sqlserver://h;databaseName=d": SqlServerSink,
         "jdbc:sqlite:x.db": SqliteSink,
         " jdbc:duckdb:x.db": DuckdbSink,
         "jdbc:postgresql://h/d": PostgresSink,
@@ -27,7 +29,7 @@ def test_the_url_of_a_jdbc_sink_chooses_the_database(name: str) -> None:
     for url, sink in chosen.items():
         assert sink_class(name, {"connection.url": url}) is sink
     assert sink_class(name) is PostgresSink
-    for url in ("jdbc:oracle:thin:@h", "jdbc:sqlserver://h;password=secret"):
+    for url in ("jdbc:oracle:thin:@h", "jdbc:db2://h;password=secret"):
         with pytest.raises(ConfigError, match=r"no such database. It .* jdbc:mariadb:") as error:
             sink_class(name, {"connection.url": url})
         assert f"connection.url=jdbc:{url.split(':')[1]}..." in str(error.value)
@@ -55,7 +57,16 @@ def test_a_directory_in_the_files_place_is_told(system: str, tmp_path: Path) -> 
         plan(raw).sink.entries()
 
 
-@pytest.mark.parametrize("url", ["sqlite:x.db", "duckdb:x.db", "mysql://h/d", "postgresql://h/d"])
+_URLS = (
+    "sqlite:x.db",
+    "duckdb:x.db",
+    "mysql://h/d",
+    "sqlserver://h;databaseName=d;encrypt=false",
+    "postgresql://h/d",
+)
+
+
+@pytest.mark.parametrize("url", _URLS)
 def test_rows_dead_letters_and_the_ledger_stand_apart(url: str) -> None:
     """As plans say, before there is a table of the wrong form."""
     base = {
@@ -78,3 +89,16 @@ def test_rows_dead_letters_and_the_ledger_stand_apart(url: str) -> None:
     for message, keys in wrong.items():
         with pytest.raises(ConfigError, match=message):
             plan({**base, **keys})
+
+
+def test_a_file_that_cannot_be_made_is_named() -> None:
+    raw = {
+        "name": "x",
+        "topics": "orders",
+        "bootstrap.servers": "h:1",
+        "connector.class": "sqlite",
+        "connection.url": "jdbc:sqlite:/proc/none.db",
+    }
+    sink = plan(raw).sink
+    with pytest.raises(ServiceError, match=r"Let this user write to /proc, or name another file"):
+        sink.prepare(["orders"])

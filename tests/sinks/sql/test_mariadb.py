@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from tests.sinks.sql.test_sink import VALUES
 from tests.sinks.target import advance, records
 
 T0 = TopicPartition("t", 0)
+QUOTE = '"'
 
 
 class Target:
@@ -57,6 +60,17 @@ def target(mariadb: MariaDB) -> Iterator[Target]:
     mariadb.drop_database(made.name)
 
 
+@contextmanager
+def local_infile(target: Target, on: bool) -> Iterator[None]:
+    """Whether the server takes files: MariaDB does unless it is told otherwise, MySQL does not."""
+    ((before,),) = target.execute("SELECT @@global.local_infile")
+    target.execute(f"SET GLOBAL local_infile = {int(on)}")
+    try:
+        yield
+    finally:
+        target.execute(f"SET GLOBAL local_infile = {before}")
+
+
 def put(sink: MysqlSink, values: Any) -> None:
     sink.write(Commit([records(values)]))
 
@@ -82,8 +96,18 @@ def test_tables_without_transactions_are_refused(target: Target) -> None:
         ("decimal(4,2)", ["1.25", "1.255"]),
         ("date", ["2024-01-01", "2024-02-30"]),
         ("datetime", ["2024-01-01T00:00:00", "nonsense"]),
+        ("datetime", ["2024-01-01T00:00:00", "2024-01-01T00:00:00.5"]),
+        ("timestamp(3) null", ["2024-01-01T00:00:00.123Z", "2024-01-01T00:00:00.1234Z"]),
+        ("datetime(1)", ["2024-01-01T00:00:00.1", "2024-01-01T00:00:00.12"]),
+        (
+            "datetime(5)",
+            [dt.datetime(1969, 1, 1, 0, 0, 0, 10), dt.datetime(1969, 1, 1, 0, 0, 0, 1)],
+        ),
+        ("time", [dt.time(1, 2, 3), dt.time(1, 2, 3, 400_000)]),
+        ("time(2)", [dt.time(1, 2, 3, 120_000), dt.time(1, 2, 3, 123_000)]),
         ("enum('a','b')", ["a", "c"]),
         ("json", ["[1]", "[1"]),
+        ("json", ["[1]", "[" * 200 + "]" * 200]),
         ("int check (v < 5)", [1, 7]),
         ("int not null", [1, None]),
         ("double", [1.5, float("nan")]),
@@ -105,6 +129,16 @@ def test_a_value_that_does_not_fit_is_refused_and_nothing_is_changed_in_silence(
     put(sink, {"id": pa.array([0]), "v": pa.array(values[:1])})
 
 
+@pytest.mark.parametrize("name", ["s", "t", "new t", "rows", "a.b", 'a`b"c'])
+def test_a_table_and_a_column_may_have_any_name(name: str, target: Target) -> None:
+    keys = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": "id"}
+    sink = target.sink(table_name_format=f'"{name.replace(QUOTE, QUOTE * 2)}"', **keys)
+    for value in (1, 2):
+        put(sink, [{"id": 7, name: value}])
+    quoted = f"`{name.replace('`', '``')}`"
+    assert target.execute(f"SELECT id, {quoted} FROM {quoted}") == [(7, 2)]
+
+
 def test_rows_that_fit_are_loaded_without_another_try(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,19 +147,17 @@ def test_rows_that_fit_are_loaded_without_another_try(
 
     monkeypatch.setattr(Mysql, "_insert", inserted)
     rows = records(pa.table(VALUES))
-    target.sink(provenance="true").write(Commit([rows]))
+    with local_infile(target, True):
+        target.sink(provenance="true").write(Commit([rows]))
     assert target.execute("SELECT count(*) FROM t") == [(2,)]
 
 
 def test_rows_are_inserted_where_the_server_takes_no_files(target: Target) -> None:
-    target.execute("SET GLOBAL local_infile = 0")
-    try:
+    with local_infile(target, False):
         sink = target.sink()
         for i in range(3):
             put(sink, [{"id": i, "v": "it's \\"}])
         assert not sink._dialect._loads  # type: ignore[attr-defined]
-    finally:
-        target.execute("SET GLOBAL local_infile = 1")
     assert target.execute("SELECT id, v FROM t") == [(i, "it's \\") for i in range(3)]
 
 
@@ -184,3 +216,26 @@ def test_the_server_ends_a_transaction_that_is_idle_for_too_long(target: Target)
             # waits for the row until the server has ended the transaction that holds it
             assert other.commit([advance(0, 2)], Commit([])) is Outcome.APPLIED
     assert [e.position for e in frozen.entries()] == [2]
+
+
+def test_a_table_that_is_altered_while_it_is_read_is_read_again(target: Target) -> None:
+    target.execute("CREATE TABLE t (id int)")
+    sink = target.sink()
+    with pytest.raises(TransientError, match="1412"), sink._dialect.transaction(reading=True):
+        target.execute("ALTER TABLE t ADD COLUMN v int, ALGORITHM=COPY")
+        sink._dialect.query("SELECT count(*) AS n FROM t")
+    assert [s.rows for s in sink.snapshots(["t"])] == [{"t": 0}]
+
+
+def test_where_every_table_needs_a_key_rows_are_staged_all_the_same(target: Target) -> None:
+    if not target.execute("SHOW VARIABLES LIKE 'sql_require_primary_key'"):
+        pytest.skip("MariaDB cannot demand keys")
+    target.execute("CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE, v int)")
+    target.execute("SET GLOBAL sql_require_primary_key = 1")
+    try:
+        sink = target.sink(insert_mode="upsert", pk_mode="record_value", pk_fields="id")
+        for value in (1, 2):
+            put(sink, [{"id": 1, "u": 5, "v": value}, {"id": 2, "u": 6, "v": value}])
+    finally:
+        target.execute("SET GLOBAL sql_require_primary_key = 0")
+    assert target.execute("SELECT id, u, v FROM t ORDER BY id") == [(1, 5, 2), (2, 6, 2)]

@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pyarrow as pa
 
 from semel.errors import ConfigError, SemelError, ServiceError
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.postgresql.connection import quote
+from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.convert import Converted, convert
 from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.types import Column
@@ -40,7 +41,8 @@ class Dialect(ABC):
     """Its name, for people."""
     row_lock = ""
     """What a SELECT must end with to hold its rows still. Empty where a transaction that writes
-    is alone from its start."""
+    is alone from its start, or where :meth:`held` is another statement."""
+    now = "CURRENT_TIMESTAMP"
     has_schemas = True
 
     @abstractmethod
@@ -96,6 +98,17 @@ class Dialect(ABC):
     def query(self, sql: str) -> pa.Table:
         """All rows of a query inside the open transaction."""
 
+    def literal(self, text: str) -> str:
+        """A quoted string."""
+        return literal(text)
+
+    def held(self, names: Sequence[str], target: Name, where: str) -> str:
+        """A query of rows that holds them still until the transaction ends."""
+        return (
+            f"SELECT {listed(names)} FROM {target.quoted} WHERE {where} "
+            f"ORDER BY {listed(names)} {self.row_lock}"
+        )
+
     @abstractmethod
     def close(self) -> None: ...
 
@@ -150,19 +163,22 @@ class Dialect(ABC):
     def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         """The type of a new column."""
 
+    def definition(self, field: pa.Field, *, in_key: bool = False) -> str:
+        """A new column's name and type."""
+        return f"{quote(field.name)} {self.column_type(field.type, in_key=in_key)}"
+
     def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:
         """CREATE TABLE with a primary key, unless it is there."""
         lines = [
-            f"{quote(f.name)} {self.column_type(f.type, in_key=f.name in key)}"
+            self.definition(f, in_key=f.name in key)
             + (" NOT NULL" if f.name in key or not f.nullable else "")
             for f in fields
         ]
         if key:
             lines.append(f"PRIMARY KEY ({listed(key)})")
-        self.execute(
-            f"CREATE TABLE IF NOT EXISTS {name.quoted} ({', '.join(lines)}){self._options}"
-        )
+        self.execute(f"{self._create} {name.quoted} ({', '.join(lines)}){self._options}")
 
+    _create, _add = "CREATE TABLE IF NOT EXISTS", "ADD COLUMN"
     _options = ""
     """What a CREATE TABLE ends with."""
 
@@ -171,10 +187,7 @@ class Dialect(ABC):
         table = self.find(name)
         for field in fields:
             if table is None or field.name not in table.columns:
-                self.execute(
-                    f"ALTER TABLE {name.quoted} ADD COLUMN {quote(field.name)} "
-                    f"{self.column_type(field.type)}"
-                )
+                self.execute(f"ALTER TABLE {name.quoted} {self._add} {self.definition(field)}")
 
     # The life of a run
 
@@ -209,11 +222,19 @@ def column(
     stored: pa.DataType | None = None,
     has_default: bool = False,
     generated: bool = False,
+    digits: int | None = None,
 ) -> Column:
     """A column whose values converters give as ``arrow`` and the database takes as ``stored``."""
     if stored is None:
         stored = pa.string() if arrow == pa.json_() else arrow
-    return Column(name, 0, type_, type_, arrow, stored, has_default, generated)
+    return Column(name, 0, type_, type_, arrow, stored, has_default, generated, digits=digits)
+
+
+def fetched(cursor: Any) -> pa.Table:
+    """All rows of a query that a DB-API cursor has run."""
+    names = [d[0] for d in cursor.description]
+    columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(names)
+    return pa.table({n: pa.array(v) for n, v in zip(names, columns, strict=True)})
 
 
 def table(name: Name, columns: Mapping[str, Column], keys: Sequence[frozenset[str]]) -> Table:

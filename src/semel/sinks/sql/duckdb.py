@@ -8,7 +8,7 @@ file beside it keeps the processes waiting in turn. Between transactions anybody
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -31,7 +31,14 @@ from semel.sinks.sql.dialect import (
     same,
     table,
 )
-from semel.sinks.sql.files import LockFile, RunLock, check_directory, database_path, holder
+from semel.sinks.sql.files import (
+    LockFile,
+    RunLock,
+    anchored,
+    check_directory,
+    database_path,
+    holder,
+)
 from semel.sinks.sql.sink import SqlSink
 
 CLASSES = ("duckdb",)
@@ -252,3 +259,7 @@ class DuckdbSink(SqlSink):
 
     section = DuckdbConfig
     dialect_class = Duckdb
+
+    @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        return anchored(raw, "duckdb")

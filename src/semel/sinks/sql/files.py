@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,12 +30,30 @@ def database_path(url: str, system: str) -> Path:
     return Path(path).absolute()
 
 
+def anchored(raw: Mapping[str, str], system: str) -> dict[str, str]:
+    """See :meth:`semel.sinks.base.Sink.anchored`."""
+    try:
+        path = database_path(raw.get("connection.url", ""), system)
+    except ConfigError:  # which the sink will say
+        return {}
+    return {"connection.url": f"jdbc:{system}:{path}"}
+
+
 def check_directory(path: Path) -> None:
     """Raises ConfigError where the file can never be made."""
     if not path.parent.is_dir():
         raise ConfigError(f"connection.url: the directory {path.parent} does not exist. Create it")
     if path.is_dir():
         raise ConfigError(f"connection.url: {path} is a directory. Name a file in it")
+
+
+def room(path: Path) -> str:
+    """How much is free on the disk that holds a file, for a message."""
+    try:
+        found = os.statvfs(path.parent)
+    except OSError:
+        return ""
+    return f" ({found.f_bavail * found.f_frsize} bytes are free there)"
 
 
 class LockFile:

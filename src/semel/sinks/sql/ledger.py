@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
-from semel.sinks.postgresql.connection import literal, quote
+from semel.sinks.postgresql.connection import quote
 from semel.sinks.postgresql.tables import Name
 from semel.sinks.sql.dialect import Dialect, listed
 
@@ -60,7 +60,7 @@ class SqlLedger:
             sets = ", ".join(f"{name} = {name} + {count}" for name, count in counts if count)
             self._dialect.execute(
                 f"UPDATE {OFFSETS.quoted} SET {quote('position')} = {a.range.until_offset}, "
-                f"{f'{sets}, ' if sets else ''}updated_at = CURRENT_TIMESTAMP "
+                f"{f'{sets}, ' if sets else ''}updated_at = {self._dialect.now} "
                 f"WHERE {self._at(a.range.topic_partition)}"
             )
             if a.lost:
@@ -70,41 +70,38 @@ class SqlLedger:
     def guard(self, advances: Sequence[Advance]) -> Outcome:
         """Judge without moving, and hold the rows still until the transaction ends."""
         ranges = [a.range for a in advances]
-        stored = self._positions([r.topic_partition for r in ranges], self._dialect.row_lock)
+        stored = self._positions([r.topic_partition for r in ranges])
         return judge(self.connector, stored, ranges)
 
     def _record_hole(self, hole: OffsetRange) -> None:
         columns = (*_KEY, "from_offset", "until_offset", "reason", "recorded_at")
         self._dialect.execute(
-            f"INSERT INTO {HOLES.quoted} ({listed(columns)}) VALUES ({literal(self.connector)}, "
-            f"{literal(hole.topic)}, {hole.partition}, {hole.from_offset}, {hole.until_offset}, "
-            "'removed by retention', CURRENT_TIMESTAMP)"
+            f"INSERT INTO {HOLES.quoted} ({listed(columns)}) VALUES "
+            f"({self._literal(self.connector)}, {self._literal(hole.topic)}, {hole.partition}, "
+            f"{hole.from_offset}, {hole.until_offset}, 'removed by retention', "
+            f"{self._dialect.now})"
         )
 
-    def _positions(
-        self, wanted: Iterable[TopicPartition], lock: str = ""
-    ) -> dict[TopicPartition, int]:
+    def _positions(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         only = " OR ".join(
-            f"(topic = {literal(tp.topic)} AND {quote('partition')} = {tp.partition})"
+            f"(topic = {self._literal(tp.topic)} AND {quote('partition')} = {tp.partition})"
             for tp in sorted(wanted)
         )
-        rows = self._dialect.query(
-            f"SELECT topic, {quote('partition')}, {quote('position')} FROM {OFFSETS.quoted} "
-            f"WHERE {self._mine} AND ({only or '1 = 0'}) "
-            f"ORDER BY topic, {quote('partition')} {lock}"
-        )
+        names = ("topic", "partition", "position")
+        where = f"{self._mine} AND ({only or '1 = 0'})"
+        rows = self._dialect.query(self._dialect.held(names, OFFSETS, where))
         return {TopicPartition(r["topic"], r["partition"]): r["position"] for r in rows.to_pylist()}
 
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Insert first positions where there are none; return what is stored for all."""
-        there = self._positions(positions, self._dialect.row_lock)
+        there = self._positions(positions)
         new = [(tp, position) for tp, position in positions.items() if tp not in there]
         if new:
             columns = (*_KEY, "position", "start_position", *_COUNTS, "updated_at")
             zeros = "0, " * len(_COUNTS)
             rows = ", ".join(
-                f"({literal(self.connector)}, {literal(tp.topic)}, {tp.partition}, {position}, "
-                f"{position}, {zeros}CURRENT_TIMESTAMP)"
+                f"({self._literal(self.connector)}, {self._literal(tp.topic)}, {tp.partition}, "
+                f"{position}, {position}, {zeros}{self._dialect.now})"
                 for tp, position in new
             )
             self._dialect.execute(f"INSERT INTO {OFFSETS.quoted} ({listed(columns)}) VALUES {rows}")
@@ -147,12 +144,15 @@ class SqlLedger:
             for where in wanted:
                 self._dialect.execute(f"DELETE FROM {name.quoted} WHERE {where}")
 
+    def _literal(self, text: str) -> str:
+        return self._dialect.literal(text)
+
     @property
     def _mine(self) -> str:
-        return f"connector = {literal(self.connector)}"
+        return f"connector = {self._literal(self.connector)}"
 
     def _at(self, tp: TopicPartition) -> str:
-        topic, partition = literal(tp.topic), tp.partition
+        topic, partition = self._literal(tp.topic), tp.partition
         return f"{self._mine} AND topic = {topic} AND {quote('partition')} = {partition}"
 
 

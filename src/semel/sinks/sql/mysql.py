@@ -20,13 +20,14 @@ from semel.sinks.sql.dialect import (
     STAGE,
     DataRefused,
     Dialect,
-    SchemaChanged,
+    fetched,
     installed,
     listed,
     same,
     table,
 )
 from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
+from semel.sinks.sql.mysql_errors import REFUSED, translated
 from semel.sinks.sql.mysql_types import column_of, new_type
 from semel.sinks.sql.sink import SqlSink
 
@@ -34,20 +35,11 @@ _MODE = (
     "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"
     "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
 )
-_REFUSED = {
-    *(1048, 1062, 1264, 1265, 1292, 1364, 1366, 1367, 1406, 1411, 1416, 1451, 1452, 1526, 1586),
-    *(1644, 1690, 3140, 3141, 3819, 4025),
-}
-_SCHEMA = {1054, 1136, 1146, 1051, 1091}
-_PASSING = {
-    *(1050, 1060),  # another task has made the same table or column
-    *(1020, 1021, 1040, 1053, 1114, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1290, 1317),
-    *(1792, 1836, 1927, 1969, 2002, 2003, 2006, 2013, 2014, 2055, 3024, 4031),
-}
 _LONG = 31_536_000  # the most there is: a run that is idle must not lose its claim
 _SLOTS = 8
 """Runs of one connector that can be told to be alive: locks of MySQL's are never shared."""
 _DEPRECATED = 1287
+_NUMBER = "semel row number"
 
 
 class Mysql(Dialect):
@@ -57,7 +49,7 @@ class Mysql(Dialect):
 
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, MysqlConfig)
-        self.system, self._arguments = connect_arguments(config)
+        self.system, self._arguments, self._tls = connect_arguments(config)
         self._idle = config.idle_timeout_ms // 1000
         self._connector = connector
         self._connection: Any = None
@@ -82,6 +74,7 @@ class Mysql(Dialect):
             autocommit=True,
             local_infile=True,
             connect_timeout=10,
+            ssl=self._tls.context() if self._tls is not None else None,
             **self._arguments,
         )
         connection._local_infile = False  # or a server could ask for any file, at any time
@@ -145,22 +138,7 @@ class Mysql(Dialect):
                 self.close_session()
 
     def _translated(self, error: BaseException) -> Exception | None:
-        import pymysql
-
-        if isinstance(error, (OSError, EOFError)):
-            return TransientError(f"{self.where}: {error}")
-        if not isinstance(error, pymysql.err.MySQLError):
-            return None
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        message = error.args[1] if len(error.args) > 1 else str(error)
-        text = f"{self.where}: {message} ({code})"
-        if code in _REFUSED:
-            return DataRefused(text)
-        if code in _SCHEMA:
-            return SchemaChanged(text)
-        if code in _PASSING or (not code and isinstance(error, pymysql.err.InterfaceError)):
-            return TransientError(text)
-        return ServiceError(text)
+        return translated(self.where, error)
 
     def execute(self, sql: str) -> None:
         self._run(sql.encode())
@@ -174,16 +152,14 @@ class Mysql(Dialect):
     def _judge_warnings(self) -> None:
         """In strict mode bad values are errors; what is only warned of may have been changed."""
         warnings = self._connection.show_warnings()
-        found = [w for w in warnings if w[1] != _DEPRECATED and w[1] in _REFUSED]
+        found = [w for w in warnings if w[1] != _DEPRECATED and w[1] in REFUSED]
         if found:
             raise DataRefused(f"{self.where}: {found[0][2]} ({found[0][1]})")
 
     def query(self, sql: str) -> pa.Table:
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
-            names = [d[0] for d in cursor.description]
-            columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(names)
-        return pa.table({n: pa.array(v) for n, v in zip(names, columns, strict=True)})
+            return fetched(cursor)
 
     def close_session(self) -> None:
         if self._connection is not None:
@@ -265,8 +241,9 @@ class Mysql(Dialect):
             sets = ", ".join(f"{quote(n)} = VALUES({quote(n)})" for n in others)
             self._insert(target.name, rows, f" ON DUPLICATE KEY UPDATE {sets}")
         else:
-            sets = ", ".join(f"{quote(n)} = s.{quote(n)}" for n in others)
-            self._insert(target.name, rows, f" AS s ON DUPLICATE KEY UPDATE {sets}")
+            new = quote(f"new {target.name.table}")  # the table's own name would be ambiguous
+            sets = ", ".join(f"{quote(n)} = {new}.{quote(n)}" for n in others)
+            self._insert(target.name, rows, f" AS {new} ON DUPLICATE KEY UPDATE {sets}")
 
     def _insert_new(self, target: Name, rows: pa.Table, key: Sequence[str]) -> None:
         names = rows.column_names
@@ -297,7 +274,9 @@ class Mysql(Dialect):
         # Left by a transaction that rolled back: temporary tables are not part of it.
         self._connection.query(f"DROP TEMPORARY TABLE IF EXISTS {STAGE}")
         self.execute(
-            f"CREATE TEMPORARY TABLE {STAGE} ENGINE=InnoDB "
+            # Its key is not needed but where sql_require_primary_key demands one.
+            f"CREATE TEMPORARY TABLE {STAGE} ({quote(_NUMBER)} BIGINT AUTO_INCREMENT PRIMARY KEY) "
+            "ENGINE=InnoDB "
             f"SELECT {listed(rows.column_names)} FROM {target.quoted} WHERE FALSE"
         )
         self.insert(Name(None, STAGE), rows)
@@ -322,6 +301,7 @@ class Mysql(Dialect):
         columns = self.query(
             "SELECT column_name AS name, lower(data_type) AS kind, lower(column_type) AS type, "
             "numeric_precision AS digits, numeric_scale AS scale, column_default AS preset, "
+            "datetime_precision AS fraction, "
             f"lower(extra) AS extra FROM information_schema.columns {mine} "
             "ORDER BY ordinal_position"
         ).to_pylist()

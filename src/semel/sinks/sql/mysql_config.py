@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.config import key
@@ -16,7 +17,8 @@ _PARAMETER = "As the parameter of connection.url."
 
 # sslMode, in MariaDB's words and in MySQL's
 _PLAIN = ("disable", "disabled")
-_UNVERIFIED = ("trust", "preferred", "required")
+_IF_OFFERED = ("preferred",)  # what PyMySQL does of its own accord
+_UNVERIFIED = ("trust", "required")
 _VERIFIED = ("verify-ca", "verify-full", "verify-identity")
 
 
@@ -40,8 +42,35 @@ class MysqlConfig(JdbcConfig):
     require_ssl: bool = key("connection.requireSSL", False, _PARAMETER)
 
 
-def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any]]:
-    """The system that a URL names, and the URL as PyMySQL's arguments."""
+class Tls(NamedTuple):
+    """How a connection is encrypted. The certificate is a PEM file of authorities; without one
+    those of the system are trusted."""
+
+    certificate: str
+    verifies: bool
+    checks_host: bool
+
+    def context(self) -> ssl.SSLContext:
+        """Made here: PyMySQL (1.2) checks no host's name unless it is given a certificate.
+
+        Raises:
+            ConfigError: the certificate cannot be read.
+        """
+        try:
+            made = ssl.create_default_context(cafile=self.certificate or None)
+        except OSError as error:
+            raise ConfigError(
+                f"connection.serverSslCert={self.certificate}: {error}. Name a file of PEM "
+                "certificates"
+            ) from None
+        made.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates lack some parts
+        made.check_hostname = self.checks_host
+        made.verify_mode = ssl.CERT_REQUIRED if self.verifies else ssl.CERT_NONE
+        return made
+
+
+def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any], Tls | None]:
+    """The system that a URL names, the URL as PyMySQL's arguments, and whether TLS is a must."""
     url = config.connection_url.strip().removeprefix("jdbc:")
     try:
         parts = urlsplit(url)
@@ -71,14 +100,16 @@ def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any]]:
     wanted = (given.get("useSSL"), given.get("requireSSL"), given.get("useSsl"))
     if not mode and ("true" in wanted or config.use_ssl or config.require_ssl):
         mode = "verify-full"
-    if mode not in ("", *_PLAIN, *_UNVERIFIED, *_VERIFIED):
-        known = (*_PLAIN, *_UNVERIFIED, *_VERIFIED)
+    known = (*_PLAIN, *_IF_OFFERED, *_UNVERIFIED, *_VERIFIED)
+    if mode and mode not in known:
         raise ConfigError(
             f"connection.url: sslMode={mode} must be one of {', '.join(known)}; so must "
             "connection.sslMode"
         )
-    if mode and mode not in _PLAIN:
-        options["ssl"] = {"ca": given.get("serverSslCert") or config.ssl_certificate or None}
-        options["ssl_verify_cert"] = mode in _VERIFIED
-        options["ssl_verify_identity"] = mode in ("verify-full", "verify-identity")
-    return "MariaDB" if parts.scheme == "mariadb" else "MySQL", options
+    system = "MariaDB" if parts.scheme == "mariadb" else "MySQL"
+    if mode in _PLAIN or (not mode and "false" in wanted):
+        options["ssl_disabled"] = True  # else PyMySQL would try
+    if not mode or mode in (*_PLAIN, *_IF_OFFERED):
+        return system, options, None
+    certificate = given.get("serverSslCert") or config.ssl_certificate
+    return system, options, Tls(certificate, mode in _VERIFIED, mode in _VERIFIED[1:])

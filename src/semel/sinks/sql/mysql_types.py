@@ -72,7 +72,7 @@ def new_type(kind: pa.DataType, *, in_key: bool) -> str:
 
 def column_of(row: Mapping[str, Any], *, is_json: bool) -> Column:
     """A column of the catalog's."""
-    kind, type_, stored = row["kind"], row["type"], None
+    kind, type_, stored, digits = row["kind"], row["type"], None, None
     if is_json:
         arrow = pa.json_()
     elif type_ == "tinyint(1)":  # what BOOLEAN is
@@ -87,6 +87,9 @@ def column_of(row: Mapping[str, Any], *, is_json: bool) -> Column:
         arrow = _UNSIGNED[kind]
     else:
         arrow = _ARROW.get(kind, pa.string())
+        if pa.types.is_timestamp(arrow) or pa.types.is_time(arrow):
+            digits = row["fraction"] or 0
+            stored = _to_the_fraction(arrow, digits)
     extra, preset = row["extra"] or "", row["preset"]
     return column(
         row["name"],
@@ -95,4 +98,13 @@ def column_of(row: Mapping[str, Any], *, is_json: bool) -> Column:
         stored=stored,
         has_default=preset not in (None, "NULL") or "auto_increment" in extra,
         generated="generated" in extra and "default_generated" not in extra,
+        digits=digits,
     )
+
+
+def _to_the_fraction(kind: pa.DataType, digits: int) -> pa.DataType:
+    """The coarsest type that holds the column's fractions of a second."""
+    unit = "s" if not digits else "ms" if digits <= 3 else "us"
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp(unit, kind.tz)
+    return pa.time64(unit) if unit == "us" else pa.time32(unit)

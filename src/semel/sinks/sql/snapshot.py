@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from semel.errors import ConfigError
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
-from semel.sinks.postgresql.connection import literal, quote
+from semel.sinks.postgresql.connection import quote
 from semel.sinks.postgresql.tables import Name, parse_name
 from semel.sinks.sql.dialect import Dialect
 from semel.sinks.sql.ledger import SqlLedger
@@ -47,7 +47,7 @@ def take(
             found = dialect.query(
                 f"SELECT {quote(provenance[PARTITION])} AS {quote('partition')}, "
                 f"{quote(provenance[OFFSET])} AS {quote('offset')} "
-                f"FROM {name.quoted} WHERE {quote(provenance[TOPIC])} = {literal(topic)}"
+                f"FROM {name.quoted} WHERE {quote(provenance[TOPIC])} = {dialect.literal(topic)}"
             )
             records[topic] = found.cast(_PLACE)
     return Snapshot(
@@ -69,7 +69,7 @@ def _dead(dialect: Dialect, connector: str, table: str) -> dict[str, pa.Table]:
         return {}
     found = dialect.query(
         f"SELECT topic, {quote('partition')}, {quote('offset')} FROM {name.quoted} "
-        f"WHERE connector = {literal(connector)}"
+        f"WHERE connector = {dialect.literal(connector)}"
     )
     topics = found.column("topic").cast(pa.string())
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ from semel.sinks.sql.dialect import (
     listed,
     table,
 )
-from semel.sinks.sql.files import RunLock, check_directory, database_path, holder
+from semel.sinks.sql.files import RunLock, anchored, check_directory, database_path, holder, room
 from semel.sinks.sql.sink import SqlSink
 
 CLASSES = ("sqlite",)
@@ -108,9 +108,18 @@ class Sqlite(Dialect):
             return DataRefused(text)
         if re.search(r"no such (table|column)|has no column|syntax error", message):
             return SchemaChanged(text)
+        if "failed to open" in message:  # the driver's reason is another one
+            return ServiceError(
+                f"{self.where}: the file cannot be opened or made. Let this user write to "
+                f"{self._path.parent}, or name another file in connection.url"
+            )
         if "is locked" in message:
             return TransientError(f"{text}{holder(self._path, self._beside('-shm'))}")
-        if re.search(r"disk|schema has changed", message):
+        if re.search("disk image is malformed|file is not a database", message):
+            return ServiceError(f"{text}. The file is damaged: put a sound copy in its place")
+        if re.search("disk is full|disk I/O error", message):
+            return TransientError(f"{text}{room(self._path)}")
+        if "schema has changed" in message:
             return TransientError(text)
         if "failed to execute" in str(error):  # a trigger, in its own words
             return DataRefused(text)
@@ -265,3 +274,7 @@ class SqliteSink(SqlSink):
 
     section = SqliteConfig
     dialect_class = Sqlite
+
+    @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        return anchored(raw, "sqlite")

@@ -1,0 +1,52 @@
+"""What the errors of MySQL and MariaDB mean, by their numbers."""
+
+from __future__ import annotations
+
+import ssl
+
+from semel.errors import ServiceError, TransientError
+from semel.sinks.sql.dialect import DataRefused, SchemaChanged
+
+REFUSED = {
+    *(1048, 1062, 1264, 1265, 1292, 1364, 1366, 1367, 1406, 1411, 1416, 1451, 1452, 1526, 1586),
+    *(1644, 1690, 3140, 3141, 3157, 3819, 4025),
+}
+"""A value or a row does not fit. In strict mode these are errors; as warnings, too, they say that a
+value was changed."""
+_SCHEMA = {1054, 1136, 1146, 1051, 1091}
+_PASSING = {
+    *(1050, 1060),  # another task has made the same table or column
+    1412,  # somebody has altered a table that the snapshot shows
+    *(3, 1021, 1026, 1030, 1114, 3675),  # no space is left
+    *(1047, 1180, 3100, 3101),  # of a cluster: another server's transaction came first, or none can
+    *(1020, 1040, 1053, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1290, 1317, 1792, 1836),
+    *(1927, 1969, 2002, 2003, 2006, 2013, 2014, 2055, 3024, 3169, 4031),
+}
+
+
+def translated(where: str, error: BaseException) -> Exception | None:
+    """An error of PyMySQL as one of semel's; None for any other."""
+    import pymysql
+
+    # PyMySQL has one number for whatever keeps it from connecting.
+    cause = getattr(error, "original_exception", error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ServiceError(
+            f"{where}: the server's certificate is not trusted: {cause}. Set "
+            "connection.serverSslCert to a PEM file of its authority, or connection.sslMode to "
+            "verify-ca, which does not check the host's name, or trust, which checks nothing"
+        )
+    if isinstance(error, (OSError, EOFError)):
+        return TransientError(f"{where}: {error}")
+    if not isinstance(error, pymysql.err.MySQLError):
+        return None
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    message = error.args[1] if len(error.args) > 1 else str(error)
+    text = f"{where}: {message} ({code})"
+    if code in REFUSED:
+        return DataRefused(text)
+    if code in _SCHEMA:
+        return SchemaChanged(text)
+    if code in _PASSING or (not code and isinstance(error, pymysql.err.InterfaceError)):
+        return TransientError(text)
+    return ServiceError(text)

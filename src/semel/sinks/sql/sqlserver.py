@@ -1,0 +1,372 @@
+"""SQL Server: bulk loads into a temporary table, and one statement from there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+
+from semel.errors import ServiceError, TransientError
+from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.postgresql.connection import literal, quote
+from semel.sinks.postgresql.tables import Name, Table
+from semel.sinks.sql.dialect import STAGE, DataRefused, Dialect, SchemaChanged, listed, table
+from semel.sinks.sql.sink import SqlSink
+from semel.sinks.sql.sqlserver_client import Session, is_broken, number_of
+from semel.sinks.sql.sqlserver_config import SqlServerConfig, login
+from semel.sinks.sql.sqlserver_rows import Unsendable
+from semel.sinks.sql.sqlserver_types import (
+    column_of,
+    declared,
+    equal,
+    json_check,
+    new_type,
+    sent_type,
+    unfit,
+)
+
+_REFUSED = {
+    *(220, 232, 235, 236, 237, 238, 241, 242, 244, 245, 248, 295, 296, 298, 402, 511, 515, 517),
+    *(547, 550, 1946, 2601, 2627, 2628, 3609, 8114, 8115, 8152, 8169, 33504, 33505),
+    *range(9400, 9500),  # XML
+    *range(13605, 13620),  # JSON
+}
+_RAISED = 50_000  # and above: by a trigger, in its own words
+_SCHEMA = {207, 208, 213, 271, 3701, 4902, 4924}
+_PASSING = {
+    *(2705, 2714, 2759),  # another task has made the same column or table
+    *(64, 233, 596, 701, 802, 845, 922, 924, 927, 945, 976, 978, 983, 1105, 1204, 1205, 1222),
+    *(3906, 3908, 3951, 3960, 3961, 3966, 6001, 6002, 6005, 8645, 8651, 9001, 9002, 10053, 10054),
+    *(10060, 10928, 10929, 17142, 17188, 17194, 18401, 18451, 40197, 40501, 40613, 41301, 41302),
+    *(41305, 41325, 41839, 49918, 49919, 49920),
+}
+_WAITED = 1222
+_PASSING_STATES = {"08", "40", "53", "55", "57", "58"}
+_NOT_MAPPED = "YY002"
+"""Babelfish's for PostgreSQL's errors that SQL Server has not, of a server that goes too."""
+_GOING = ("the database system is ", "terminating connection", "conflict with recovery")
+_SETTINGS = (
+    "XACT_ABORT ON",  # an error ends the transaction, not its statement alone
+    "IMPLICIT_TRANSACTIONS OFF",
+    "QUOTED_IDENTIFIER ON",
+    "ANSI_NULLS ON",
+    "ANSI_PADDING ON",
+    "ANSI_WARNINGS ON",  # what would be cut is an error
+    "ARITHABORT ON",
+    "CONCAT_NULL_YIELDS_NULL ON",
+    "NUMERIC_ROUNDABORT OFF",
+    "DATEFORMAT ymd",
+    "NOCOUNT ON",
+)
+_STAGE = f"#{STAGE}"
+
+
+class SqlServer(Dialect):
+    """See :class:`~semel.sinks.sql.dialect.Dialect`."""
+
+    system = "SQL Server"
+    now = "SYSUTCDATETIME()"
+
+    def __init__(self, config: JdbcConfig, connector: str) -> None:
+        assert isinstance(config, SqlServerConfig)
+        self._login = login(config)
+        self._timeout = config.lock_timeout_ms
+        self._connector = connector
+        self._session: Session | None = None
+        self._claimed = False
+        self._snapshots: bool | None = None  # not known yet
+        self._columns: dict[Name, dict[str, Mapping[str, Any]]] = {}
+        """What the catalog says of a table's columns, since it was last looked up."""
+
+    @property
+    def where(self) -> str:
+        return self._login.where
+
+    # Sessions
+
+    def _open(self) -> None:
+        self._session = Session(self._login)
+        try:
+            for setting in (*_SETTINGS, f"LOCK_TIMEOUT {self._timeout}"):
+                self.execute(f"SET {setting}")
+            # A change of positions holds it for a moment.
+            if self._claimed and not self._locked("Shared", self._timeout):
+                raise TransientError(f"{self.where}: positions are being changed")
+        except BaseException:
+            self._close_session()  # or it would be used as it is
+            raise
+
+    def _begin(self, reading: bool) -> None:
+        fresh = self._session is None
+        if fresh:
+            self._open()
+        try:
+            self._start(reading)
+        except Exception as error:
+            if fresh or not isinstance(self._translated(error), TransientError):
+                raise
+            self._close_session()  # it was lost while nothing went on
+            self._open()
+            self._start(reading)
+
+    def _start(self, reading: bool) -> None:
+        level = "READ COMMITTED"
+        if reading:  # one instant: by versions of rows where the database keeps them, else by locks
+            if self._snapshots is None:
+                self._snapshots = self._answer(_SNAPSHOTS) == 1
+            level = "SNAPSHOT" if self._snapshots else "SERIALIZABLE"
+        self.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        self.execute("BEGIN TRANSACTION")
+
+    def _commit(self) -> None:
+        self.execute("COMMIT TRANSACTION")
+
+    def _roll_back(self) -> None:
+        if self._session is not None:
+            try:
+                self.execute("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION")
+            except Exception:
+                self._close_session()
+
+    def _translated(self, error: BaseException) -> Exception | None:
+        if isinstance(error, Unsendable):
+            return DataRefused(f"{self.where}: {error}")
+        if is_broken(error):
+            return TransientError(f"{self.where}: {error}")
+        number = number_of(error)
+        if number is None:
+            return None
+        text = f"{self.where}: {error.args[0]}" + (f" ({number})" if number else "")
+        state = _state(number)
+        if number == _WAITED or "lock timeout" in text:
+            return TransientError(f"{text}. If the process that holds the rows is frozen, end it")
+        if state == _NOT_MAPPED and any(words in text for words in _GOING):
+            return TransientError(text)
+        if number in _PASSING or state[:2] in _PASSING_STATES or not number:
+            return TransientError(text)
+        if number in _SCHEMA or state[:2] == "42":
+            return SchemaChanged(text)
+        if number in _REFUSED or (number >= _RAISED and state != "XX000"):
+            return DataRefused(text)
+        return ServiceError(text)
+
+    def execute(self, sql: str) -> None:
+        self._live.execute(sql)
+
+    def query(self, sql: str) -> pa.Table:
+        return self._live.query(sql)
+
+    @property
+    def _live(self) -> Session:
+        assert self._session is not None
+        return self._session
+
+    def _answer(self, sql: str) -> Any:
+        """The one value of a query."""
+        return self.query(sql).column(0)[0].as_py()
+
+    def literal(self, text: str) -> str:
+        return f"N{literal(text)}"  # else in the code page of the database
+
+    def _close_session(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            with suppress(Exception):
+                session.close()
+
+    def close(self) -> None:
+        self._claimed = False
+        self._close_session()
+
+    # Rows
+
+    def insert(self, target: Name, rows: pa.Table) -> None:
+        with self.staged(target, rows) as stage, self._identities(target, rows):
+            names = listed(rows.column_names)
+            self.execute(f"INSERT INTO {target.quoted} ({names}) SELECT {names} FROM {stage}")
+
+    def upsert(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
+        # Not MERGE: it would need HOLDLOCK, whose locks on ranges are a cause of deadlocks. Who
+        # inserts a key at the same time is refused by the index, and comes again.
+        name, names = target.name, rows.column_names
+        with self.staged(name, rows) as stage, self._identities(name, rows):
+            self._update(name, names, key, stage)
+            self.execute(
+                f"INSERT INTO {name.quoted} ({listed(names)}) "
+                f"SELECT {listed(names)} FROM {stage} AS s WHERE NOT EXISTS "
+                f"(SELECT 1 FROM {name.quoted} AS t WHERE {self._same(name, key)})"
+            )
+
+    def update(self, target: Name, rows: pa.Table, key: Sequence[str]) -> None:
+        with self.staged(target, rows) as stage:
+            self._update(target, rows.column_names, key, stage)
+
+    def _update(self, target: Name, names: Sequence[str], key: Sequence[str], stage: str) -> None:
+        known = self._columns[target]
+        sets = [
+            f"{quote(n)} = s.{quote(n)}"
+            for n in names
+            if n not in key and not known[n]["is_identity"]  # which cannot be updated
+        ]
+        if sets:
+            self.execute(
+                f"UPDATE t SET {', '.join(sets)} FROM {target.quoted} AS t "
+                f"JOIN {stage} AS s ON {self._same(target, key)}"
+            )
+
+    def delete(self, target: Name, keys: pa.Table) -> None:
+        with self.staged(target, keys) as stage:
+            self.execute(
+                f"DELETE t FROM {target.quoted} AS t "
+                f"JOIN {stage} AS s ON {self._same(target, keys.column_names)}"
+            )
+
+    def _same(self, target: Name, key: Sequence[str]) -> str:
+        known = self._columns[target]
+        return " AND ".join(equal(known[n], f"t.{quote(n)}", f"s.{quote(n)}") for n in key)
+
+    @contextmanager
+    def staged(self, target: Name, rows: pa.Table) -> Iterator[str]:
+        """Rows in a temporary table, all of which fit into the target's columns."""
+        fields = ", ".join(f"{quote(f.name)} {sent_type(f.type)} NULL" for f in rows.schema)
+        self.execute(f"CREATE TABLE {_STAGE} ({fields})")
+        self._live.load(_STAGE, rows)
+        self._check(target, rows.column_names)
+        yield _STAGE
+        self.execute(f"DROP TABLE {_STAGE}")
+
+    def _check(self, target: Name, names: Sequence[str]) -> None:
+        """Raises DataRefused for what SQL Server would cut or replace without a word."""
+        known = self._columns[target]
+        conditions = [(n, unfit(known[n], quote(n))) for n in names]
+        counts = [f"COUNT(CASE WHEN {c} THEN 1 END) AS {quote(n)}" for n, c in conditions if c]
+        if not counts:
+            return
+        (found,) = self.query(f"SELECT {', '.join(counts)} FROM {_STAGE}").to_pylist()
+        for name in (n for n, count in found.items() if count):
+            raise DataRefused(
+                f"{self.where}: column {name} ({declared(known[name])}) of {target} would cut or "
+                "replace a value"
+            )
+
+    @contextmanager
+    def _identities(self, target: Name, rows: pa.Table) -> Iterator[None]:
+        """Lets rows bring the values of an IDENTITY column."""
+        if not any(self._columns[target][n]["is_identity"] for n in rows.column_names):
+            yield
+            return
+        self.execute(f"SET IDENTITY_INSERT {target.quoted} ON")
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # it is the session's, and at one table at a time
+                self.execute(f"SET IDENTITY_INSERT {target.quoted} OFF")
+            raise
+        self.execute(f"SET IDENTITY_INSERT {target.quoted} OFF")
+
+    # Tables
+
+    def held(self, names: Sequence[str], target: Name, where: str) -> str:
+        # An update that changes nothing, where Microsoft's server would take a SELECT WITH
+        # (UPDLOCK): Babelfish ignores what hints say of locks. Its OUTPUT would show rows as they
+        # were before the update waited, so they are read by the next statement.
+        still = quote(names[-1])
+        return (
+            f"UPDATE {target.quoted} WITH (ROWLOCK) SET {still} = {still} WHERE {where}; "
+            f"SELECT {listed(names)} FROM {target.quoted} WHERE {where}"
+        )
+
+    def find(self, name: Name) -> Table | None:
+        at = f"OBJECT_ID({self.literal(name.quoted)})"
+        columns = self.query(_COLUMNS.format(at=at)).to_pylist()
+        if not columns:
+            self._columns.pop(name, None)
+            return None
+        keys: dict[int, set[str]] = {}
+        for row in self.query(_KEYS.format(at=at)).to_pylist():
+            keys.setdefault(row["id"], set()).add(row["name"])
+        self._columns[name] = {c["name"]: c for c in columns}
+        return table(
+            name,
+            {c["name"]: column_of(c) for c in columns},
+            [frozenset(k) for k in keys.values()],
+        )
+
+    def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
+        return new_type(kind, in_key=in_key)
+
+    def definition(self, field: pa.Field, *, in_key: bool = False) -> str:
+        checked = "" if in_key else json_check(field)
+        return super().definition(field, in_key=in_key) + checked
+
+    def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:
+        if self.find(name) is None:
+            super().create(name, fields, key)
+
+    _create, _add = "CREATE TABLE", "ADD"
+
+    # The life of a run
+
+    def claim(self) -> None:
+        self._claimed = True
+        self._close_session()  # the next one takes the lock
+        with self.transaction(reading=True):
+            pass
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        with self.transaction(reading=True):
+            alone = self._locked("Exclusive", 0)
+        try:
+            yield alone
+        finally:
+            self._close_session()  # which releases it
+
+    def _locked(self, mode: str, timeout: int) -> bool:
+        """Take the lock of the connector's runs, until the session ends."""
+        digest = hashlib.blake2s(self._connector.encode(), digest_size=12).hexdigest()
+        taken = self._answer(
+            f"DECLARE @taken int; EXEC @taken = sp_getapplock @Resource = N'semel.{digest}', "
+            f"@LockMode = '{mode}', @LockOwner = 'Session', @LockTimeout = {timeout}; "
+            "SELECT @taken AS taken"
+        )
+        return bool(taken >= 0)
+
+
+def _state(number: int) -> str:
+    """PostgreSQL's SQLSTATE, which is what Babelfish's errors have that SQL Server has not."""
+    return "".join(chr((number >> 6 * i & 63) + 48) for i in range(5)) if number >> 24 else ""
+
+
+_SNAPSHOTS = (
+    "SELECT CAST(snapshot_isolation_state AS int) AS state FROM sys.databases "
+    "WHERE name = DB_NAME()"
+)
+_COLUMNS = """
+SELECT c.name AS name, c.max_length AS max_length,
+    LOWER(COALESCE(TYPE_NAME(c.system_type_id), TYPE_NAME(c.user_type_id))) AS kind,
+    c.precision AS precision, c.scale AS scale, c.collation_name AS collation,
+    c.is_identity AS is_identity,
+    CASE WHEN c.is_computed = 1 OR c.generated_always_type <> 0 THEN 1 ELSE 0 END AS is_computed,
+    CASE WHEN c.default_object_id <> 0 THEN 1 ELSE 0 END AS has_default,
+    (SELECT COUNT(*) FROM sys.check_constraints k WHERE k.parent_object_id = c.object_id
+     AND k.parent_column_id = c.column_id AND LOWER(k.definition) LIKE '%isjson%') AS is_json
+FROM sys.columns c WHERE c.object_id = {at} ORDER BY c.column_id
+"""
+_KEYS = """
+SELECT i.index_id AS id, c.name AS name FROM sys.indexes i
+JOIN sys.index_columns k ON k.object_id = i.object_id AND k.index_id = i.index_id
+JOIN sys.columns c ON c.object_id = k.object_id AND c.column_id = k.column_id
+WHERE i.object_id = {at} AND i.is_unique = 1 AND i.has_filter = 0 AND i.is_disabled = 0
+AND k.is_included_column = 0 ORDER BY i.is_primary_key DESC, i.index_id
+"""
+
+
+class SqlServerSink(SqlSink):
+    """Rows and positions in one transaction of a SQL Server database."""
+
+    section = SqlServerConfig
+    dialect_class = SqlServer

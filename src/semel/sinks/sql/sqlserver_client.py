@@ -1,0 +1,148 @@
+"""A session of SQL Server by python-tds: statements, rows, bulk loads in Arrow."""
+
+from __future__ import annotations
+
+from socket import create_connection
+from typing import Any
+
+import pyarrow as pa
+
+from semel.errors import ServiceError
+from semel.sinks.postgresql.types import is_binary
+from semel.sinks.sql import sqlserver_rows
+from semel.sinks.sql.dialect import fetched, installed
+from semel.sinks.sql.sqlserver_config import Login
+
+_PACKET = 16_383  # the most there is with TLS
+_PATIENCE = 10.0  # seconds
+
+
+class Session:
+    """One session, in which transactions are begun and ended by statements.
+
+    Raises what python-tds raises, also for errors behind a statement's first result.
+    """
+
+    def __init__(self, login: Login) -> None:
+        try:
+            import pytds
+            from pytds.instance_browser_client import resolve_instance_port
+
+            from semel.sinks.sql import sqlserver_tls
+        except ImportError as error:
+            raise installed(error, "mssql") from None
+        try:
+            port = resolve_instance_port(
+                login.host, None if login.instance else login.port, login.instance.upper()
+            )
+        except (RuntimeError, pytds.Error):  # of the server's browser, by UDP
+            raise ServiceError(
+                f"{login.where}: no port is known of it. Name it in its place"
+            ) from None
+        # python-tds would wait before it says that nobody listens.
+        socket = create_connection((login.host, port), _PATIENCE)
+        try:
+            with sqlserver_tls.used(login.authorities, login.certified_name or login.host):
+                self._connection = pytds.connect(
+                    dsn=login.host,
+                    port=port,
+                    sock=socket,
+                    database=login.database,
+                    user=login.user,
+                    password=login.password,
+                    appname="semel",
+                    autocommit=True,
+                    blocksize=_PACKET,
+                    login_timeout=_PATIENCE,
+                    disable_connect_retry=True,
+                    cafile=login.authorities or "none",  # else there is no TLS
+                    enc_login_only=not login.encrypt,
+                )
+        except TimeoutError as error:
+            raise error.__cause__ or error from None
+
+    def execute(self, sql: str) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            while cursor.nextset():
+                pass  # a trigger's results, and its errors behind them
+
+    def query(self, sql: str) -> pa.Table:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            return fetched(cursor)
+
+    def load(self, table: str, rows: pa.Table) -> None:
+        """Bulk load into a table whose columns have the types of :func:`sent_type`."""
+        if not rows.num_rows:
+            return
+        whole = sqlserver_rows.rows(rows)
+        with self._connection.cursor() as cursor:
+            cursor.copy_to(
+                table_or_view=table,
+                columns=_columns(rows.schema),
+                data=[(whole, *[b""] * (rows.num_columns - 1))],
+            )
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether an error is the connection's."""
+    from OpenSSL import SSL
+
+    return isinstance(error, (OSError, SSL.Error))
+
+
+def number_of(error: BaseException) -> int | None:
+    """The server's number of an error of python-tds, 0 if it is its own; None for any other."""
+    import pytds
+
+    return getattr(error, "number", 0) if isinstance(error, pytds.Error) else None
+
+
+def _columns(schema: pa.Schema) -> list[Any]:
+    """Columns to which one row is written, in bytes: the first value is all rows."""
+    from pytds import Column
+
+    class Encoded(Column):  # type: ignore[misc]
+        def choose_serializer(self, **arguments: Any) -> _Raw:
+            return _Raw(super().choose_serializer(**arguments))
+
+    return [Encoded(field.name, _type(field.type)) for field in schema]
+
+
+class _Raw:
+    """What writes a column's description as python-tds does, and its values as they are."""
+
+    def __init__(self, serializer: Any) -> None:
+        self.type = serializer.type
+        self.write_info = serializer.write_info
+
+    def write(self, writer: Any, encoded: bytes) -> None:
+        writer.write(encoded)
+
+
+def _type(kind: pa.DataType) -> Any:
+    from pytds import tds_types as types
+
+    if pa.types.is_decimal(kind):
+        return types.DecimalType(38, kind.scale)
+    if pa.types.is_timestamp(kind):
+        return types.DateTimeOffsetType(6) if kind.tz else types.DateTime2Type(6)
+    if is_binary(kind):
+        return types.VarBinaryMaxType()
+    if pa.types.is_time(kind):
+        return types.TimeType(6)
+    names = {
+        pa.bool_(): types.BitType,
+        pa.uint8(): types.TinyIntType,
+        pa.int16(): types.SmallIntType,
+        pa.int32(): types.IntType,
+        pa.int64(): types.BigIntType,
+        pa.float32(): types.RealType,
+        pa.float64(): types.FloatType,
+        pa.date32(): types.DateType,
+    }
+    return names.get(kind, types.NVarCharMaxType)()

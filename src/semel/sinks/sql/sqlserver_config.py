@@ -1,0 +1,152 @@
+"""The keys of the sink for SQL Server, and its URLs."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from semel.config import key
+from semel.errors import ConfigError
+from semel.sinks.jdbc import JdbcConfig
+
+CLASSES = ("sqlserver",)
+
+_PARAMETER = "As the parameter of connection.url."
+_FORM = "jdbc:sqlserver://host:port;databaseName=name"
+_URL = re.compile(r"sqlserver://([^;\\:/,\s]*)(?:\\([^;:/]*))?(?::(\d+))?/?(;.*)?", re.S)
+_PROPERTY = re.compile(r"\s*([^=;]+?)\s*=\s*(?:\{((?:[^}]|\}\})*)\}|([^;]*?))\s*(?:;|$)")
+_YES, _NO = ("true", "yes", "mandatory"), ("false", "no", "optional")
+_SAME = {
+    "database": "databasename",
+    "username": "user",
+    "servername": "server",
+    "portnumber": "port",
+}
+_REFUSED = {
+    "integratedsecurity": (_NO, "semel logs in by user and password"),
+    "authentication": (("notspecified", "sqlpassword"), "semel logs in by user and password"),
+    "truststore": ((), "a Java key store cannot be read. Name a PEM file in serverCertificate"),
+}
+"""What would be less than was asked for: property -> the values that are none, and why."""
+
+
+@dataclass(frozen=True)
+class SqlServerConfig(JdbcConfig):
+    """What the sink writes where, and under which key."""
+
+    connector_class: str = key("connector.class", "sqlserver")
+    connection_url: str = key("connection.url", doc=f"{_FORM};...", secret=True)
+    lock_timeout_ms: int = key(
+        "connection.lock.timeout.ms",
+        10_000,
+        "How long a statement waits for another transaction before its commit is tried again.",
+        at_least=1,
+    )
+    encrypt: str = key("connection.encrypt", "true", _PARAMETER)
+    trust_certificate: bool = key("connection.trustServerCertificate", False, _PARAMETER)
+    certificate: str = key("connection.serverCertificate", "", _PARAMETER)
+
+
+@dataclass(frozen=True)
+class Login:
+    """Where and as whom to log in. Without ``encrypt`` only the login itself is encrypted."""
+
+    host: str
+    port: int
+    instance: str
+    database: str
+    user: str
+    password: str
+    encrypt: bool
+    authorities: str | None
+    """A PEM file of those who may vouch for the server; None trusts any certificate."""
+    certified_name: str | None
+
+    @property
+    def where(self) -> str:
+        at = f"{self.host}\\{self.instance}" if self.instance else f"{self.host}:{self.port}"
+        return f"SQL Server at {at}/{self.database}"
+
+
+def login(config: SqlServerConfig) -> Login:
+    """What a URL says.
+
+    Raises:
+        ConfigError: also for what cannot be done as it says.
+    """
+    url = config.connection_url.strip().removeprefix("jdbc:")
+    place = _URL.fullmatch(url)
+    given = None if place is None else _properties((place[4] or "")[1:])
+    if place is None or given is None:
+        raise ConfigError(  # not the URL itself: it may hold a password
+            f"connection.url is not of the form {_FORM}. Set connection.user and "
+            "connection.password apart, or as ;user=...;password={...} behind it"
+        )
+    if not given.get("databasename"):
+        raise ConfigError(f"connection.url names no database. Set {_FORM}")
+    for name, (harmless, why) in _REFUSED.items():
+        if given.get(name, "").lower() not in ("", *harmless):
+            raise ConfigError(f"connection.url: {name} is not available: {why}")
+    port = place[3] or given.get("port") or "1433"
+    instance = place[2] or given.get("instancename", "")
+    if not port.isdecimal():
+        raise ConfigError(f"connection.url: port={port} is not a number")
+    host = place[1] or given.get("server") or "localhost"
+    encrypt = _flag("encrypt", given.get("encrypt", config.encrypt))
+    trusted = config.trust_certificate
+    if "trustservercertificate" in given:
+        trusted = _flag("trustServerCertificate", given["trustservercertificate"])
+    file = given.get("servercertificate") or config.certificate
+    return Login(
+        host,
+        int(port),
+        "" if place[3] or given.get("port") else instance,  # the port says which one it is
+        given["databasename"],
+        config.connection_user or given.get("user", ""),
+        config.connection_password or given.get("password", ""),
+        encrypt,
+        None if trusted or not encrypt else _authorities(file),
+        given.get("hostnameincertificate"),
+    )
+
+
+def _properties(text: str) -> dict[str, str] | None:
+    """``name=value;name={value}``, names in lower case; None for anything else."""
+    found: dict[str, str] = {}
+    place = 0
+    while text[place:].strip(" ;"):
+        match = _PROPERTY.match(text, place)
+        if match is None:
+            return None
+        name = match[1].lower()
+        value = match[3] if match[2] is None else match[2].replace("}}", "}")
+        found[_SAME.get(name, name)] = value
+        place = match.end()
+    return found
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in (*_YES, *_NO):
+        raise ConfigError(
+            f"connection.url: {name}={value} must be true or false; so must connection.{name}"
+        )
+    return value.lower() in _YES
+
+
+def _authorities(file: str) -> str:
+    """The file given, or the system's."""
+    if file and not Path(file).is_file():
+        raise ConfigError(f"connection.url: serverCertificate={file} is not a file")
+    known = ssl.get_default_verify_paths()
+    for found in (file, known.cafile, known.openssl_cafile, *_BUNDLES):
+        if found and Path(found).is_file():
+            return found
+    raise ConfigError(
+        "connection.url: encrypt=true, but this system has no certificates to know the server by. "
+        "Name a PEM file in serverCertificate, or set trustServerCertificate=true"
+    )
+
+
+_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")

@@ -1,0 +1,86 @@
+"""TLS for python-tds: verified as JDBC's driver does it, or not at all where that is asked for.
+
+python-tds verifies always, and its check of host names fails with newer versions of pyOpenSSL.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any
+
+import pytds.tls
+from cryptography import x509
+from OpenSSL import SSL
+
+from semel.errors import ServiceError
+
+_replaced = threading.Lock()
+
+
+@contextmanager
+def used(authorities: str | None, host: str) -> Iterator[None]:
+    """A connection that is opened meanwhile is verified by a PEM file of authorities and the
+    server's name; for None by nothing.
+
+    Raises:
+        ServiceError: it is not who it should be.
+    """
+
+    def context(_file: str) -> Any:
+        made = SSL.Context(SSL.TLSv1_2_METHOD)  # the newest in this version of the protocol
+        if authorities is not None:
+            made.set_verify(SSL.VERIFY_PEER, lambda *given: bool(given[-1]))
+            made.load_verify_locations(authorities)
+        return made
+
+    def validate(cert: Any, **_given: Any) -> bool:
+        if authorities is None or certifies(cert.to_cryptography(), host):
+            return True
+        raise ServiceError(
+            f"the server's certificate is not for {host}. Set hostNameInCertificate in "
+            "connection.url to the name that it is for"
+        )
+
+    module = pytds.tls
+    with _replaced:
+        theirs = module.create_context, module.validate_host
+        module.create_context, module.validate_host = context, validate
+        try:
+            yield
+        except SSL.Error as error:
+            if "verify failed" not in str(error):
+                raise ConnectionError(f"TLS: {error}") from None
+            raise ServiceError(
+                f"the server's certificate is by none of the authorities in {authorities}. Name a "
+                "PEM file with its own in serverCertificate of connection.url, or set "
+                "trustServerCertificate=true"
+            ) from None
+        finally:
+            module.create_context, module.validate_host = theirs
+
+
+def certifies(certificate: x509.Certificate, host: str) -> bool:
+    """Whether a certificate is a host's: by its alternative names, else by its common name."""
+    try:
+        extensions = certificate.extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        common = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        return any(_matches(str(c.value), host) for c in common)
+    if any(_matches(name, host) for name in names.get_values_for_type(x509.DNSName)):
+        return True
+    try:
+        return ip_address(host) in names.get_values_for_type(x509.IPAddress)
+    except ValueError:
+        return False
+
+
+def _matches(pattern: str, host: str) -> bool:
+    """A star stands for the first label, whole."""
+    pattern, host = pattern.lower(), host.lower()
+    if pattern.startswith("*."):
+        return host.partition(".")[2] == pattern[2:] != ""
+    return pattern == host

@@ -1,0 +1,163 @@
+"""SQL Server's types and Arrow types, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from semel.sinks.postgresql.connection import quote
+from semel.sinks.postgresql.types import Column, is_binary, is_text
+from semel.sinks.sql.dialect import column
+
+COLLATION = "Latin1_General_100_BIN2"
+"""Texts are equal if their characters are; but SQL Server pads what it compares with spaces."""
+
+_KEY_BYTES = 900  # of a clustered index
+
+_ARROW = {
+    "bit": pa.bool_(),
+    "tinyint": pa.uint8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "real": pa.float32(),
+    "float": pa.float64(),
+    "money": pa.decimal128(19, 4),
+    "smallmoney": pa.decimal128(10, 4),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "datetime": pa.timestamp("us"),
+    "datetime2": pa.timestamp("us"),
+    "smalldatetime": pa.timestamp("us"),
+    "datetimeoffset": pa.timestamp("us", "UTC"),
+    "json": pa.json_(),
+}
+_FRACTIONS = {"time", "datetime2", "datetimeoffset"}
+_MICROSECONDS = 6
+_BINARY = {"binary", "varbinary", "image"}
+_TEXT_16 = {"nchar", "nvarchar"}
+_TEXT_8 = {"char", "varchar"}
+
+_NEW = (
+    (pa.types.is_uint64, "DECIMAL(20, 0)"),
+    (pa.types.is_uint32, "BIGINT"),
+    (pa.types.is_uint16, "INT"),
+    (pa.types.is_uint8, "TINYINT"),
+    (pa.types.is_int8, "SMALLINT"),
+    (pa.types.is_int16, "SMALLINT"),
+    (pa.types.is_int32, "INT"),
+    (pa.types.is_integer, "BIGINT"),
+    (pa.types.is_boolean, "BIT"),
+    (pa.types.is_float64, "FLOAT"),
+    (pa.types.is_floating, "REAL"),
+    (pa.types.is_date, "DATE"),
+    (pa.types.is_time, "TIME(6)"),
+)
+
+
+def new_type(kind: pa.DataType, *, in_key: bool) -> str:
+    """The type of a new column. Keys are of bounded length, as indexes demand."""
+    if pa.types.is_dictionary(kind):
+        return new_type(kind.value_type, in_key=in_key)
+    if is_binary(kind):
+        return f"VARBINARY({_KEY_BYTES if in_key else 'MAX'})"
+    length = _KEY_BYTES // 2 if in_key else "MAX"
+    return scalar_type(kind) or f"NVARCHAR({length}) COLLATE {COLLATION}"
+
+
+def json_check(field: pa.Field) -> str:
+    """A check that says that a new column of text holds JSON, if it does: SQL Server's own JSON is
+    too new. ISJSON alone would take arrays and structures only."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    text = is_text(kind) or is_binary(kind) or pa.types.is_null(kind)
+    if text or scalar_type(kind):
+        return ""
+    return f" CHECK (ISJSON(CONCAT(N'[', {quote(field.name)}, N']')) = 1)"
+
+
+def scalar_type(kind: pa.DataType) -> str | None:
+    """The type for numbers, times and the like, which is the same wherever they are kept."""
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({min(38, kind.precision)}, {min(38, kind.scale)})"
+    if pa.types.is_timestamp(kind):
+        return "DATETIMEOFFSET(6)" if kind.tz else "DATETIME2(6)"
+    return next((name for matches, name in _NEW if matches(kind)), None)
+
+
+def sent_type(kind: pa.DataType) -> str:
+    """The type of a stage's column, in which values arrive."""
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL(38, {kind.scale})"
+    return scalar_type(kind) or ("VARBINARY(MAX)" if is_binary(kind) else "NVARCHAR(MAX)")
+
+
+def column_of(row: Mapping[str, Any]) -> Column:
+    """A column of the catalog's."""
+    kind = row["kind"]
+    arrow: pa.DataType
+    if row["is_json"]:
+        arrow = pa.json_()
+    elif kind in ("decimal", "numeric"):
+        arrow = pa.decimal128(row["precision"], row["scale"])
+    elif kind in _BINARY:
+        arrow = pa.binary()
+    else:
+        arrow = _ARROW.get(kind, pa.string())
+    fraction = row["scale"] if kind in _FRACTIONS else _MICROSECONDS
+    return column(
+        row["name"],
+        declared(row),
+        arrow,
+        has_default=bool(row["has_default"] or row["is_identity"]),
+        generated=bool(row["is_computed"]) or kind in ("timestamp", "rowversion"),
+        digits=fraction if fraction < _MICROSECONDS else None,
+    )
+
+
+def declared(row: Mapping[str, Any]) -> str:
+    """A column's type as one would write it."""
+    kind, length = row["kind"], row["max_length"]
+    if kind in ("decimal", "numeric"):
+        return f"{kind}({row['precision']}, {row['scale']})"
+    if kind in _FRACTIONS:
+        return f"{kind}({row['scale']})"
+    if kind in _TEXT_8 | _TEXT_16 | {"binary", "varbinary"}:
+        units = length // 2 if kind in _TEXT_16 else length
+        return f"{kind}({'max' if length < 0 else units})"
+    return str(kind)
+
+
+def unfit(row: Mapping[str, Any], value: str) -> str | None:
+    """A condition on a value sent for a column that SQL Server would cut, pad or replace in
+    silence: spaces behind the end of a text, and characters that a code page has not."""
+    kind, length, type_ = row["kind"], row["max_length"], declared(row)
+    if kind == "binary":
+        return f"DATALENGTH({value}) <> {length}"
+    if kind in ("nvarchar", "varbinary"):
+        cut = f"DATALENGTH(CAST({value} AS {type_})) <> DATALENGTH({value})"
+        return cut if length > 0 else None
+    if kind not in _TEXT_8:
+        return None
+    page = f"{value} COLLATE {row['collation']}"
+    stored = f"CAST({page} AS {type_})"
+    changed = f"CAST({stored} AS nvarchar(max)) COLLATE {COLLATION} <> {value}"
+    if kind == "char" or length < 0:
+        return changed
+    return f"{changed} OR DATALENGTH({stored}) <> DATALENGTH(CAST({page} AS varchar(max)))"
+
+
+def equal(row: Mapping[str, Any], here: str, sent: str) -> str:
+    """That a column has the value sent, exactly. The first condition finds it in an index, by the
+    column's own rules; by these also other texts may be equal."""
+    kind, collation = row["kind"], row["collation"]
+    value = f"CAST({sent} AS {declared(row)})"
+    if kind not in _TEXT_8 | _TEXT_16 | {"binary", "varbinary"}:
+        return f"{here} = {value}"
+    length = f"DATALENGTH({here}) = DATALENGTH({value})"
+    if not collation:
+        return f"{here} = {value} AND {length}"
+    found = f"{here} = {value} COLLATE {collation}"
+    exact = f"{here} COLLATE {COLLATION} = {value} COLLATE {COLLATION}"
+    return f"{found} AND {length}" + ("" if "_BIN" in collation.upper() else f" AND {exact}")

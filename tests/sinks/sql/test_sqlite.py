@@ -1,0 +1,49 @@
+"""What SQLite says of its file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from semel.errors import ServiceError, TransientError
+from semel.sinks.sql.dialect import DataRefused
+from semel.sinks.sql.sqlite import Sqlite, SqliteConfig
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A database with a table of some pages."""
+    path = tmp_path / "x.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (v TEXT)")
+        connection.executemany("INSERT INTO t VALUES (?)", [("x" * 1000,)] * 100)
+        connection.commit()
+    return path
+
+
+@pytest.fixture
+def dialect(file: Path) -> Iterator[Sqlite]:
+    made = Sqlite(SqliteConfig(connection_url=f"jdbc:sqlite:{file}"), "c")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("statement", ["INSERT INTO t VALUES ('y')", "DELETE FROM t"])
+def test_a_damaged_file_is_no_passing_failure(statement: str, file: Path, dialect: Sqlite) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[:4096] + b"\xab" * (len(whole) - 4096))
+    said = r"malformed\. The file is damaged"
+    with pytest.raises(ServiceError, match=said) as raised, dialect.transaction():
+        dialect.execute(statement)
+    assert not isinstance(raised.value, (TransientError, DataRefused))
+
+
+def test_a_full_disk_says_how_much_is_free(dialect: Sqlite) -> None:
+    said = r"disk is full \(\d+ bytes are free there\)"
+    with pytest.raises(TransientError, match=said), dialect.transaction():
+        dialect.query("PRAGMA max_page_count = 1")
+        dialect.execute("INSERT INTO t SELECT hex(randomblob(100000)) FROM t")

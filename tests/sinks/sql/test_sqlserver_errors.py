@@ -1,0 +1,41 @@
+"""What the errors of SQL Server and of Babelfish mean for a connector."""
+
+from __future__ import annotations
+
+import pytds
+import pytest
+
+from semel.errors import ServiceError, TransientError
+from semel.sinks.sql.dialect import DataRefused, SchemaChanged
+from semel.sinks.sql.sqlserver import SqlServer
+from semel.sinks.sql.sqlserver_config import SqlServerConfig
+
+NOT_MAPPED = 33557097
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "meaning"),
+    [
+        (1205, "Transaction was deadlocked", TransientError),
+        (1222, "Lock request time out period exceeded.", TransientError),
+        (NOT_MAPPED, "canceling statement due to lock timeout", TransientError),
+        (NOT_MAPPED, "the database system is shutting down", TransientError),
+        (NOT_MAPPED, "the database system is not yet accepting connections", TransientError),
+        (NOT_MAPPED, "terminating connection due to administrator command", TransientError),
+        (NOT_MAPPED, "value overflows numeric format", DataRefused),
+        (2627, "Violation of PRIMARY KEY constraint", DataRefused),
+        (50_001, "not on Sundays", DataRefused),
+        (207, "Invalid column name", SchemaChanged),
+        (229, "The INSERT permission was denied", ServiceError),
+        (0, "the connection was closed", TransientError),
+    ],
+)
+def test_an_error_is_tried_again_refuses_rows_or_ends_the_run(
+    number: int, text: str, meaning: type[Exception]
+) -> None:
+    url = "jdbc:sqlserver://h;databaseName=d"
+    error = pytds.OperationalError(text, None)
+    error.number = number
+    translated = SqlServer(SqlServerConfig(connection_url=url), "c")._translated(error)
+    assert type(translated) is meaning
+    assert text in str(translated)
