@@ -27,6 +27,7 @@ DEBEZIUM_VERSION = "3.5.0.Final"
 DELTA_VERSION = "4.4.0"
 ICEBERG_VERSION = "1.12.0"
 HIVE_VERSION = "4.0.1"
+HADOOP_VERSION = "3.4.2"  # the one PySpark brings
 OPENSEARCH_VERSION = "2.19.5"
 ELASTICSEARCH_VERSION = "7.17.29"
 LOG4J_VERSION = "2.25.4"  # the one kafka_2.13 brings
@@ -137,8 +138,8 @@ ICEBERG_CONNECT = JarSet(
     (
         f"org.apache.iceberg:iceberg-kafka-connect:{ICEBERG_VERSION}",
         f"org.apache.iceberg:iceberg-parquet:{ICEBERG_VERSION}",
-        "org.apache.hadoop:hadoop-client-api:3.4.2",
-        "org.apache.hadoop:hadoop-client-runtime:3.4.2",
+        f"org.apache.hadoop:hadoop-client-api:{HADOOP_VERSION}",
+        f"org.apache.hadoop:hadoop-client-runtime:{HADOOP_VERSION}",
         "org.xerial:sqlite-jdbc:3.50.3.0",
     ),
     leave_out=(
@@ -155,8 +156,8 @@ ICEBERG_REST = JarSet(
     "iceberg-rest",
     (
         f"org.apache.iceberg:iceberg-core:{ICEBERG_VERSION}",
-        "org.apache.hadoop:hadoop-client-api:3.4.2",
-        "org.apache.hadoop:hadoop-client-runtime:3.4.2",
+        f"org.apache.hadoop:hadoop-client-api:{HADOOP_VERSION}",
+        f"org.apache.hadoop:hadoop-client-runtime:{HADOOP_VERSION}",
         "org.xerial:sqlite-jdbc:3.50.3.0",
     ),
 )
@@ -166,9 +167,9 @@ HIVE_METASTORE = JarSet(
     "hive-metastore",
     (
         f"org.apache.hive:hive-standalone-metastore-server:{HIVE_VERSION}",
-        "org.apache.hadoop:hadoop-client-api:3.4.2",
-        "org.apache.hadoop:hadoop-client-runtime:3.4.2",
-        "org.apache.hadoop:hadoop-hdfs:3.4.2",  # for one exception, which it wants to know
+        f"org.apache.hadoop:hadoop-client-api:{HADOOP_VERSION}",
+        f"org.apache.hadoop:hadoop-client-runtime:{HADOOP_VERSION}",
+        f"org.apache.hadoop:hadoop-hdfs:{HADOOP_VERSION}",  # for an exception that it wants to know
     ),
     leave_out=(
         "org.apache.hadoop:hadoop-common",
@@ -189,6 +190,18 @@ HIVE_METASTORE = JarSet(
         "sqlline:*",
         "javax.servlet:servlet-api",
         "javax.servlet.jsp:*",
+    ),
+)
+
+# HDFS, which the tests and the drill write to: Hadoop's own shaded jar for tests has its servers.
+HDFS = JarSet(
+    "hdfs",
+    (
+        f"org.apache.hadoop:hadoop-client-minicluster:{HADOOP_VERSION}",
+        f"org.apache.hadoop:hadoop-client-runtime:{HADOOP_VERSION}",
+        f"org.apache.hadoop:hadoop-client-api:{HADOOP_VERSION}",
+        "org.slf4j:slf4j-simple:1.7.36",  # of the release of its slf4j-api
+        "javax.xml.bind:jaxb-api:2.3.1",  # which Java has no more
     ),
 )
 

@@ -1,4 +1,4 @@
-"""A directory (or a store in memory) of files, and sinks that write into it."""
+"""A directory (or a store in memory, or in HDFS) of files, and sinks that write into it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import fsspec
 import pytest
 
 from semel.config import ConnectorConfig, read
+from semel.embedded.hdfs import Hdfs
 from semel.ledger import TopicPartition
 from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.files import store
@@ -99,9 +100,17 @@ def bucket() -> Iterator[Folder]:
         filesystem.rm(root, recursive=True)
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture
+def directory(hdfs: Hdfs) -> Folder:
+    """A directory in HDFS."""
+    return Folder(f"webhdfs://{hdfs.user}@{hdfs.url.partition('://')[2]}/{uuid.uuid4().hex}")
+
+
+@pytest.fixture(
+    params=["folder", "bucket", pytest.param("directory", marks=pytest.mark.integration)]
+)
 def place(request: pytest.FixtureRequest) -> Folder:
-    """Each of both."""
+    """Each of them."""
     found: Folder = request.getfixturevalue(request.param)
     return found
 

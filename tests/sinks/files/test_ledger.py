@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 import os
 import resource
+import uuid
 from pathlib import Path
 
+import fsspec
 import pytest
 
-from semel.errors import ConfigError, LedgerConflict, TargetChanged, TransientError
+from semel.errors import (
+    ConfigError,
+    LedgerConflict,
+    ServiceError,
+    TargetChanged,
+    TransientError,
+)
 from semel.ledger import OffsetRange, Outcome
 from semel.records import Commit, DeadLetter
 from semel.sinks.files import ledger as module
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.store import LocalStore
+from tests.engine.harness import some
 from tests.sinks.files.conftest import FIRST, Folder
 from tests.sinks.target import advance, records
 
@@ -151,7 +160,7 @@ def test_a_zombie_that_slept_until_its_entry_was_deleted_is_fenced(
     def sleep(reached: str) -> None:
         if reached == "sink.before_commit" and not slept:
             slept.append(reached)
-            for n in range(60):
+            for n in range(30):
                 sink.commit([advance(n, n + 1)], values(n, n + 1))
 
     monkeypatch.setattr(sink_module, "hit", sleep)
@@ -159,14 +168,14 @@ def test_a_zombie_that_slept_until_its_entry_was_deleted_is_fenced(
     with pytest.raises(LedgerConflict, match="far beyond entry 2"):
         zombie.commit([advance(0, 5)], staged)
     assert slept
-    assert len(place.files()) == 60
+    assert len(place.files()) == 30
     entries = [f for f in place.all() if f.endswith(".ledger")]
     assert len(entries) == module._KEPT
     assert "_semel/c/00000000000000000002.ledger" not in entries
-    assert place.state().entries[FIRST].position == 60
+    assert place.state().entries[FIRST].position == 30
 
 
-@pytest.mark.parametrize("ahead", [19, 20, 21])
+@pytest.mark.parametrize("ahead", some([19, 20, 21], {20}))
 def test_a_zombie_is_fenced_wherever_the_newest_entry_stands(
     ahead: int, place: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +263,75 @@ def test_a_file_is_on_the_disk_before_the_entry_that_names_it(
     assert str(Path(path).parent) in synced
     sink.commit([advance(0, 10)], staged)
     assert str(Path(folder.where, "t/partition=0")) in synced
+
+
+@pytest.mark.parametrize(
+    "place", ["folder", pytest.param("directory", marks=pytest.mark.integration)], indirect=True
+)
+class TestFolders:
+    """Where a store has folders, others may remove them, or put a file in their place."""
+
+    def test_one_that_is_removed_before_the_rename_loses_nothing(
+        self, place: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sink = place.sink()
+        original, removed = sink._store._make_room, []
+
+        def make(name: str) -> None:
+            original(name)
+            if name.startswith("t/") and not removed:
+                removed.append(name)
+                filesystem, root = fsspec.url_to_fs(place.where)
+                filesystem.rm(f"{root}/{name.rpartition('/')[0]}", recursive=True)
+
+        monkeypatch.setattr(sink._store, "_make_room", make)
+        staged = sink.stage(values(0, 10))
+        with pytest.raises(TransientError, match="removed the folder of t/partition=0/t"):
+            sink.commit([advance(0, 10)], staged)
+        assert removed
+        assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
+        assert len(place.files()) == 1
+        assert place.staged() == []
+
+    @pytest.mark.parametrize("name", ["t", "t/partition=0"])
+    def test_a_file_in_its_place_is_named(self, place: Folder, name: str) -> None:
+        sink = place.sink()
+        filesystem, root = fsspec.url_to_fs(place.where)
+        filesystem.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
+        filesystem.pipe_file(f"{root}/{name}", b"mine")
+        with pytest.raises(ServiceError, match=rf"a file stands where.*move it away: .*/{name}"):
+            sink.commit([advance(0, 10)], values(0, 10))
+        filesystem.rm(f"{root}/{name}")
+        assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
+        assert len(place.files()) == 1
+
+
+def test_cleaning_takes_half_made_entries(place: Folder) -> None:
+    place.sink()
+    filesystem, root = fsspec.url_to_fs(place.where)
+    filesystem.pipe_file(f"{root}/_semel/c/.{uuid.uuid4().hex}", b"half")
+    place.sink()
+    assert [f for f in place.all() if "/." in f] == []
+
+
+def test_an_entry_that_is_cleaned_away_half_made_is_made_again(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = folder.sink()
+    staged = sink.stage(values(0, 10))
+    original, times = os.link, [2, 99]
+
+    def clean(source: Path, target: Path) -> None:
+        if times[0]:
+            times[0] -= 1
+            sink._ledger.clean()
+        original(source, target)
+
+    monkeypatch.setattr(os, "link", clean)
+    assert sink.commit([advance(0, 10)], staged) is Outcome.APPLIED
+    del times[0]
+    with pytest.raises(TransientError, match="No such file"):
+        sink.commit([advance(10, 12)], sink.stage(values(10, 12)))
 
 
 def test_counts_and_holes_are_carried_on(place: Folder) -> None:
@@ -400,7 +478,7 @@ def test_an_audit_sees_one_entry_while_a_run_goes_on(
     raced = []
     original = snapshot.visible
 
-    def race(store: object, below: str) -> list[str]:
+    def race(store: object, below: str) -> dict[str, int]:
         if not raced:
             raced.append(below)
             sink.commit([advance(20, 30)], values(20, 30))

@@ -10,6 +10,7 @@ import pytest
 from semel.errors import ConfigError, LedgerConflict
 from semel.ledger import Outcome
 from semel.records import Commit
+from semel.sinks.files import snapshot as snapshots
 from semel.sinks.files.sink import FilesSink
 from tests.s3 import Bucket, server
 from tests.sinks.files.conftest import FIRST, Folder
@@ -98,7 +99,11 @@ def test_a_store_that_overwrites_in_spite_of_the_condition_is_refused(
         lake.sink()
 
 
-def test_an_audit_reads_what_stands_there(lake: Lake) -> None:
+@pytest.mark.parametrize("at_once", [0, snapshots._WHOLE])
+def test_an_audit_reads_what_stands_there(
+    lake: Lake, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "_WHOLE", at_once)
     sink: FilesSink = lake.sink(keys={"provenance": "true", "flush.size": 3})
     sink.commit([advance(0, 10)], values(0, 10))
     snapshot = lake.made(keys={"provenance": "true"}).snapshot(["t"])

@@ -23,7 +23,7 @@ from semel.converters.json_columns import JSON
 from semel.drill.stores import store_of
 from semel.errors import ConfigError
 from semel.ledger import Advance as Moved
-from semel.ledger import OffsetRange
+from semel.ledger import OffsetRange, TopicPartition
 from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records
 from semel.run import plan
 from semel.sinks.files.config import FilesConfig
@@ -437,8 +437,41 @@ def test_a_value_that_no_folder_can_be_named_by_is_a_bad_record(
     found = refused(place.sink(keys=keys), records(rows))
     assert list(found) == [1]
     assert "bytes are too many for" in found[1].message
+    assert found[1].exception == "io.confluent.connect.storage.errors.PartitionException"
     assert place.staged() == []
     put(place, records([{"id": 1, "city": "x" * 240}]), keys)
+
+
+def test_a_topic_whose_files_no_disk_can_name_is_refused_and_an_object_store_takes_it(
+    folder: Folder, bucket: Folder
+) -> None:
+    topic = "x" * 249
+    with pytest.raises(ConfigError, match=r"path=.* of the 255 .* Use an object store, or a topic"):
+        folder.made(keys={"topics": topic}).prepare([topic])
+    sink = bucket.made(keys={"topics": topic})
+    sink.prepare([topic])
+    sink.start({TopicPartition(topic, 0): 0})
+    staged = sink.stage(Commit([records([{"id": 1}], topic=topic)]))
+    sink.commit([advance(0, 1, topic=topic)], staged)
+    assert len(bucket.files()) == 1
+
+
+@pytest.mark.parametrize("digits", [10, 11])
+def test_a_file_that_no_disk_can_name_is_refused_before_its_commit(
+    digits: int, folder: Folder
+) -> None:
+    (shortest,) = put(folder, records([{"id": 1}]))
+    topic = "x" * (255 - len(shortest.rpartition("/")[2]) + 1)
+    sink = folder.made("d", keys={"topics": topic})
+    sink.prepare([topic])
+    rows = Commit([records([{"id": 1}], topic=topic, offsets=[10 ** (digits - 1)])])
+    if digits == 10:
+        assert sink.stage(rows).files
+        return
+    before = folder.staged()
+    with pytest.raises(ConfigError, match=r"has 257 bytes of the 255"):
+        sink.stage(rows)
+    assert folder.staged() == before
 
 
 def test_a_field_of_mixed_json_makes_no_folders(folder: Folder) -> None:
@@ -581,10 +614,13 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"hive.integration": "true"}, "must be false: no metastore is told"),
         ({"insert.mode": "upsert"}, "must be insert: files are only added to"),
         ({"delivery.mechanism": "idempotent"}, r"other files.*delivery.mechanism=transactional"),
-        ({"path": "webhdfs://h/x", "delivery": "exactly-once"}, "cannot create a file exclusively"),
         (
-            {"path": "webhdfs://h/x", "delivery": "at-most-once"},
-            r"at-most-once cannot be kept.*set",
+            {"path": "hdfs://h:8020/x", "delivery": "exactly-once"},
+            r"cannot create a file exclusively.*Set path to webhdfs://h:9870/x .*http-address",
+        ),
+        (
+            {"path": None, "hdfs.url": "hdfs://h", "delivery": "at-most-once"},
+            r"at-most-once cannot be kept.*Set path to webhdfs://h:9870 ",
         ),
         ({"errors.deadletterqueue.table": "t"}, "is the folder of topic t too"),
         ({"file.delim": "/"}, "must be text without /"),
@@ -604,9 +640,11 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
 
 
 def test_a_store_without_exclusive_creation_is_at_least_once(folder: Folder) -> None:
-    planned = plan(folder.config(keys={"path": "webhdfs://h/x"}))
+    planned = plan(folder.config(keys={"path": "hdfs://h/x"}))
     assert str(planned.guarantee) == "at-least-once"
-    assert "another writer fits in between" in planned.guarantee.why
+    assert "libhdfs offers no exclusive creation" in planned.guarantee.why
+    planned = plan(folder.config(keys={"path": "webhdfs://h/x"}))
+    assert str(planned.guarantee) == "exactly-once (transactional)"
 
 
 def test_unknown_keys_are_warned_of(folder: Folder) -> None:
@@ -693,7 +731,7 @@ def test_a_drill_writes_into_a_directory_of_its_own(
     raw = folder.config(keys={key: "s3://lake"})
     raw = {k: v for k, v in raw.items() if k != "path"}
     store = store_of(raw, tmp_path / "drill")
-    planned = plan({**raw, **store.keys})
+    planned = plan({**raw, **store.keys, **(store.where or {})})
     assert planned.sink.describe()["writes"].startswith(f"{tmp_path}/drill/files/<topic>/")
 
 

@@ -8,7 +8,7 @@ from semel.config import ConnectorConfig
 from semel.delivery import Delivery
 from semel.errors import ConfigError
 from semel.sinks.files.config import CLASSES, FilesConfig
-from semel.sinks.files.store import cannot_create_exclusively
+from semel.sinks.files.store import cannot_create_exclusively, instead_of
 
 
 def check(connector: ConnectorConfig, config: FilesConfig) -> None:
@@ -23,8 +23,8 @@ def check(connector: ConnectorConfig, config: FilesConfig) -> None:
     if connector.delivery is Delivery.AT_MOST_ONCE and why_not is not None:
         raise ConfigError(
             f"connector {connector.name}: delivery=at-most-once cannot be kept: {why_not}, so two "
-            "runs at once could both move the positions and write the same records. Use a local "
-            "directory, S3, GCS or Azure, or set delivery=at-least-once"
+            "runs at once could both move the positions and write the same records. "
+            f"{instead_of(config.location())}, or set delivery=at-least-once"
         )
     check_letters(connector, connector.topics)
     shared = set(connector.provenance_columns.values()) & set(config.exclude)

@@ -43,11 +43,15 @@ IGNORED = {
     "auto.evolve": "fields that appear are added to the files that follow",
     "append.late.data": "each record goes to the folder of its own time",
     "batch.size": "maxOffsetsPerTrigger bounds a commit",
+    "connect.hdfs.keytab": "the ticket is kinit's",
+    "connect.hdfs.principal": "the ticket is kinit's",
     "file.name.template": "names are <topic>+<partition>+<from>-<until>",
     "format.output.fields.value.encoding": "values are written as columns",
     "directory.delim": "folders are separated by /",
     "hadoop.conf.dir": "libhdfs finds it by HADOOP_CONF_DIR",
     "hadoop.home": "libhdfs finds it by HADOOP_HOME",
+    "hdfs.namenode.principal": "over HTTP it is the NameNode's of its web server",
+    "kerberos.ticket.renew.period.ms": "the ticket is kinit's",
     "locale": "path.format shows numbers only",
     "logs.dir": "the ledger stands in _semel below path",
     "s3.part.retries": "storage.options.* sets the store's driver",
@@ -61,7 +65,9 @@ IGNORED = {
 }
 
 _INTEGER = re.compile(r"-?\d+")
-_TEXTS = frozenset({"key", "secret", "token", "project", "account_name", "account_key", "password"})
+_TEXTS = frozenset(
+    {"key", "secret", "token", "project", "account_name", "account_key", "password", "user"}
+)
 """Options of fsspec's drivers that are text even if they look like a number."""
 _OPTIONS = {
     "aws.access.key.id": "key",
@@ -81,7 +87,7 @@ class FilesConfig:
     path: str = key(
         "path",
         "",
-        "Directory or URL (s3://, gs://, abfss://, hdfs://, file://) that holds the files.",
+        "Directory or URL (s3://, gs://, abfss://, webhdfs://, file://) that holds the files.",
         aliases=("hdfs.url",),
     )
     s3_bucket: str = key(
@@ -230,6 +236,9 @@ class FilesConfig:
     credentials: str = key("gcs.credentials.path", "", "File of GCS's credentials.")
     account: str = key("azblob.account.name", "", "Azure's storage account.")
     account_key: str = key("azblob.account.key", "", "Its key.", secret=True)
+    kerberos: bool = key(
+        "hdfs.authentication.kerberos", False, "Whether webhdfs:// is asked by Kerberos."
+    )
 
     pk_mode: ClassVar[str] = "none"
     pk_fields: ClassVar[tuple[str, ...]] = ()
@@ -394,6 +403,8 @@ class FilesConfig:
             ConfigError: an option without a value, or that is no JSON though it looks like it.
         """
         found: dict[str, Any] = {o: raw[n] for n, o in _OPTIONS.items() if raw.get(n)}
+        if self.kerberos and self.location().startswith("webhdfs:"):
+            found["kerberos"] = True
         if self.region:
             found["client_kwargs"] = {"region_name": self.region}
         if self.s3_bucket and self.store_url:

@@ -30,6 +30,9 @@ from semel.records import (
 )
 from semel.sinks.convert import UNFIT, convert, unfit_rows
 
+PARTITION_EXCEPTION = "io.confluent.connect.storage.errors.PartitionException"
+"""What Confluent's sinks raise for a record that has no folder, for dead letters."""
+
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _UNSAFE_KEPT = " !$&'()+,-.;@_~"
 """What Hive writes as it is, besides letters and digits."""
@@ -270,7 +273,7 @@ def _rejected(records: Records, problems: Sequence[tuple[int, str]]) -> RowsReje
     return RowsRejected(
         [
             Rejected(
-                records.topic, partitions[i].as_py(), offsets[i].as_py(), "PartitionException", why
+                records.topic, partitions[i].as_py(), offsets[i].as_py(), PARTITION_EXCEPTION, why
             )
             for i, why in problems
         ]

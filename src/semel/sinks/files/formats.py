@@ -16,7 +16,7 @@ from semel.converters import json_write
 from semel.converters.json_columns import JSON
 from semel.errors import ConfigError
 from semel.sinks.files.schemas import holds_json
-from semel.sinks.parquet import OpenFile, ParquetFile
+from semel.sinks.parquet import OpenFile, ParquetFile, abandon
 
 _WAITING = 4 * 1024 * 1024
 """Arrow bytes of rows that wait to be written together."""
@@ -94,7 +94,7 @@ class RowsFile:
         self._stream.close()
 
     def abandon(self) -> None:
-        self._stream.close()
+        abandon(self._stream)
 
 
 def _lines(target: Any) -> Write:

@@ -20,7 +20,6 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -28,13 +27,14 @@ from urllib.parse import quote
 from semel.errors import LedgerConflict, ServiceError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
-from semel.sinks.files.store import Store
+from semel.sinks.files.store import Store, at_once
 
 log = logging.getLogger(__name__)
 
 ROOT = "_semel"
 _ENTRY = re.compile(r"(\d{20})\.ledger")
-_AT_ONCE = 8
+_HALF = re.compile(r"\.[0-9a-f]{32}")
+"""What a store has written beside, to make it an entry at once."""
 _KEPT = 20
 """Entries that are kept for whoever wants to see what happened; one would do."""
 
@@ -203,10 +203,8 @@ class Ledger:
             self._finished = state.sequence
 
     def land(self, files: Sequence[Landing]) -> list[Landing]:
-        """Give files their final names; returns those that are in neither place. Object stores
-        take their time for each, so several are under way at once."""
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-files") as pool:
-            landed = list(pool.map(self._landed, range(len(files)), files))
+        """Give files their final names; returns those that are in neither place."""
+        landed = at_once(self._landed, range(len(files)), files)
         return [f for f, there in zip(files, landed, strict=True) if not there]
 
     def _landed(self, number: int, file: Landing) -> bool:
@@ -217,8 +215,7 @@ class Ledger:
 
     def missing(self, files: Sequence[Landing]) -> list[Landing]:
         """Files that do not wait, whole, where their writer says that they do."""
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-files") as pool:
-            sizes = list(pool.map(self._store.size, [f.staged for f in files]))
+        sizes = at_once(self._store.size, [f.staged for f in files])
         return [f for f, size in zip(files, sizes, strict=True) if size != f.size]
 
     def append(self, state: State) -> None:
@@ -252,6 +249,8 @@ class Ledger:
 
         A staged file can be committed by one entry alone, the one after that which stood when it
         was begun; so those that were begun before the newest entry are garbage, however young.
+
+        So is what was to become an entry: who is still at it finds it gone, and tries again.
         """
         state = self.newest()
         named = {f.staged for f in state.files}
@@ -261,7 +260,8 @@ class Ledger:
             for path, name in waiting.items()
             if path not in named and begun_at(name) < state.sequence
         ]
-        self._store.delete(stale)
+        halves = [n for n in self._store.names(self.folder) if _HALF.fullmatch(n)]
+        self._store.delete([*stale, *(f"{self.folder}/{n}" for n in halves)])
 
 
 def staged_name(sequence: int, unique: str) -> str:

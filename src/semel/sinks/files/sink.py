@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.config import ConnectorConfig, read
+from semel.config import ConnectorConfig, absolute, read
 from semel.converters.json_columns import JSON
 from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError
@@ -46,7 +46,7 @@ try:
         folder_of,
     )
     from semel.sinks.files.schemas import Schemas, holds_json
-    from semel.sinks.files.store import cannot_create_exclusively, open_store
+    from semel.sinks.files.store import cannot_create_exclusively, instead_of, open_store
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
 except ModuleNotFoundError as missing:
     raise ConfigError(
@@ -86,6 +86,10 @@ class FilesSink(StagingSink):
             config.target_file_size,
         )
 
+    @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        return absolute(raw, "path")
+
     @property
     def uses_key(self) -> bool:
         return False
@@ -124,8 +128,8 @@ class FilesSink(StagingSink):
                 "one entry of the ledger, created exclusively, moves the positions and makes the "
                 "files visible"
                 if why_not is None
-                else f"{why_not}, so nothing would stop a second writer. Use a local directory, "
-                "S3, GCS or Azure, or set delivery=at-least-once",
+                else f"{why_not}, so nothing would stop a second writer. "
+                f"{instead_of(self._where)}, or set delivery=at-least-once",
             ),
             Mechanism.IDEMPOTENT: Support(
                 False,
@@ -143,6 +147,9 @@ class FilesSink(StagingSink):
 
     def prepare(self, topics: Collection[str]) -> None:
         checks.check_letters(self._connector, topics)
+        for topic in topics:
+            shortest = self._naming.name(topic, 0, 0, 0, self._format.extension)
+            self._store.check_name(topic, shortest)
         self._check_exclusive()
         self._check_owner(topics)
         self._ledger.finish(self._ledger.newest())

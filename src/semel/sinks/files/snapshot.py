@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -14,13 +15,15 @@ from semel.errors import ConfigError, ServiceError, TransientError
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.files.ledger import Ledger, folder_of
-from semel.sinks.files.store import Store
+from semel.sinks.files.store import Store, at_once
 from semel.sinks.letters import PLACES, places_of
 from semel.sinks.rows import places
 
 _TRIES = 20
 _BLOCK = 64 * 1024 * 1024
 """A line may be that long."""
+_WHOLE = 4 * 1024 * 1024
+"""Bytes of a file that a far store is asked for at once: one request instead of several."""
 _CODECS = {"gz": "gzip", "zst": "zstd"}
 _PLACE = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 
@@ -40,7 +43,7 @@ def take(
             break
     else:
         raise TransientError(f"{store.where}: the ledger goes on faster than files are listed")
-    listed = {f: [n for n in names if n not in newer] for f, names in listed.items()}
+    listed = {f: {n: s for n, s in found.items() if n not in newer} for f, found in listed.items()}
     reader = Reader(store, kind)
     records: dict[str, pa.Table] = {}
     rows: dict[str, int] = {}
@@ -48,13 +51,13 @@ def take(
     targets = {t: f"{store.where}/{f}" for t, f in folders.items()}
     provenance = connector.provenance_columns
     for topic, folder in folders.items():
-        names = listed[folder]
+        files = listed[folder]
         untraced[targets[topic]] = 0
         if not provenance:
-            rows[targets[topic]] = reader.count(names)
+            rows[targets[topic]] = reader.count(files)
             continue
         wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
-        found = reader.columns(names, dict(zip(wanted, _PLACE.types, strict=True)))
+        found = reader.columns(files, dict(zip(wanted, _PLACE.types, strict=True)))
         if found.num_rows and found.column(0).null_count == found.num_rows:
             raise ConfigError(
                 f"connector {connector.name}: the files in {targets[topic]} have no column "
@@ -72,9 +75,10 @@ def take(
     return Snapshot(entries, state.holes, records, rows, untraced, targets, dead)
 
 
-def visible(store: Store, folder: str) -> list[str]:
-    """The files that a reader of the folder sees."""
-    return [n for n in store.below(folder) if not any(map(_hidden, n.split("/")))]
+def visible(store: Store, folder: str) -> dict[str, int]:
+    """The files that a reader of the folder sees, and their bytes."""
+    found = store.below(folder)
+    return {n: size for n, size in found.items() if not any(map(_hidden, n.split("/")))}
 
 
 def _hidden(part: str) -> bool:
@@ -83,38 +87,55 @@ def _hidden(part: str) -> bool:
 
 
 class Reader:
-    """Reads some columns of files."""
+    """Reads some columns of files, of which each comes with its bytes."""
 
     def __init__(self, store: Store, kind: str) -> None:
         self._store = store
         self._kind = kind
 
-    def count(self, names: Sequence[str]) -> int:
-        if self._kind == "parquet" and names:
-            return int(self._dataset(names, None).count_rows())
-        return int(self.columns(names, {"__semel_none": pa.string()}).num_rows)
+    def count(self, files: Mapping[str, int]) -> int:
+        return int(self.columns(files, {"__semel_none": pa.string()}).num_rows)
 
-    def columns(self, names: Sequence[str], kinds: Mapping[str, pa.DataType]) -> pa.Table:
+    def columns(self, files: Mapping[str, int], kinds: Mapping[str, pa.DataType]) -> pa.Table:
         """Null where a file has no such column."""
         schema = pa.schema(list(kinds.items()))
-        if not names:
+        if not files:
             return schema.empty_table()
+        parquet = self._kind == "parquet"
+        one = self._parquet if parquet else self._text
+        far = self._store.far
+        apart = [n for n, size in files.items() if not parquet or (far and size <= _WHOLE)]
+        with self._reading():
+            parts = at_once(lambda name: one(name, schema), apart)
+            if large := files.keys() - set(apart):
+                parts.append(self._dataset(sorted(large), schema).to_table())
+            return pa.concat_tables(parts)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Somebody else's files are not of the format, or hold other types."""
         try:
-            if self._kind == "parquet":
-                return self._dataset(names, schema).to_table()
-            return pa.concat_tables([self._text(name, schema) for name in names])
-        except pa.ArrowInvalid as error:
+            with self._store.translated():
+                yield
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ServiceError(f"{self._store.where}: {error}") from None
 
-    def _dataset(self, names: Sequence[str], schema: pa.Schema | None) -> Any:
+    def _dataset(self, names: list[str], schema: pa.Schema) -> Any:
         filesystem = fs.PyFileSystem(fs.FSSpecHandler(self._store.filesystem))
         paths = [self._store.path(n) for n in names]
         return ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
 
+    def _parquet(self, name: str, schema: pa.Schema) -> pa.Table:
+        content = pa.BufferReader(self._store.read(name))
+        return ds.ParquetFileFormat().make_fragment(content).to_table(schema=schema)
+
     def _text(self, name: str, schema: pa.Schema) -> pa.Table:
         with self._store.filesystem.open(self._store.path(name), "rb") as stream:
             if self._kind == "avro":
-                return _avro(stream, schema)
+                try:
+                    return _avro(stream, schema)
+                except (ValueError, EOFError) as error:
+                    raise ServiceError(f"{self._store.where}/{name}: {error}") from None
             codec = _CODECS.get(name.rpartition(".")[2])
             plain = pa.CompressedInputStream(stream, codec) if codec else stream
             return _json(plain, schema) if self._kind == "json" else _csv(plain, schema)

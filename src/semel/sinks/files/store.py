@@ -14,9 +14,11 @@ import io
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 import fsspec
 from fsspec.core import split_protocol
@@ -24,35 +26,72 @@ from fsspec.core import split_protocol
 from semel.errors import ConfigError, ServiceError, TransientError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _LOCAL = ("file", "local")
-_EXCLUSIVE = frozenset({*_LOCAL, "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
-"""Stores whose fsspec driver creates a file only where there is none, in one step:
-``If-None-Match`` on S3 and Azure, ``ifGenerationMatch=0`` on GCS."""
+_WEBHDFS = "webhdfs"
+_EXCLUSIVE = frozenset({*_LOCAL, "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", _WEBHDFS})
+"""Stores where a file is created only where there is none, in one step: ``If-None-Match`` on S3 and
+Azure, ``ifGenerationMatch=0`` on GCS, a rename that replaces nothing in HDFS."""
 
 _S3 = ("s3", "s3a")
 _HANDED_ON = frozenset(
-    {"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache", "profile"}
+    {"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"}
 )
-"""Options that s3fs hands on, to fsspec and to aiobotocore's session."""
+"""Options that drivers hand on to fsspec."""
+
+_BOTO = (
+    " Options of boto3's client are in storage.options.client_kwargs, of its Config in "
+    "storage.options.config_kwargs, as JSON"
+)
 
 _WHY_NOT = {
     "memory": "each process has a memory of its own",
     "hdfs": "libhdfs offers no exclusive creation, and Arrow's rename replaces what is there",
-    "webhdfs": "its driver looks first and writes then, and another writer fits in between",
 }
-_RENAMING = ("hdfs", "webhdfs")
+_RENAMING = ("hdfs", _WEBHDFS)
 """Stores with folders, where a file is renamed at once."""
 
 _LONGEST_PART, _LONGEST_KEY = 255, 1024
-"""Bytes: of a folder's name on a disk and in HDFS, and of an object's name with all its folders."""
+"""Bytes: of a name on a disk and in HDFS, and of an object's name with all its folders."""
+
+_AT_ONCE = 8
+_TIMES = 5
+"""How often a file that others have cleaned up is written anew."""
 
 _FOREIGN = ("botocore", "aiobotocore", "aiohttp", "azure", "google", "gcsfs", "requests")
 """Packages whose errors are the store's."""
 
 
+def at_once(call: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
+    """What a call returns for each of its arguments, as ``map`` has it. Stores take their time, so
+    several calls are under way."""
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-files") as pool:
+        return list(pool.map(call, *arguments))
+
+
 def protocol_of(where: str) -> str:
     return str(split_protocol(where)[0] or "file")
+
+
+def split_url(where: str) -> SplitResult:
+    """A URL in its parts.
+
+    Raises:
+        ConfigError: host or port are none.
+    """
+    try:
+        parts = urlsplit(where)
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigError(f"path={shown(where)} is no URL: {_reason(error)}") from None
+    return parts
+
+
+def shown(where: str) -> str:
+    """A URL without a password."""
+    _, at, rest = where.rpartition("@")
+    return f"...@{rest}" if at else where
 
 
 def cannot_create_exclusively(where: str) -> str | None:
@@ -62,6 +101,17 @@ def cannot_create_exclusively(where: str) -> str | None:
         return None
     why = _WHY_NOT.get(protocol, "its driver does not promise exclusive creation")
     return f"{protocol}:// cannot create a file exclusively: {why}"
+
+
+def instead_of(where: str) -> str:
+    """What to set where a store cannot hold a ledger that fences."""
+    if protocol_of(where) == "hdfs":
+        parts = split_url(where)
+        return (
+            f"Set path to webhdfs://{parts.hostname or 'namenode'}:9870{parts.path} (the "
+            "NameNode's dfs.namenode.http-address), which renames exclusively"
+        )
+    return "Use a local directory, S3, GCS, Azure or webhdfs://"
 
 
 def open_store(where: str, options: Mapping[str, Any]) -> Store:
@@ -80,30 +130,37 @@ def open_store(where: str, options: Mapping[str, Any]) -> Store:
     except ValueError:
         raise ConfigError(
             f"path={where}: {protocol}:// is no store that fsspec knows; such as s3://, gs://, "
-            "abfs://, hdfs:// or a directory"
+            "abfs://, webhdfs:// or a directory"
         ) from None
     if protocol in _S3:
+        _check_names(where, driver, options.keys() - {"profile"}, _BOTO)
+    if protocol == _WEBHDFS:
         _check_names(where, driver, options)
+        from semel.sinks.files.webhdfs import WebHdfsStore
+
+        return WebHdfsStore(where, options)
     return Store(where, options)
 
 
-def _check_names(where: str, driver: Any, options: Mapping[str, Any]) -> None:
-    """s3fs hands on what it does not know, and fails when it is first used."""
+def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = "") -> None:
+    """s3fs hands on what it does not know, and fails when it is first used; WebHDFS forgets it."""
     taken = inspect.signature(driver.__init__).parameters.keys() - {"self", "kwargs"}
     known = taken | _HANDED_ON
-    for name in options:
+    for name in sorted(options):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             raise ConfigError(
                 f"storage.options.{name} is no option of the driver of {where}"
                 + (f": did you mean storage.options.{near[0]}?" if near else ".")
-                + " Options of boto3's client are in storage.options.client_kwargs, of its Config "
-                "in storage.options.config_kwargs, as JSON"
+                + hint
             )
 
 
 class Store:
     """A store that fsspec reaches. Names are below its root, with ``/`` between their parts."""
+
+    far: ClassVar[bool] = True
+    """Whether each request takes its time."""
 
     def __init__(self, where: str, options: Mapping[str, Any]) -> None:
         self.where = where.rstrip("/")
@@ -132,20 +189,34 @@ class Store:
             limit, of = _LONGEST_KEY, "an object's name"
         return f"{longest} bytes are too many for {of}: {limit}" if longest > limit else ""
 
+    def check_name(self, topic: str, file: str) -> None:
+        """Raises ConfigError: there is no room for a topic's file of this name in any folder."""
+        size = len(file.encode())
+        if self._has_folders and size > _LONGEST_PART:
+            raise ConfigError(
+                f"path={self.where}: files of topic {topic} have its name in theirs, and "
+                f"{file[:40]}... has {size} bytes of the {_LONGEST_PART} that a file's name may "
+                "have there. Use an object store, or a topic with a shorter name"
+            )
+
     def _reached(self) -> tuple[Any, str]:
         if self._found is None:
             with self.translated():
-                # What others have written must be seen at once.
-                options = {"use_listings_cache": False, **self._options}
-                try:
-                    filesystem, root = fsspec.url_to_fs(self.where, **options)
-                except (TypeError, ValueError) as error:  # from the driver, about what it is given
-                    raise ConfigError(
-                        f"path={self.where}: its driver does not take storage.options.* as they "
-                        f"are: {_reason(error)}"
-                    ) from None
+                filesystem, root = self._driver()
                 self._found = filesystem, root.rstrip("/")
         return self._found
+
+    def _driver(self) -> tuple[Any, str]:
+        # What others have written must be seen at once.
+        options = {"use_listings_cache": False, **self._options}
+        try:
+            found: tuple[Any, str] = fsspec.url_to_fs(self.where, **options)
+        except (TypeError, ValueError) as error:  # from the driver, about what it is given
+            raise ConfigError(
+                f"path={self.where}: its driver does not take storage.options.* as they are: "
+                f"{_reason(error)}"
+            ) from None
+        return found
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
@@ -156,6 +227,11 @@ class Store:
             raise
         except PermissionError as error:
             raise ServiceError(f"{self.where}: access is denied: {_reason(error)}") from None
+        except NotADirectoryError as error:
+            raise ServiceError(
+                f"{self.where}: a file stands where a folder must be; move it away: "
+                f"{_reason(error)}"
+            ) from None
         except Exception as error:
             known = isinstance(error, OSError) or type(error).__module__.startswith(_FOREIGN)
             if not known:
@@ -182,16 +258,16 @@ class Store:
         wanted = (str(f["name"]).rstrip("/") for f in found if f["type"] == kind)
         return [f.rpartition("/")[2] for f in wanted]
 
-    def below(self, folder: str) -> list[str]:
-        """The names of all files below a folder, from the root on."""
+    def below(self, folder: str) -> dict[str, int]:
+        """All files below a folder: their names from the root on, and their bytes."""
         root = f"{self.path('').rstrip('/')}/"
         with self.translated():
             self.filesystem.invalidate_cache()
             try:
-                found = self.filesystem.find(self.path(folder))
+                found = self.filesystem.find(self.path(folder), detail=True)
             except FileNotFoundError:
-                return []
-        return [str(f).removeprefix(root) for f in found]
+                return {}
+        return {str(f).removeprefix(root): int(info["size"]) for f, info in found.items()}
 
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
@@ -235,12 +311,13 @@ class Store:
         """
         with self.translated():
             try:
+                self._make_room(target)
                 if self._renames:
-                    self._make_room(target)
                     self.filesystem.mv(self.path(source), self.path(target))
                     return True
                 self.filesystem.cp_file(self.path(source), self.path(target))
             except FileNotFoundError:
+                self._check_gone(source, target)
                 return False
         found = self.size(target)
         if found != size:
@@ -250,6 +327,11 @@ class Store:
         self.delete([source])
         return True
 
+    def _check_gone(self, source: str, target: str) -> None:
+        """Raises TransientError: not the file is gone but the folder that it is moved to."""
+        if self.exists(source):
+            raise TransientError(f"{self.where}: others have removed the folder of {target}")
+
     def delete(self, names: Sequence[str]) -> None:
         """Delete files, as far as they are there."""
         for name in names:
@@ -257,12 +339,23 @@ class Store:
                 self.filesystem.rm_file(self.path(name))
 
     def _make_room(self, name: str) -> None:
+        """Make the folders of a file."""
+        try:
+            self._make_folder(self.path(name).rpartition("/")[0])
+        except FileExistsError as error:
+            raise NotADirectoryError(str(error)) from None
+        except FileNotFoundError as error:  # others have removed one meanwhile
+            raise OSError(str(error)) from None
+
+    def _make_folder(self, path: str) -> None:
         if self._renames:
-            self.filesystem.makedirs(self.path(name).rpartition("/")[0], exist_ok=True)
+            self.filesystem.makedirs(path, exist_ok=True)
 
 
 class LocalStore(Store):
     """A directory. What is told to be written is on the disk, not only on its way to it."""
+
+    far = False
 
     def __init__(self, where: str) -> None:
         super().__init__(where, {})
@@ -273,31 +366,48 @@ class LocalStore(Store):
         whole = Path(self.path(f"{name.rpartition('/')[0]}/.{uuid.uuid4().hex}"))
         target = Path(self.path(name))
         with self.translated():
-            _make(target.parent)
-            try:
-                with _Lasting(whole) as stream:
-                    stream.write(content)
-                os.link(whole, target)
-                _sync(target.parent)
-            finally:
-                whole.unlink(missing_ok=True)
+            for left in reversed(range(_TIMES)):
+                self._make_room(name)
+                try:
+                    with _Lasting(whole) as stream:
+                        stream.write(content)
+                    os.link(whole, target)
+                    _sync(target.parent)
+                    return
+                except FileNotFoundError as gone:  # others have cleaned up meanwhile
+                    if not left:
+                        raise OSError(str(gone)) from None
+                finally:
+                    whole.unlink(missing_ok=True)
 
     def open(self, name: str) -> BinaryIO:
         path = Path(self.path(name))
         with self.translated():
-            _make(path.parent)
+            self._make_room(name)
             return _Lasting(path)
 
     def move(self, source: str, target: str, size: int) -> bool:
         path = Path(self.path(target))
         with self.translated():
-            _make(path.parent)
+            self._make_room(target)
             try:
                 Path(self.path(source)).replace(path)
             except FileNotFoundError:
+                self._check_gone(source, target)
                 return False
             _sync(path.parent)
         return True
+
+    def _make_folder(self, path: str) -> None:
+        """One that is there after a power failure, too."""
+        folder = Path(path)
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            _sync(each.parent)
 
 
 class _Lasting(io.BufferedWriter):
@@ -315,17 +425,6 @@ class _Lasting(io.BufferedWriter):
                 _sync(self._folder)
             finally:
                 super().close()
-
-
-def _make(folder: Path) -> None:
-    """Make a folder that is there after a power failure, too."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        _sync(each.parent)
 
 
 def _sync(folder: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semel.errors import SemelError
+from semel.errors import ConfigError, SemelError
 from semel.records import Rejected, RowsRejected
+from semel.sinks.files.folders import PARTITION_EXCEPTION
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import Landing, folder_of, staged_name
 from semel.sinks.files.store import Store
@@ -95,6 +96,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
 
         Raises:
             RowsRejected: the store cannot name a folder so.
+            ConfigError: it cannot name one by the topic.
         """
         marked = rows.append_column(_PARTITION, where.partitions)
         marked = marked.append_column(_OFFSET, where.offsets)
@@ -107,16 +109,26 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
             below = where.folder(partition, values)
             place = Place("/".join(p for p in (where.root, below) if p), where.topic, partition)
             why_not = self._store.too_long(place.folder, self._name(place, _FAR, _FAR))
-            if why_not and below:  # else it is the topic's name, and no record is to blame
+            if why_not and not (below and self._has_room(where)):  # no record is to blame
+                raise ConfigError(
+                    f"path={self._store.where}: no folder can be named by topic {where.topic}: "
+                    f"{why_not}. Use a topic with a shorter name"
+                )
+            if why_not:
                 why = f"folder {below[:60]}...: {why_not}"
                 offsets = part.column(_OFFSET).to_pylist()
                 refused += [
-                    Rejected(where.topic, partition, o, "PartitionException", why) for o in offsets
+                    Rejected(where.topic, partition, o, PARTITION_EXCEPTION, why) for o in offsets
                 ]
             found.append((place, part))
         if refused:
             raise RowsRejected(refused)
         return found
+
+    def _has_room(self, where: Rows) -> bool:
+        """Whether the store can name a folder by the topic alone."""
+        file = self._name(Place(where.root, where.topic, 0), _FAR, _FAR)
+        return not self._store.too_long(where.root, file)
 
     def _name(self, place: Place, first: int, last: int) -> str:
         extension = self._kind.extension
@@ -163,7 +175,9 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
 
     def _described(self, values: Place, file: OpenFile) -> Landing:
         span = self._spans.pop(values)
-        target = f"{values.folder}/{self._name(values, span.first, span.last)}"
+        name = self._name(values, span.first, span.last)
+        self._store.check_name(values.topic, name)  # once it is committed, it must be possible
+        target = f"{values.folder}/{name}"
         return Landing(file.path, target, span.rows, self._store.size(file.path) or 0)
 
     def _delete(self, paths: list[str]) -> None:

@@ -1,0 +1,284 @@
+"""HDFS over HTTP: a NameNode's WebHDFS, or a gateway that speaks it.
+
+libhdfs renames over what is there. The NameNode itself can do otherwise: ``RENAME`` with
+``renameoptions=NONE`` takes its lock, looks whether the target is there, and only then renames. A
+gateway (HttpFS) knows no such option, but its ``RENAME`` never replaces a file, and answers false.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO
+from urllib.parse import SplitResult, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.sinks.files.store import Store, shown, split_url
+
+_PORT, _SECURE_PORT = 9870, 9871
+"""Hadoop 3's; fsspec's default is Hadoop 2's."""
+_PATIENCE = 60.0
+"""Seconds until something moves. Without a limit, a NameNode whose machine is gone would be waited
+for without end. While content is sent, the limit of connecting holds; so both are one."""
+
+_ERRORS: Mapping[str, type[Exception]] = {
+    "FileAlreadyExistsException": FileExistsError,
+    "FileNotFoundException": FileNotFoundError,
+    "ParentNotDirectoryException": NotADirectoryError,
+    "AccessControlException": PermissionError,
+    "AuthenticationException": PermissionError,
+    "AuthorizationException": PermissionError,
+    "InvalidToken": PermissionError,
+    "SecurityException": PermissionError,
+}
+"""Hadoop's exceptions, by their names, that are Python's."""
+_FINAL = frozenset(
+    {"IllegalArgumentException", "InvalidPathException", "UnsupportedOperationException"}
+)
+"""Those that come again whenever the same is asked."""
+
+_QUERY = re.compile(r"\?\S*")
+
+
+class WebHdfsStore(Store):
+    """A directory in HDFS."""
+
+    def __init__(self, where: str, options: Mapping[str, Any]) -> None:
+        parts = split_url(where)
+        _check(where, parts, options)
+        port = _SECURE_PORT if options.get("use_https") else _PORT
+        super().__init__(where, options if parts.port else {"port": port, **options})
+
+    def _driver(self) -> tuple[Any, str]:
+        try:
+            filesystem, root = super()._driver()
+        except ModuleNotFoundError as missing:
+            package = str(missing.name).replace("_", "-")
+            raise ConfigError(
+                f"path={self.where}: storage.options.kerberos=true needs the package {package}: "
+                f"pip install {package}"
+            ) from None
+        session = filesystem.session
+        session.hooks["response"] = [_checked]
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _Adapter(session.verify))
+        return filesystem, root
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        with super().translated():
+            try:
+                yield
+            except _FinalError as error:
+                raise ServiceError(f"{self.where}: {error}") from None
+            except requests.RequestException as error:  # its text may have a URL, and that a token
+                raise OSError(_QUERY.sub("", str(error)) or type(error).__name__) from None
+
+    def read(self, name: str) -> bytes:
+        with self.translated():
+            return bytes(self._redirected("OPEN", "get", name).content)
+
+    def create(self, name: str, content: bytes) -> None:
+        """Written beside, and renamed exclusively.
+
+        Who hears nothing does not know whether it was renamed, perhaps it will be in a moment.
+        Nobody else knows the name beside, so there is no second way that this content gets there.
+        """
+        beside = f"{name.rpartition('/')[0]}/.{uuid.uuid4().hex}"
+        with self.translated():
+            self._send(beside, content, len(content))
+            try:
+                if self._renamed(beside, name, "NONE"):
+                    return
+            except FileNotFoundError as gone:
+                raise OSError(f"whether {name} was created is not known: {gone}") from None
+            except FileExistsError:
+                pass
+        self._forget(beside)
+        if self.exists(name):
+            raise FileExistsError(name)
+        raise TransientError(f"{self.where}: {name} was not created; why is not said")
+
+    def open(self, name: str) -> BinaryIO:
+        """It is sent when it is complete: fsspec would append each part, which needs more
+        requests, and which directories with erasure coding do not take."""
+
+        def send(content: BinaryIO, size: int) -> None:
+            with self.translated():
+                self._send(name, content, size)
+
+        return _Upload(send)
+
+    def move(self, source: str, target: str, size: int) -> bool:
+        with self.translated():
+            self._make_room(target)
+            try:
+                if self._renamed(source, target, "OVERWRITE"):
+                    return True
+            except FileNotFoundError:
+                self._check_gone(source, target)
+                return False
+        if not self.exists(source):
+            return False
+        raise ServiceError(
+            f"{self.where}/{target} is there already, and this gateway does not rename over it: "
+            "move it away, or set path to a NameNode's own address"
+        )
+
+    def _send(self, name: str, content: bytes | BinaryIO, size: int) -> None:
+        """Into a new file, whose name nobody else knows. A request that arrives a second time,
+        late, must not begin it anew: it may be being renamed."""
+        try:
+            self._redirected("CREATE", "put", name, content, overwrite="false")
+        except FileExistsError as there:
+            raise OSError(f"{name} was sent twice: {there}") from None
+        except FileNotFoundError as gone:
+            raise OSError(f"{name} was removed while it was sent: {gone}") from None
+        arrived = self.size(name)
+        if arrived != size:
+            raise OSError(f"{arrived} bytes of {name} have arrived, {size} were sent")
+
+    def _renamed(self, source: str, target: str, option: str) -> bool:
+        """A NameNode answers nothing or an error, a gateway true or false."""
+        filesystem = self.filesystem
+        answer = filesystem._call(
+            "RENAME",
+            method="put",
+            path=self.path(source),
+            destination=self.path(target),
+            renameoptions=option,
+        )
+        return not answer.content or answer.json().get("boolean") is not False
+
+    def _redirected(
+        self, operation: str, method: str, name: str, content: Any = None, **more: str
+    ) -> Any:
+        """A NameNode says which DataNode to ask; a gateway may answer itself."""
+        filesystem = self.filesystem
+        path = self.path(name)
+        answer = filesystem._call(operation, method=method, path=path, redirect=False, **more)
+        where = answer.headers.get("Location")
+        if where is None and content is None:
+            return answer
+        if where is None:
+            raise ServiceError(
+                f"{self.where}: {operation} was answered with {answer.status_code}, but not with "
+                "where to send the content (no Location). What stands between must leave it"
+            )
+        address = filesystem._apply_proxy(where)
+        if not address.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"{self.where}: files are to be at {address.partition('?')[0]}, which is no "
+                "http:// address: storage.options.data_proxy must make one of what the NameNode "
+                "says"
+            )
+        headers = {} if content is None else {"content-type": "application/octet-stream"}
+        return filesystem.session.request(method, address, data=content, headers=headers)
+
+    def _forget(self, name: str) -> None:
+        with contextlib.suppress(SemelError):  # it is small, and nobody reads it
+            self.delete([name])
+
+
+def _check(where: str, parts: SplitResult, options: Mapping[str, Any]) -> None:
+    """Raises ConfigError: URL and options do not go together."""
+    if parts.password is not None:
+        raise ConfigError(
+            f"path={shown(where)}: a password in the URL would be seen in every "
+            "message. Set storage.options.user and storage.options.password instead"
+        )
+    given = {"host": parts.hostname, "port": parts.port, "user": parts.username}
+    if not parts.hostname and "host" not in options:
+        raise ConfigError(f"path={where} names no NameNode: webhdfs://namenode:{_PORT}/folder")
+    for name, value in given.items():
+        if value and name in options:
+            raise ConfigError(
+                f"path={where} says the {name} already: remove storage.options.{name}"
+            )
+    proxy = options.get("data_proxy", {})
+    if not isinstance(proxy, Mapping) or not all(isinstance(v, str) for v in proxy.values()):
+        raise ConfigError(
+            "storage.options.data_proxy must be an object in JSON that replaces addresses by "
+            'others, such as {"http://datanode:9864": "https://gateway:8443"}'
+        )
+
+
+class _Upload(io.BufferedRandom):
+    """A file that is elsewhere when it is closed, unless it is abandoned."""
+
+    def __init__(self, send: Callable[[BinaryIO, int], None]) -> None:
+        self._send = send
+        super().__init__(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                size = self.seek(0, io.SEEK_END)
+                self.seek(0)
+                self._send(self, size)
+            finally:
+                super().close()
+
+    def abandon(self) -> None:
+        super().close()
+
+    __del__ = abandon
+
+
+class _FinalError(Exception):
+    """It is not to be tried again."""
+
+
+class _Adapter(HTTPAdapter):
+    """Waits for answers, but not for ever.
+
+    ``verify`` is what the session says: by itself requests prefers REQUESTS_CA_BUNDLE to that.
+    """
+
+    def __init__(self, verify: bool | str) -> None:
+        super().__init__()
+        self._verify = verify
+
+    def send(self, request: Any, *arguments: Any, **keys: Any) -> Any:
+        patient = {**keys, "timeout": keys.get("timeout") or _PATIENCE}
+        if self._verify is not True:
+            patient["verify"] = self._verify
+        try:
+            return super().send(request, *arguments, **patient)
+        except requests.RequestException as error:  # its text has the URL, and that a token
+            cause = error.args[0] if error.args else error
+            reason = getattr(cause, "reason", None) or cause
+            told = f"{urlsplit(request.url).netloc}: {reason}"
+            if "CERTIFICATE_VERIFY_FAILED" in told:
+                raise _FinalError(
+                    f"{told}. Set storage.options.session_verify to the file of the authority's "
+                    "certificate"
+                ) from None
+            raise OSError(told) from None
+
+
+def _checked(answer: requests.Response, **_: Any) -> None:
+    """Errors as Python has them; fsspec does not look at a DataNode's answer at all.
+
+    Raises:
+        OSError: one of them.
+    """
+    if answer.status_code < 400:
+        return
+    try:
+        told = answer.json()["RemoteException"]
+        name, reason = str(told["exception"]), str(told["message"]).strip()
+    except (ValueError, KeyError, TypeError):
+        name, reason = "", f"{answer.status_code} {answer.reason}"
+    if not name and answer.status_code == 401:
+        name = "AuthenticationException"
+    first = reason.splitlines()[0] if reason else name
+    kind = _FinalError if name in _FINAL else _ERRORS.get(name, OSError)
+    raise kind(f"{first} ({name})" if name else first)
