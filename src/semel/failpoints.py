@@ -18,6 +18,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -48,6 +49,8 @@ OF_HIVE = ("hive.before_alter",)
 
 _ALL = (*PLACES, *OF_FILES, *OF_HIVE)
 
+_LOG = "fired.log"
+
 _directory = os.environ.get(DIRECTORY)
 _alone = threading.Lock()
 
@@ -73,16 +76,46 @@ def disarm(directory: Path) -> None:
         (directory / place).unlink(missing_ok=True)
 
 
+class Fired(NamedTuple):
+    """A failpoint that has fired: where, what it did, and in which process."""
+
+    place: str
+    action: str
+    pid: int
+
+
+def fired(directory: Path) -> list[Fired]:
+    """The failpoints of a directory that have fired, the first one first."""
+    try:
+        lines = (directory / _LOG).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [Fired(place, action, int(pid)) for place, action, pid in map(str.split, lines)]
+
+
+def forget(directory: Path) -> None:
+    """Take none of them to have fired."""
+    (directory / _LOG).unlink(missing_ok=True)
+
+
 def thaw(directory: Path, pid: int) -> None:
-    """Let a process go on that was frozen at a failpoint."""
-    (directory / f"frozen.{pid}").unlink(missing_ok=True)
-    awake = 0
+    """Let a process go on that was frozen, at a failpoint or by hand; returns once it does.
+
+    Raises:
+        psutil.NoSuchProcess: it has died meanwhile.
+    """
+    process = psutil.Process(pid)
+    if process.status() == psutil.STATUS_ZOMBIE:
+        raise psutil.ZombieProcess(pid)
+    waking = directory / f"waking.{pid}"
+    with contextlib.suppress(FileNotFoundError):  # it is no failpoint that has frozen it
+        (directory / f"frozen.{pid}").rename(waking)
     with contextlib.suppress(psutil.NoSuchProcess):  # awake, and at its end
-        process = psutil.Process(pid)
-        while awake < 3:  # its thread may have been about to stop it once more
+        while (status := process.status()) == psutil.STATUS_STOPPED or waking.exists():
+            if status == psutil.STATUS_ZOMBIE:
+                return
             process.resume()
             time.sleep(0.01)
-            awake = 0 if process.status() == psutil.STATUS_STOPPED else awake + 1
 
 
 def environment() -> dict[str, str]:
@@ -114,7 +147,9 @@ def _take(directory: Path, place: str) -> None:
     if int(skip or 0) > 0:
         arm(directory, place, action, int(skip) - 1)
         return
-    with (directory / "fired.log").open("a") as log:
+    if action == "freeze":  # first: whoever reads of it in the log may thaw it at once
+        (directory / f"frozen.{os.getpid()}").touch()
+    with (directory / _LOG).open("a") as log:
         log.write(f"{place} {action} {os.getpid()}\n")
     _act(directory, action, place)
 
@@ -125,6 +160,7 @@ def _act(directory: Path, action: str, place: str) -> None:
         raise TransientError(f"failpoint {place}")
     if action == "freeze":
         _freeze(directory / f"frozen.{me}")
+        (directory / f"waking.{me}").unlink(missing_ok=True)
         return
     if action == "kill-driver":
         os.kill(int(os.environ.get(DRIVER, me)), signal.SIGKILL)
@@ -141,7 +177,6 @@ def _freeze(mark: Path) -> None:
     When an executor dies, the kernel sends SIGHUP and SIGCONT to the stopped workers it leaves
     behind; a zombie must survive the one and not wake up by the other.
     """
-    mark.touch()
     libc = ctypes.CDLL(None)
     libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)  # Python's may be called by one thread
     libc.signal(signal.SIGHUP, int(signal.SIG_IGN))
