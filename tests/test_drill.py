@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -14,20 +16,22 @@ from typing import Any
 
 import pytest
 
-from semel import drill
 from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Guarantee, Mechanism
+from semel.drill import run as drill
 from semel.drill.plan import ANY_MOMENT, MEANING, Kind, plan
 from semel.drill.stage import BUILT_IN
 from semel.drill.stores import store_of
 from semel.drill.traffic import Shape
 from semel.embedded import Postgres, mariadb
+from semel.embedded.hdfs import Hdfs
 from semel.embedded.mariadb import MariaDB
 from semel.embedded.server import Server
 from semel.engine import attempt
 from semel.engine.control import Report
 from semel.errors import ConfigError, Fenced
 from semel.failpoints import NO_LEDGER_CHECK, OF_FILES, OF_STAGING, PLACES
+from semel.sinks.files.config import FilesConfig
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.search.config import SearchConfig
 
@@ -123,7 +127,7 @@ class TestStores:
     @pytest.mark.parametrize(
         ("name", "url"),
         [
-            ("io.confluent.connect.jdbc.JdbcSinkConnector", "jdbc:sqlserver://h:1433;password=se"),
+            ("io.confluent.connect.jdbc.JdbcSinkConnector", "jdbc:oracle:thin:@h:1521;password=se"),
             ("io.confluent.connect.jdbc.JdbcSinkConnector", ""),
             ("postgresql", "jdbc:mysql://h/d?password=se"),
             ("duckdb", "jdbc:sqlite:/tmp/d"),
@@ -150,11 +154,51 @@ class TestStores:
         assert ({Kind.CONCURRENT_WRITER, Kind.TABLE_OPTIMIZE} <= store.faults) is lake
         assert set(OF_STAGING) <= set(store.places)
 
-    def test_only_a_server_can_be_killed(self, tmp_path: Path) -> None:
-        store = store_of({"connector.class": "sqlite"}, tmp_path)
+    @pytest.mark.parametrize("name", ["sqlite", "duckdb"])
+    def test_only_a_server_can_be_killed(self, name: str, tmp_path: Path) -> None:
+        store = store_of({"connector.class": name}, tmp_path)
         assert store.server is None
+        assert store.disk is not None
+        url = f"jdbc:{name}:{store.disk.directory}/database"
+        assert store.where == {"connection.url": url}
+        assert store.possible([Kind.STORE_KILL, Kind.DISK_FULL], "c") == [Kind.DISK_FULL]
         with pytest.raises(ConfigError, match="store-kill cannot happen"):
             store.possible([Kind.STORE_KILL], "c")
+
+    @pytest.mark.parametrize("name", ["sqlserver", "io.debezium.connector.jdbc.JdbcSinkConnector"])
+    def test_a_store_that_the_drill_has_not_may_be_the_users(
+        self, name: str, tmp_path: Path
+    ) -> None:
+        raw = {"connector.class": name, "connection.url": "jdbc:sqlserver://h;databaseName=d"}
+        with pytest.raises(ConfigError, match="drill with --own-store"):
+            store_of(raw, tmp_path)
+        store = store_of(raw, tmp_path, own=True)
+        assert (store.where, store.server) == ({}, None)
+        assert store.keys["connection.lock.timeout.ms"]
+
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            {"connector.class": "postgresql"},
+            {"connector.class": "sqlite"},
+            {"connector.class": "files"},
+            {"connector.class": "delta", "delta.table.path": "s3://lake"},
+            {"connector.class": "iceberg", "iceberg.catalog.type": "rest"},
+            {"connector.class": "opensearch"},
+        ],
+    )
+    def test_nothing_befalls_the_store_of_a_user(
+        self, keys: dict[str, str], tmp_path: Path
+    ) -> None:
+        store = store_of(keys, tmp_path, own=True)
+        assert (store.where, store.server, store.lake, store.disk) == ({}, None, None, None)
+        of_stores = {Kind.STORE_KILL, Kind.STORE_RESTART, Kind.DISK_FULL}
+        assert not store.faults & {*of_stores, Kind.TABLE_OPTIMIZE, Kind.CONCURRENT_WRITER}
+        assert {Kind.DRIVER_KILL, Kind.ZOMBIE, Kind.BROKER_KILL} <= store.faults
+
+    def test_kafka_is_the_drills_own(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="Leave --own-store out"):
+            store_of({"connector.class": "kafka"}, tmp_path, own=True)
 
 
 class TestRecords:
@@ -272,6 +316,26 @@ class TestFiles:
         }
     )
 
+    @pytest.mark.parametrize("key", ["path", "hdfs.url", "store.url"])
+    def test_hdfs_is_drilled_on_one_of_its_own(self, key: str, tmp_path: Path) -> None:
+        raw = {"connector.class": "files", key: "webhdfs://namenode:9870/x"}
+        store = store_of(raw, tmp_path)
+        assert isinstance(store.server, Hdfs)
+        assert (
+            read(FilesConfig, {**raw, **store.keys, **(store.where or {})}).location()
+            == f"{store.server.url}/files"
+        )
+        assert Kind.STORE_KILL in store.faults
+
+    @pytest.mark.long
+    @pytest.mark.integration
+    def test_faults_in_hdfs_lose_nothing_and_write_nothing_twice(self) -> None:
+        kinds = [Kind.DRIVER_KILL, Kind.ERROR, Kind.STORE_RESTART, Kind.STORE_KILL]
+        config = {**self.config, "path": "webhdfs://namenode/x", "s3.bucket.name": ""}
+        report = drill.drill(config, 4, 1, kinds=[*kinds, Kind.DISK_FULL])
+        assert {r.fault.kind for r in report.results} == set(kinds)
+        assert (report.lost, report.duplicated, report.exact) == (0, 0, True)
+
     @pytest.mark.long
     @pytest.mark.integration
     def test_faults_lose_nothing_and_write_nothing_twice(self) -> None:
@@ -348,7 +412,7 @@ class TestSearch:
         }
         store = store_of(secured, tmp_path)
         servers = {"bootstrap.servers": "localhost:1"}
-        made = read(SearchConfig, {**secured, **servers, **store.keys})
+        made = read(SearchConfig, {**secured, **servers, **store.keys, **(store.where or {})})
         assert (made.username, made.password, made.security_protocol) == ("", "", "plaintext")
 
     @pytest.mark.long
@@ -390,6 +454,25 @@ class TestMariaDB:
         assert report.final.records > 1000
 
 
+@pytest.mark.long
+@pytest.mark.integration
+def test_a_store_of_the_users_is_written_to_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    url = f"jdbc:sqlite:{tmp_path / 'mine.db'}"
+    config = {**BUILT_IN, "connector.class": "sqlite", "connection.url": url}
+    report = drill.drill(config, 1, 1, kinds=[Kind.ERROR, Kind.DISK_FULL], own_store=True)
+    assert [r.fault.kind for r in report.results] == [Kind.ERROR]
+    assert report.kept
+    assert report.final is not None
+    with sqlite3.connect(tmp_path / "mine.db") as mine:
+        assert mine.execute("SELECT count(*) FROM drill").fetchone() == (report.final.records,)
+    with pytest.raises(ConfigError, match="needs an empty store, but drill has rows"):
+        drill.drill(config, 1, 1, own_store=True)
+    assert not list(tmp_path.glob("semel-drill-*"))
+
+
 class TestFencedTask:
     """What the drill's broker outages brought to light."""
 
@@ -418,13 +501,15 @@ class TestFencedTask:
             def close(self) -> None: ...
 
         class Doomed:
-            lost_its_session = lost
             heartbeats = 0.1
 
             def __init__(self, *_arguments: object) -> None: ...
 
             def run(self) -> None:
                 raise Fenced("another instance")
+
+            def excuse(self, _fence: Fenced) -> str:
+                return "its session had just ended" if lost else ""
 
         monkeypatch.setattr(attempt, "ControlLine", Line)
         monkeypatch.setattr(attempt, "Task", Doomed)
@@ -439,23 +524,25 @@ class TestFencedTask:
 
 @pytest.mark.integration
 class TestRun:
-    def test_faults_lose_nothing_and_write_nothing_twice(self) -> None:
-        kinds = [
-            Kind.DRIVER_KILL,
-            Kind.WORKER_KILL,
-            Kind.ZOMBIE,
-            Kind.ERROR,
-            Kind.STORE_KILL,
-            Kind.BROKER_KILL,
-            Kind.REPLACED_ZOMBIE,
-        ]
-        report = drill.drill(None, 7, 1, kinds=kinds)
+    @pytest.mark.parametrize(
+        "kinds",
+        [
+            (Kind.DRIVER_KILL, Kind.WORKER_KILL, Kind.ZOMBIE, Kind.STORE_KILL),
+            pytest.param(
+                (Kind.ERROR, Kind.BROKER_KILL, Kind.REPLACED_ZOMBIE), marks=pytest.mark.long
+            ),
+        ],
+        ids=["short", "others"],
+    )
+    def test_faults_lose_nothing_and_write_nothing_twice(self, kinds: tuple[Kind, ...]) -> None:
+        report = drill.drill(None, len(kinds), 1, kinds=kinds)
         assert {r.fault.kind for r in report.results} == set(kinds)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
         assert report.final is not None
         assert report.final.records > 1000
         assert not any(p.behind for p in report.final.partitions)
 
+    @pytest.mark.long  # each sink's own tests have two drivers
     def test_of_two_drivers_one_yields_and_says_so(self) -> None:
         report = drill.two_drivers(None, 1)
         assert report.fenced > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import typing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +13,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from semel.drill import DrillReport, Fault, FaultResult, Kind
-from semel.drill import drill as run_drill
-from semel.drill import two_drivers as run_two_drivers
+from semel.drill.plan import Fault, Kind
+
+if typing.TYPE_CHECKING:  # every command would wait for all that a drill needs
+    from semel.drill.run import DrillReport, FaultResult
 
 
 def register(app: typer.Typer) -> None:
@@ -41,6 +43,14 @@ def drill(
             metavar="SECONDS", help="Instead: keep two drivers running for so long; one must yield."
         ),
     ] = 0.0,
+    own_store: Annotated[
+        bool,
+        typer.Option(
+            "--own-store",
+            help="Write to the store that the configuration names, which must be empty; only the "
+            "connector and an embedded Kafka are broken. The results stay there.",
+        ),
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave logs and data.")] = False,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Where they go, instead of a temporary directory.")
@@ -53,19 +63,23 @@ def drill(
     connector has not recovered.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end what was started, too
+    if own_store and file is None:
+        raise typer.BadParameter("name a configuration, it says where", param_hint="--own-store")
+    where: dict[str, Any] = {"own_store": own_store, "keep": keep, "directory": directory}
     if two_drivers:
-        _two_drivers(file, two_drivers, seed, keep, directory, as_json)
+        _two_drivers(file, two_drivers, seed, where, as_json)
         return
+    from semel.drill import run as drills
+
     watcher = _Watcher(faults, as_json)
     with watcher:
-        report = run_drill(
+        report = drills.drill(
             file,
             faults,
             seed,
             kinds=_kinds(only),
-            keep=keep,
-            directory=directory,
             observe=watcher.observe,
+            **where,
         )
     if as_json:
         print(json.dumps(_facts(report)))
@@ -84,17 +98,18 @@ def drill(
 
 
 def _two_drivers(
-    file: Path | None, seconds: float, seed: int, keep: bool, directory: Path | None, as_json: bool
+    file: Path | None, seconds: float, seed: int, where: dict[str, Any], as_json: bool
 ) -> None:
+    from semel.drill import run as drills
+
     console = Console(stderr=True, highlight=False)
     with console.status("two drivers of one connector"):
-        report = run_two_drivers(
+        report = drills.two_drivers(
             file,
             seconds,
             seed,
-            keep=keep,
-            directory=directory,
             observe=lambda fenced: console.print(f"fenced: {fenced}; the survivor goes on"),
+            **where,
         )
     if as_json:
         print(json.dumps(_facts(report)))
@@ -162,7 +177,7 @@ class _Watcher:
         self._status.stop()
 
     def observe(self, fault: Fault | None, result: FaultResult | None) -> None:
-        """See :data:`semel.drill.Observer`."""
+        """See :data:`semel.drill.run.Observer`."""
         if self._silent:
             return
         if fault is not None and fault.number == 1 and result is None:

@@ -134,7 +134,9 @@ class Injector(Recovery):
         try:
             frozen = psutil.Process(pid)
             self._stage.until(
-                lambda: frozen.status() == psutil.STATUS_STOPPED, 5, f"process {pid} did not freeze"
+                lambda: frozen.status() == psutil.STATUS_STOPPED,
+                PATIENCE,
+                f"process {pid} did not freeze",
             )
         except psutil.NoSuchProcess:
             raise DrillFailed(f"process {pid}, which was to freeze, has ended") from None

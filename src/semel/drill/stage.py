@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
+from semel.drill import own
 from semel.drill.disk import Disk
 from semel.drill.lakes import Lake
 from semel.drill.plan import Kind
@@ -112,10 +113,18 @@ class Process:
 
 
 class Stage:
-    """Services and connector of one drill, in one directory; ``kinds`` of faults are to come."""
+    """Services and connector of one drill, in one directory; ``kinds`` of faults are to come.
+
+    Results go into the ``own_store`` of the connector if it is wanted, which must be empty.
+    """
 
     def __init__(
-        self, raw: Mapping[str, str], directory: Path, kinds: Collection[Kind] = ()
+        self,
+        raw: Mapping[str, str],
+        directory: Path,
+        kinds: Collection[Kind] = (),
+        *,
+        own_store: bool = False,
     ) -> None:
         self.directory = directory
         self.points = directory / "failpoints"
@@ -125,13 +134,12 @@ class Stage:
                 "directory"
             )
         self.points.mkdir(parents=True)
-        self._fired = self.points / "fired.log"
-        self._fired.touch()
         self._spark_home = _spark_home(directory / "spark")
         self._started = 0
         self._seen: set[psutil.Process] = set()
         self.on_executors = False
-        self.store = store_of(raw, directory)
+        self.own_store = own_store
+        self.store = store_of(raw, directory, own=own_store)
         self.kafka = Kafka(directory / "kafka", brokers=self.store.brokers)
         self.kinds = self.store.possible(kinds, raw.get("name", ""))
         self.raw = self._adapted(raw)
@@ -152,6 +160,8 @@ class Stage:
 
     def open(self) -> None:
         """Start the services and create the topics."""
+        if self.own_store:
+            own.check_empty(self.raw, self.topics)
         if self.store.disk is not None:
             self.store.disk.open(mount=Kind.DISK_FULL in self.kinds)
         if self.store.server is not None:
@@ -163,25 +173,28 @@ class Stage:
     def _adapted(self, raw: Mapping[str, str]) -> dict[str, str]:
         """The connector's configuration with this stage's services and short timeouts."""
         name = raw.get("name", "")
+        if self.own_store:
+            raw = own.without_letters(raw)
         if raw.get("topics.regex"):
             raise ConfigError(f"connector {name}: a drill needs topics, it cannot guess a name "
                               "from topics.regex")  # fmt: skip
         replaced = (
             "bootstrap.servers",
-            "connection.username",
             "iceberg.control.commit.interval-ms",
             "spark.master",
+            *("topic.auto.create", "auto.create.indices.at.start"),  # other names of auto.create
         )
+        of_store = ("connection.username", "storage.options.", "iceberg.catalog.")
         secured = ("security.", "sasl.", "ssl.")
         kept = {
             k: v
             for k, v in raw.items()
             if not k.endswith(replaced)
-            and not k.startswith(("storage.options.", "iceberg.catalog."))
+            and (self.own_store or not k.startswith(of_store))
             and not any(f".override.{s}" in k for s in secured)
         }
         servers = {"bootstrap.servers": self.kafka.bootstrap_servers}
-        return {**kept, **_QUICK, **servers, **self.store.keys}
+        return {**kept, **_QUICK, **servers, **self.store.keys, **(self.store.where or {})}
 
     @property
     def server(self) -> Server:
@@ -220,6 +233,7 @@ class Stage:
                 "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             }
         file = self.directory / "connector.json"
+        file.touch(mode=0o600)  # with the password of the user's own store
         file.write_text(json.dumps(settings, indent=2) + "\n")
         self._started += 1
         log = self.directory / f"connector-{self._started:03}.log"
@@ -312,7 +326,7 @@ class Stage:
 
     def fired(self) -> list[int]:
         """The processes in which failpoints have fired so far."""
-        return [int(line.split()[2]) for line in self._fired.read_text().splitlines()]
+        return [f.pid for f in failpoints.fired(self.points)]
 
     # What is to be seen
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from semel import sinks
@@ -11,6 +11,7 @@ from semel.drill.disk import Disk
 from semel.drill.lakes import DeltaLake, IcebergLake, Lake
 from semel.drill.plan import Kind
 from semel.embedded import Postgres
+from semel.embedded.hdfs import Hdfs
 from semel.embedded.mariadb import MariaDB
 from semel.embedded.opensearch import OpenSearch
 from semel.embedded.server import Server
@@ -18,6 +19,7 @@ from semel.errors import ConfigError
 from semel.failpoints import OF_FILES, OF_STAGING
 from semel.sinks import jdbc
 from semel.sinks.files.config import CLASSES as FILES
+from semel.sinks.files.store import protocol_of
 from semel.sinks.search.config import CLASSES as SEARCH
 
 SESSION = 3.0
@@ -56,20 +58,24 @@ _OF_DISKS = frozenset({Kind.DISK_FULL})
 _OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
 """Faults of tasks that commit."""
 _CLUSTER = 3
+_AT_ONCE = {"processingTime": "0 seconds"}
+_SHORT_WAIT = {"connection.lock.timeout.ms": "1000"}
 
 
 @dataclass(frozen=True)
 class Store:
     """What a drill knows of a store.
 
-    ``keys`` put it into the drill's hands, with short timeouts; ``faults`` are what can happen
-    to it, and ``places`` its own failpoints. ``server``, ``lake`` and ``disk`` are what it is,
-    if it is one, or is on one. With ``one_writer`` a frozen task may hold up those that replace it.
-    With several ``brokers`` one at a time dies, in the middle of transactions, too.
+    ``where`` puts it into the drill's hands, None if the drill has no such store, and ``keys`` are
+    short timeouts for it; ``faults`` are what can happen to it, and ``places`` its own failpoints.
+    ``server``, ``lake`` and ``disk`` are what it is, if it is one, or is on one. With
+    ``one_writer`` a frozen task may hold up those that replace it. With several ``brokers`` one at
+    a time dies, in the middle of transactions, too.
     """
 
-    keys: Mapping[str, str]
+    where: Mapping[str, str] | None
     faults: frozenset[Kind]
+    keys: Mapping[str, str] = field(default_factory=dict)
     server: Server | None = None
     one_writer: bool = False
     lake: Lake | None = None
@@ -91,13 +97,45 @@ class Store:
             )
         return found
 
+    def of_the_user(self) -> Store:
+        """Such a store where the configuration says that it is; the drill leaves it alone."""
+        faults = self.faults - _OF_SERVERS - _OF_LAKES - _OF_DISKS
+        return replace(self, where={}, faults=faults, server=None, lake=None, disk=None)
 
-def store_of(raw: Mapping[str, str], directory: Path) -> Store:
+
+def store_of(raw: Mapping[str, str], directory: Path, *, own: bool = False) -> Store:
     """The store that a connector writes to, in a directory of the drill's or on a server there.
+
+    Args:
+        raw: the connector's configuration.
+        directory: the drill's.
+        own: take the one that the configuration names.
 
     Raises:
         ConfigError: the drill has no such store, or the sink of a third party does not say how.
     """
+    store, name = _store(raw, directory), raw.get("connector.class", "")
+    if own and name == "kafka":
+        raise ConfigError(
+            "connector.class=kafka: a drill kills brokers, so its Kafka is one of its own. Leave "
+            "--own-store out"
+        )
+    if own:
+        return store.of_the_user()
+    if store.where is None:
+        why = (
+            "the drill has no such store"
+            if sinks.brought(name)
+            else "the sink does not say where the results of a drill may go (Sink.drilled)"
+        )
+        raise ConfigError(
+            f"connector.class={name}: {why}. Name an empty one of yours in the configuration, and "
+            "drill with --own-store"
+        )
+    return store
+
+
+def _store(raw: Mapping[str, str], directory: Path) -> Store:
     name = raw.get("connector.class", "")
     if not sinks.brought(name):
         return _others(name, directory)
@@ -106,7 +144,7 @@ def store_of(raw: Mapping[str, str], directory: Path) -> Store:
     if any(k.startswith(_CATALOG) for k in raw):
         return _iceberg(directory / "lake")
     if name in FILES:
-        return _files(raw, directory / "files")
+        return _files(raw, directory)
     if name in SEARCH:
         return _search(raw, directory / "search")
     if name == "kafka":
@@ -116,13 +154,7 @@ def store_of(raw: Mapping[str, str], directory: Path) -> Store:
 
 def _others(name: str, directory: Path) -> Store:
     """What is known of a store that a third party's sink writes to."""
-    keys = sinks.sink_class(name).drilled(directory)
-    if keys is None:
-        raise ConfigError(
-            f"connector.class={name}: the sink does not say where the results of a drill may go "
-            "(Sink.drilled), and a drill writes nothing into the user's own store"
-        )
-    return Store(keys, _OF_ANY, one_writer=True)
+    return Store(sinks.sink_class(name).drilled(directory), _OF_ANY, one_writer=True)
 
 
 # Lakes and files
@@ -130,8 +162,9 @@ def _others(name: str, directory: Path) -> Store:
 
 def _delta(lake: Path) -> Store:
     return Store(
-        {"delta.table.path": str(lake), "processingTime": "0 seconds"},
+        {"delta.table.path": str(lake)},
         _OF_ANY | _OF_LAKES | _OF_DISKS,
+        _AT_ONCE,
         places=OF_STAGING,
         lake=DeltaLake(lake),
         disk=Disk(lake),
@@ -144,31 +177,36 @@ def _iceberg(lake: Path) -> Store:
         "uri": f"sqlite:///{lake}/catalog.db",
         "warehouse": f"file://{lake}/warehouse",
     }
-    keys = {f"{_CATALOG}{k}": v for k, v in catalog.items()}
     return Store(
-        {**keys, "iceberg.tables.auto-create-enabled": "true", "processingTime": "0 seconds"},
+        {f"{_CATALOG}{k}": v for k, v in catalog.items()},
         _OF_ANY | _OF_LAKES | _OF_DISKS,
+        {**_AT_ONCE, "iceberg.tables.auto-create-enabled": "true"},
         places=OF_STAGING,
         lake=IcebergLake(catalog),
         disk=Disk(lake),
     )
 
 
-def _files(raw: Mapping[str, str], where: Path) -> Store:
-    also = {k: str(where) for k in ("hdfs.url",) if k in raw}
-    nowhere = {k: "" for k in _PLACES_OF_FILES if k in raw}
-    return Store(
-        {
-            "path": str(where),
-            **also,
-            **nowhere,
-            "processingTime": "0 seconds",
-            "behavior.on.null.values": "ignore",  # one that fails would end the drill
-        },
-        _OF_ANY | _OF_DISKS,
-        places=OF_FILES,
-        disk=Disk(where),
-    )
+def _files(raw: Mapping[str, str], directory: Path) -> Store:
+    given = (raw.get(k, "") for k in ("path", "hdfs.url", "store.url"))
+    keys = {**_AT_ONCE, "behavior.on.null.values": "ignore"}  # one that fails would end the drill
+    if "webhdfs" in map(protocol_of, given):
+        server = Hdfs(directory / "hdfs")
+        where = _place_of_files(raw, f"{server.url}/files")
+        where["storage.options.user"] = server.user
+        return Store(where, _OF_ANY | _OF_SERVERS, keys, server=server, places=OF_FILES)
+    disk = Disk(directory / "files")
+    where = _place_of_files(raw, str(disk.directory))
+    return Store(where, _OF_ANY | _OF_DISKS, keys, places=OF_FILES, disk=disk)
+
+
+def _place_of_files(raw: Mapping[str, str], where: str) -> dict[str, str]:
+    return {
+        "path": where,
+        **{k: where for k in ("hdfs.url",) if k in raw},
+        **{k: "" for k in _PLACES_OF_FILES if k in raw},
+        **{k: "false" for k in ("hdfs.authentication.kerberos",) if k in raw},
+    }
 
 
 # Servers
@@ -184,12 +222,14 @@ def _search(raw: Mapping[str, str], directory: Path) -> Store:
             "connection.user": "",
             "connection.password": "",
             "elastic.security.protocol": "PLAINTEXT",
+        },
+        _OF_ANY | _OF_SERVERS | _OF_TASKS,
+        {
             "connection.timeout.ms": "1000",
             "read.timeout.ms": "10000",
             # One that fails would end the drill.
             "behavior.on.null.values": "ignore" if tombstones == "fail" else tombstones,
         },
-        _OF_ANY | _OF_SERVERS | _OF_TASKS,
         server=server,
     )
 
@@ -199,6 +239,8 @@ def _kafka() -> Store:
     partitions have no leader is complete for Kafka (4.3), though its markers were never written:
     it hangs for good. Two brokers of three can die, one at a time."""
     return Store(
+        {},
+        _OF_ANY | _OF_KAFKA | _OF_TASKS,
         {
             "dest.topic.replication.factor": "-1",
             "replication.factor": "-1",
@@ -207,7 +249,6 @@ def _kafka() -> Store:
             "producer.override.reconnect.backoff.ms": "50",
             "producer.override.reconnect.backoff.max.ms": "500",
         },
-        _OF_ANY | _OF_KAFKA | _OF_TASKS,
         brokers=_CLUSTER,
     )
 
@@ -226,21 +267,21 @@ def _server(server: Postgres | MariaDB, url: str, password: str) -> Store:
             "connection.url": url,
             "connection.user": server.user,
             "connection.password": password,
-            "connection.idle.in.transaction.timeout.ms": "1000",
         },
         _OF_ANY | _OF_SERVERS | _OF_TASKS,
+        {"connection.idle.in.transaction.timeout.ms": "1000"},
         server=server,
     )
 
 
 def _in_a_file(system: str, directory: Path) -> Store:
+    where = directory / system
     return Store(
-        {
-            "connection.url": f"jdbc:{system}:{directory / 'database'}",
-            "connection.lock.timeout.ms": "1000",
-        },
-        _OF_ANY,
+        {"connection.url": f"jdbc:{system}:{where / 'database'}"},
+        _OF_ANY | _OF_DISKS,
+        _SHORT_WAIT,
         one_writer=True,
+        disk=Disk(where),
     )
 
 
@@ -251,6 +292,7 @@ _DATABASES: Mapping[str, Callable[[Path], Store]] = {
     "mysql": _mariadb,  # one code serves both
     "sqlite": lambda directory: _in_a_file("sqlite", directory),
     "duckdb": lambda directory: _in_a_file("duckdb", directory),
+    "sqlserver": lambda _directory: Store(None, _OF_ANY, _SHORT_WAIT, one_writer=True),
 }
 """Databases by what a JDBC URL calls them, and a ``connector.class`` too."""
 
