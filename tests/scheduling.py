@@ -17,6 +17,7 @@ TOGETHER = {
         "tests/engine/test_search.py",
         "tests/embedded/test_opensearch.py",
     ),
+    "files": ("tests/sinks/files/", "tests/engine/test_files_hdfs.py"),  # HDFS
     "catalogs": (  # two JVMs, a REST catalog's and a Hive metastore's, and moto
         "tests/sinks/iceberg/test_catalogs.py",
         "tests/sinks/iceberg/test_crashes.py",

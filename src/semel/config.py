@@ -319,6 +319,14 @@ def _text(value: object) -> str:
     return str(value)
 
 
+def absolute(raw: Mapping[str, str], name: str) -> dict[str, str]:
+    """The key, if its value is a relative path and no URL, with the path made absolute."""
+    given = raw.get(name, "").strip()
+    if not given or "://" in given or Path(given).is_absolute():
+        return {}
+    return {name: str(Path(given).absolute())}
+
+
 def read(section: type[T], raw: Mapping[str, str]) -> T:
     """Build ``section`` from the user's strings.
 
@@ -351,7 +359,9 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
                 shown = "" if meta["secret"] else f"={raw[given[0]]!r}"
                 problems.append(f"{given[0]}{shown} {error}")
         elif required:
-            problems.append(f"{name} is required. {meta['doc']}")
+            near = difflib.get_close_matches(name, raw.keys() - names(section), n=1, cutoff=0.85)
+            hint = f"; was {near[0]} meant to be it?" if near else "."
+            problems.append(f"{name} is required{hint} {meta['doc']}")
     title = f"connector {raw['name']}: " if raw.get("name") else ""
     if problems:
         raise ConfigError(title + "\n".join(problems))

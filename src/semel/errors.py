@@ -39,6 +39,10 @@ class Fenced(LedgerConflict):
     """Another run of the same connector has taken over."""
 
 
+class Displaced(Fenced):
+    """Kafka takes a task's place in the group for another consumer's."""
+
+
 class NotAssigned(LedgerConflict):
     """The task's partitions may be another task's by now: the group's present generation does not
     show them as its own. It must hear from the group before it goes on."""

@@ -74,6 +74,15 @@ Headers = list[Header]
 ERRORS = "__connect.errors."
 """What the names of a dead letter's context headers begin with."""
 
+SESSION, HEARTBEAT = "session.timeout.ms", "heartbeat.interval.ms"
+MEMBERSHIP: Mapping[str, int] = {
+    # Short, because the ledger, not the session, keeps a zombie from doing harm.
+    SESSION: 10_000,
+    HEARTBEAT: 3_000,
+}
+"""Milliseconds, of a task's membership in its group."""
+IDEMPOTENCE = "enable.idempotence"
+
 SEEK_AGAIN = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 """Errors after which the position must be looked up, and judged, again."""
 
@@ -129,10 +138,17 @@ def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
     """
     for kind in ("consumer", "producer", "admin"):
         config = client_config(connector, raw, kind) | {"bootstrap.servers": "", "log_level": 0}
+        if kind == "consumer":
+            _check_heartbeat(connector.name, config)
         try:
-            if kind == "producer":  # dead letters must not be lost
-                idempotent = bool(connector.dead_letter_topic) or confirms_all(config)
-                Producer({**config, "enable.idempotence": idempotent})
+            if kind == "producer":
+                if connector.dead_letter_topic and not confirms_all(config):
+                    raise ConfigError(
+                        f"connector {connector.name}: producer.override.acks={acks(config)} "
+                        "confirms dead letters that a broker may still lose. Set it to all, or "
+                        "remove it"
+                    )
+                Producer({IDEMPOTENCE: confirms_all(config), **config})
             else:
                 Consumer({"group.id": connector.group_id, **config}).close()
         except KafkaException as error:
@@ -142,10 +158,35 @@ def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
             ) from None
 
 
+def _check_heartbeat(name: str, consumer: Mapping[str, Any]) -> None:
+    """Java's client refuses it, too: the session would end between two heartbeats."""
+    session, heartbeat = (str({**MEMBERSHIP, **consumer}[k]) for k in (SESSION, HEARTBEAT))
+    if session.isdigit() and heartbeat.isdigit() and int(heartbeat) >= int(session):
+        raise ConfigError(
+            f"connector {name}: consumer.override.{HEARTBEAT}={heartbeat} must be less than "
+            f"consumer.override.{SESSION}={session}, best a third of it"
+        )
+
+
+def acks(producer: Mapping[str, Any]) -> str:
+    """Whose confirmation a producer waits for."""
+    return str(producer.get("acks", producer.get("request.required.acks", "all")))
+
+
 def confirms_all(producer: Mapping[str, Any]) -> bool:
     """Whether a producer's records are confirmed by all replicas that are in sync."""
-    acks = producer.get("acks", producer.get("request.required.acks", "all"))
-    return str(acks).lower() in ("all", "-1")
+    return acks(producer).lower() in ("all", "-1")
+
+
+def is_idempotent(producer: Mapping[str, Any]) -> bool:
+    """Whether a producer numbers its records, so that brokers drop what is sent twice: unless it is
+    told otherwise, or ``acks`` rule it out."""
+    return confirms_all(producer) and is_true(producer.get(IDEMPOTENCE, True))
+
+
+def is_true(value: Any) -> bool:
+    """Whether librdkafka takes a setting's value for true."""
+    return str(value).lower() in ("true", "t", "1")
 
 
 def error_headers(connector: ConnectorConfig, letter: DeadLetter, task: int) -> Headers:

@@ -24,6 +24,9 @@ HEADERS = "__connect_headers"
 KEY = "__connect_key"
 METADATA = (TOPIC, PARTITION, OFFSET, TIMESTAMP, HEADERS, KEY)
 
+DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+"""What Kafka Connect raises for a record that is not as it should be, for dead letters."""
+
 TIMESTAMP_TYPE = pa.timestamp("ms", "UTC")
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 METADATA_TYPES: dict[str, pa.DataType] = {
@@ -38,7 +41,8 @@ METADATA_TYPES: dict[str, pa.DataType] = {
 class DeadLetter:
     """A record that could not be delivered, raw as it came, with the reason.
 
-    ``stage`` and ``exception`` follow Kafka Connect's error context (KIP-298).
+    ``stage`` and ``exception``, the full name of a class, follow Kafka Connect's error context
+    (KIP-298).
     """
 
     topic: str
@@ -92,7 +96,7 @@ class RowsRejected(Exception):
 def rejected(topic: str, source: pa.Table, index: int, message: str) -> Rejected:
     """The record of a row, or of a tombstone, that the sink cannot take."""
     partition, offset = (source.column(n)[index].as_py() for n in (PARTITION, OFFSET))
-    return Rejected(topic, partition, offset, "DataException", message)
+    return Rejected(topic, partition, offset, DATA_EXCEPTION, message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ def plan(
     connector = read(ConnectorConfig, raw)
     found = sink_class(connector.connector_class, raw)
     raw = {**found.defaults, **raw}
+    raw |= found.anchored(raw)
     connector = read(ConnectorConfig, raw)
     warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
     check_clients(connector, raw)

@@ -21,6 +21,7 @@ from semel import failpoints
 from semel.config import ConnectorConfig, under
 from semel.errors import ServiceError
 from semel.jars import SPARK_KAFKA, resolve
+from semel.sinks import MODULE, sink_class
 
 _LOG4J = """
 rootLogger.level = {level}
@@ -77,6 +78,7 @@ def session(
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": "semel.engine.daemon",
         "spark.python.worker.faulthandler.enabled": "false",
+        f"spark.executorEnv.{MODULE}": sink_class(connector.connector_class, raw).__module__,
         "spark.driver.extraJavaOptions": _java_options(works=settings is not None),
         **(settings or {}),
     }

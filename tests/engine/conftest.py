@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from semel.drill.disk import Disk
 from semel.embedded import Kafka
 from semel.engine import triggers
 from tests.engine.harness import Running, name
@@ -92,6 +93,17 @@ def warehouse(kafka: Kafka, tmp_path: Path) -> Configure:
         return {k: v for k, v in config.items() if v is not None}
 
     return make
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A file system of its own, which can be full."""
+    made = Disk(tmp_path / "disk")
+    made.open(mount=True)
+    if not made.directory.is_mount():
+        pytest.skip("may not mount a disk")
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from semel.audit import AuditReport, audit
 from semel.delivery import Delivery
 from semel.embedded import Kafka
 from semel.engine.direct import Progress
-from semel.errors import SemelError
+from semel.errors import Fenced, SemelError
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests import databases, matrix, searching
@@ -56,7 +56,7 @@ _SERVER.set_forkserver_preload(
         __name__,
     ]
 )
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class _Attempt:
@@ -283,6 +283,41 @@ class Running:
         assert not self.alive
         if isinstance(self.spark, LocalSpark):
             assert all(wait_gone(w.pid) for w in self.spark.workers.values() if w.pid)
+
+
+def until_one_is_fenced(
+    start: Callable[..., Running], config: Mapping[str, Any], feed: Callable[[int], int]
+) -> tuple[int, int]:
+    """Run a connector that commits on its driver twice, until a run has met the other's commit.
+
+    Their triggers differ in size: the same range from both would be a replay. ``feed`` produces
+    more records than a trigger holds, and is told how many there are.
+
+    Returns:
+        How many records there are, and how many of the two runs were fenced.
+    """
+    first = start({**config, "maxOffsetsPerTrigger": "60"})
+    sent, deadline = feed(0), time.monotonic() + PATIENCE
+    first.until(lambda p: p.commits > 0)
+    both = [first, start({**config, "maxOffsetsPerTrigger": "100"})]
+    while all(each.alive for each in both):
+        assert time.monotonic() < deadline, "they never met"
+        sent = feed(sent)
+        wait_until(
+            lambda sent=sent: (  # type: ignore[misc]
+                not all(each.alive for each in both)
+                or all(sum(each.progress.positions.values()) >= sent for each in both)
+            )
+        )
+    fenced = 0
+    for each in both:
+        try:
+            each.stop()
+        except Fenced as error:
+            fenced += 1
+            assert "the ledger stands at" in str(error)
+    assert fenced
+    return sent, fenced
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:

@@ -96,7 +96,7 @@ def test_killed_at(
     failpoints.arm(points, place, "kill-worker", skip=2)
     assert drive(config, points) == -9
     caught_up(config)
-    assert (points / "fired.log").read_text().startswith(f"{place} kill-worker")
+    assert failpoints.fired(points)[0][:2] == (place, "kill-worker")
     shows = place == "deliver.between"
     assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
 
@@ -115,7 +115,7 @@ def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
     for place in (*IN_COMMIT, "task.after_poll"):
         failpoints.arm(points, place, "raise")
     progress = caught_up(config, spark=LocalSpark(points))
-    assert len((points / "fired.log").read_text().splitlines()) == len(IN_COMMIT) + 1
+    assert len(failpoints.fired(points)) == len(IN_COMMIT) + 1
     assert progress.rows == COUNT
     assert_nothing_lost_nothing_twice(config, range(COUNT))
 

@@ -158,7 +158,7 @@ def test_records_removed_under_a_running_task_stop_it(
     running = start(config)
     running.until(lambda p: bool(p.tasks))
     running.spark.signal(0, signal.SIGSTOP)
-    time.sleep(0.5)  # the fetch that is under way ends
+    time.sleep(1.5)  # the fetch that is under way ends
     produce(source, records(20))
     kafka.delete_records(source, {0: 15})
     running.spark.signal(0, signal.SIGCONT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import json
-import os
 import shutil
 import signal
 import uuid
@@ -106,8 +105,7 @@ def test_killed_at_every_place(
         failpoints.arm(points, place, "kill-worker", skip=1)
     spark = LocalSpark(points)
     caught_up(config, spark=spark)
-    fired = (points / "fired.log").read_text().splitlines()
-    assert {line.split()[0] for line in fired} == set(failpoints.PLACES)
+    assert {f.place for f in failpoints.fired(points)} == set(failpoints.PLACES)
     assert spark.attempts[0] == len(failpoints.PLACES)
     matrix.killed(config, points)
     if DELIVERIES[delivery]["delivery"] == "exactly-once":
@@ -191,13 +189,12 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_harms_nothing
     config = configure(source, keys)
     failpoints.arm(points, place, "freeze", skip=3)
     running = start(config, spark=LocalSpark(points))
-    wait_until((points / "fired.log").exists)
-    frozen = int((points / "fired.log").read_text().split()[-1])
+    wait_until(lambda: bool(failpoints.fired(points)))
+    frozen = failpoints.fired(points)[-1].pid
     running.until(lambda p: sum(p.positions.values()) >= 400)
     if keyed:
         produce(source, [None] * 10, keys=[f"k{i}" for i in range(10)])
         running.until(lambda p: sum(p.positions.values()) >= 410)
-    os.kill(frozen, signal.SIGCONT)
     failpoints.thaw(points, frozen)
     more = [f"more{i}" for i in range(200)] if keyed else None
     produce(source, records(200, start=400), keys=more)

@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+import psutil
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.engine.subscription import Subscription
@@ -19,10 +21,9 @@ from semel.ledger import TopicPartition
 from semel.run import plan
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
+from tests.engine.harness import PATIENCE, wait_until
 
 pytestmark = pytest.mark.integration
-
-PATIENCE = 60
 
 
 def _sleeper(config: Mapping[str, Any], topic: str, told: Connection[str, None]) -> None:
@@ -63,20 +64,74 @@ def test_a_task_that_slept_for_longer_than_its_session_is_told_that_it_may_be_ov
     """librdkafka forgets it when partitions are assigned meanwhile. A task that thinks that it has
     still its place would take it from the one that has replaced it."""
     source = topic()
-    config = configure(source, {"consumer.override.session.timeout.ms": 1500})
+    session = {"session.timeout.ms": 1500, "heartbeat.interval.ms": 300}
+    config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     ours, theirs = multiprocessing.Pipe()
-    spawn = multiprocessing.get_context("spawn")
-    sleeper = spawn.Process(target=_sleeper, args=(config, source, theirs))
+    forks = multiprocessing.get_context("forkserver")
+    sleeper = forks.Process(target=_sleeper, args=(config, source, theirs))
     sleeper.start()
     try:
         assert ours.poll(PATIENCE)
         assert ours.recv() == "assigned"
+        asleep = psutil.Process(sleeper.pid)
+        wait_until(lambda: asleep.status() == psutil.STATUS_STOPPED)
         time.sleep(3)  # its session is over
-        assert sleeper.pid is not None
-        os.kill(sleeper.pid, signal.SIGCONT)
+        asleep.resume()
         assert ours.poll(PATIENCE)
         assert ours.recv() == "away"
         sleeper.join(PATIENCE)
         assert sleeper.exitcode == 0
     finally:
         sleeper.kill()
+
+
+def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
+    topic: MakeTopic, configure: Configure
+) -> None:
+    """librdkafka says that its consumer was fenced when it was mistaken for another one, too."""
+    source = topic()
+    session = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300}
+    config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
+    planned = plan(config)
+
+    def assigned(consumer: Consumer, owned: frozenset[TopicPartition]) -> None:
+        consumer.assign([KafkaPartition(*tp) for tp in owned])
+
+    def gone(_away: bool = False) -> None:
+        subscription.consumer.unassign()
+
+    subscription = Subscription(
+        planned.connector,
+        config,
+        0,
+        lambda _line: None,
+        on_assign=assigned,
+        on_revoke=gone,
+        on_lost=gone,
+    )
+    instance = f"{planned.connector.group_id}-0"
+    settings = {"group.id": planned.connector.group_id, "group.instance.id": instance}
+    settings |= {"bootstrap.servers": config["bootstrap.servers"]}
+    other = Consumer({**settings, **session, "log_level": 0})
+    try:
+        subscription.ask([source])
+        _poll_until(subscription.consumer, subscription.consumer.assignment)
+        assert subscription.replaced() is False
+        other.subscribe([source])
+        _poll_until(other, other.assignment)  # one that has none yet may not come back from close()
+        _poll_until(other, subscription.replaced)
+        other.close()  # a static member stays until its session is over
+        _poll_until(None, lambda: subscription.replaced() is False)
+    finally:
+        with suppress(KafkaException):
+            subscription.close()
+
+
+def _poll_until(consumer: Consumer | None, true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        if consumer is None:
+            time.sleep(0.1)
+        else:
+            consumer.poll(0.1)

@@ -183,7 +183,11 @@ def test_what_it_cannot_keep_is_refused(config: Config, keys: Config, message: s
 
 def test_a_drill_writes_into_a_directory_of_its_own(config: Config, tmp_path: Path) -> None:
     store = store_of(config, tmp_path / "drill")
-    assert store.keys == {"lmdb.path": str(tmp_path / "drill" / "lmdb")}
+    assert store.where == {"lmdb.path": str(tmp_path / "drill" / "lmdb")}
+
+
+def test_a_relative_path_is_one_place_for_all_processes(config: Config) -> None:
+    assert plan({**config, "lmdb.path": "here"}).raw["lmdb.path"] == str(Path.cwd() / "here")
 
 
 def test_an_entry_point_that_cannot_be_loaded_is_named(

@@ -22,6 +22,13 @@ def json_array(values: list[str | None]) -> pa.Array:
     return pa.ExtensionArray.from_storage(JSON, pa.array(values, pa.string()))
 
 
+HALF = dt.datetime(2024, 1, 1, 0, 0, 0, 500_000)
+
+
+def micro(*seconds: str) -> pa.Array:
+    return pa.array([f"2024-01-01 00:00:{s}" for s in seconds]).cast(pa.timestamp("us"))
+
+
 NS = pa.scalar(1_700_000_000_123_456_789, pa.int64())
 
 # SQL type, values, the texts that PostgreSQL shows for them
@@ -52,6 +59,22 @@ CASES: dict[str, tuple[str, pa.Array, list[str | None]]] = {
         "numeric(50,2)",
         pa.array([D("1.5")], pa.decimal128(10, 1)),
         ["1.50"],
+    ),
+    "numeric(50,2) from floats": (
+        "numeric(50,2)",
+        pa.array([0.1 + 0.2, 1e20]),
+        ["0.30", "1" + "0" * 20 + ".00"],
+    ),
+    "numeric(10,2)[] with a null, from floats": (
+        "numeric(10,2)[]",
+        pa.array([[0.1 + 0.2, None], None, []]),
+        ["{0.30,NULL}", None, "{}"],
+    ),
+    "numeric(10,2)[][]": ("numeric(10,2)[]", pa.array([[[D("1.5")], [None]]]), ["{{1.50},{NULL}}"]),
+    "timestamp(3) and the server's texts": (
+        "timestamp(3)",
+        pa.array(["Jan 2 2024 1:02:03.500", None, "infinity"]),
+        ["2024-01-02 01:02:03.5", None, "infinity"],
     ),
     "numeric with negative scale": ("numeric(3,-2)", pa.array([1200]), ["1200"]),
     "numeric": (
@@ -242,6 +265,7 @@ TYPES = (
     "CREATE DOMAIN price AS numeric(10, 2)",
     "CREATE DOMAIN code AS varchar(3)",
     "CREATE DOMAIN a_document AS jsonb",
+    "CREATE DOMAIN to_the_second AS timestamp(0)",
     "CREATE TYPE pair AS (a int, b text)",
 )
 
@@ -311,6 +335,64 @@ MISFITS: dict[str, tuple[str, pa.Array, str]] = {
     "numeric overflow": ("numeric(4,2)", pa.array([1, 100]), "cannot take 100"),
     "numeric would be rounded": ("numeric(4,2)", pa.array([D("1.100"), D("1.005")]), "cannot take"),
     "numeric text would be rounded": ("numeric(4,2)", pa.array(["1.1", "1.005"]), "cannot take"),
+    "numeric of many digits would be rounded": (
+        "numeric(50,2)",
+        pa.array([D("1.100"), D("1.005")]),
+        "1.005 does not fit numeric.50,2",
+    ),
+    "numeric of whole hundreds": ("numeric(4,-2)", pa.array([100, 101]), "101 does not fit"),
+    "numeric[] with a null": (
+        "numeric(10,2)[]",
+        pa.array([[D("1.100"), None], [D("1.005"), None]]),
+        "does not fit numeric.10,2",
+    ),
+    "numeric[] of many digits": ("numeric(50,2)[]", pa.array([[D("1.100")], [D("1.005")]]), "fit"),
+    "timestamp(0)": ("timestamp(0)", micro("01.000000", "01.500000"), "more than 0 decimal digits"),
+    "timestamp(3)": ("timestamp(3)", micro("01.123000", "01.123400"), "more than 3 decimal digits"),
+    "timestamptz(5)": ("timestamptz(5)", micro("01.00001", "01.000001"), "more than 5 decimal"),
+    "timestamp(0) before 1970": (
+        "timestamp(0)",
+        pa.array([-1_000_000, -1], pa.timestamp("us")),
+        "more than 0",
+    ),
+    "timestamp(0) from text": (
+        "timestamp(0)",
+        pa.array(["2024-01-01", "2024-01-01 00:00:00.5"]),
+        "0",
+    ),
+    "timestamp(0) from text of the server's": (
+        "timestamp(0)",
+        pa.array(["Jan 1 2024 1:00", "Jan 1 2024 1:00:00.5"]),
+        "Jan 1 2024 1:00:00.5 does not fit timestamp.0. without time zone.*22007",
+    ),
+    "timestamp(0)[]": (
+        "timestamp(0)[]",
+        pa.array([[dt.datetime(2024, 1, 1)], [HALF]]),
+        "more than",
+    ),
+    "timestamp(0)[] with a null": (
+        "timestamp(0)[]",
+        pa.array([[dt.datetime(2024, 1, 1), None], [HALF, None]]),
+        "does not fit timestamp.0.",
+    ),
+    "domain of timestamp(0)": (
+        "to_the_second",
+        pa.array([dt.datetime(2024, 1, 1), HALF]),
+        "more than",
+    ),
+    "time(2)": ("time(2)", pa.array([dt.time(1, 2, 3, 10_000), dt.time(1, 2, 3, 1000)]), "than 2"),
+    "timetz(0)": ("timetz(0)", pa.array(["01:02:03+01", "01:02:03.5+01"]), "does not fit"),
+    "interval(0)": ("interval(0)", pa.array(["1 day 2 secs", "PT1.5S"]), "PT1.5S does not fit"),
+    "interval(0) from a duration": (
+        "interval(0)",
+        pa.array([1000, 1500], pa.duration("ms")),
+        "more than 0",
+    ),
+    "interval without seconds": (
+        "interval minute",
+        pa.array(["1 hour", "61 secs"]),
+        "does not fit",
+    ),
     "boolean from text": ("boolean", pa.array(["yes", "perhaps"]), "perhaps"),
     "timestamp from text": ("timestamp", pa.array(["2024-01-01", "tomorrow-ish"]), "tomorrow-ish"),
     "timestamp out of range": (

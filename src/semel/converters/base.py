@@ -10,9 +10,6 @@ import pyarrow as pa
 
 from semel.errors import ConfigError
 
-DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
-"""The exception that Kafka Connect's converters raise, for the headers of dead letters."""
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:

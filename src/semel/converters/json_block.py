@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from semel.converters import json_duck
-from semel.converters.base import DATA_EXCEPTION, Failure
+from semel.converters.base import Failure
 from semel.converters.json_columns import Column
 from semel.converters.json_text import joined, kind, members, place, shown, syntax_error
+from semel.records import DATA_EXCEPTION
 
 BLOCK_BYTES = 256 * 1024 * 1024
 CAREFUL = 1024

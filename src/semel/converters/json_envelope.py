@@ -9,7 +9,7 @@ from json import JSONDecodeError
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.base import DATA_EXCEPTION, Failure
+from semel.converters.base import Failure
 from semel.converters.json_block import ObjectReader
 from semel.converters.json_merge import Part, together
 from semel.converters.json_scalars import NAME, ScalarReader
@@ -24,6 +24,7 @@ from semel.converters.json_text import (
     spans,
     syntax_error,
 )
+from semel.records import DATA_EXCEPTION
 
 NO_ENVELOPE = (
     'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain '

@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.converters.base import DATA_EXCEPTION, Failure
+from semel.converters.base import Failure
 from semel.converters.json_columns import CONNECT
 from semel.converters.json_text import place
+from semel.records import DATA_EXCEPTION
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters import json_duck
-from semel.converters.base import DATA_EXCEPTION, Failure
+from semel.converters.base import Failure
 from semel.converters.json_block import ObjectReader
 from semel.converters.json_columns import column
 from semel.converters.json_infer import NULL, Kind, as_column, kinds, widen
 from semel.converters.json_scalars import NAME, ScalarReader, scalar_kind
 from semel.converters.json_text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
+from semel.records import DATA_EXCEPTION
 
 
 class PlainReader:

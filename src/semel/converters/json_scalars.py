@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.base import DATA_EXCEPTION, Failure
+from semel.converters.base import Failure
 from semel.converters.json_block import ObjectReader
 from semel.converters.json_columns import Column
 from semel.converters.json_infer import ANY, NULL, Kind, join, kind_of
 from semel.converters.json_text import syntax_error
+from semel.records import DATA_EXCEPTION
 
 NAME = "value"
 

@@ -18,7 +18,8 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.base import DATA_EXCEPTION, Failure
+from semel.converters.base import Failure
+from semel.records import DATA_EXCEPTION
 
 WHITESPACE = " \t\n\r"
 BYTE_ORDER_MARK = "\ufeff"

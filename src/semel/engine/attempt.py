@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 
+from semel.engine.base import unexpected
 from semel.engine.control import ControlLine, Report
 from semel.engine.task import Task, TaskSpec
 from semel.errors import Fenced, SemelError
@@ -17,9 +18,9 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     """Run one task to its end.
 
     Errors that end the connector are told to the driver, not raised: Spark would only try again. So
-    is an error that nobody expected: it would most likely come again too. A task that was fenced
-    after it had lost its session is started again, unless another task of this run is fenced
-    meanwhile without that excuse: then another run is at work, and must not be fenced in turn.
+    is an error that nobody expected: it would most likely come again too. A task whose fence proves
+    nothing is started again, unless another task of this run is fenced meanwhile without that
+    excuse: then another run is at work, and must not be fenced in turn.
     """
     os.environ.update(spec.environment)
     # Automatic collections walk over all messages of a poll again and again, for nearly half the
@@ -40,8 +41,8 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         task.run()
         tell("stopped")
     except Fenced as error:
-        if task is not None and task.lost_its_session:
-            tell("log", f"lost its session and starts again ({error})")
+        if task is not None and (excuse := task.excuse(error)):
+            tell("log", f"was fenced, but {excuse}; starts again")
             if not line.stop.wait(task.heartbeats):
                 raise  # Spark starts it again, unless it has done so already
             tell("stopped")
@@ -51,10 +52,8 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         tell("failed", str(error), type(error).__name__)
     except Exception as error:
         log.exception("task %d", index)
-        where = f"connector {spec.connector.name}: task {index}"
-        tell(
-            "failed", f"{where} failed unexpectedly: {type(error).__name__}: {error}", "SemelError"
-        )
+        found = unexpected(spec.connector, index, error)
+        tell("failed", str(found), type(found).__name__)
     finally:
         gc.unfreeze()  # Spark may use this worker again
         gc.enable()

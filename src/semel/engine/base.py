@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine.control import Report
-from semel.errors import ConfigError
+from semel.errors import ConfigError, SemelError
 from semel.kafka import Cluster
 from semel.ledger import TopicPartition
 from semel.sinks.base import Sink
@@ -65,4 +65,13 @@ def not_shipped(connector: ConnectorConfig, failure: str) -> ConfigError | None:
         "semel, and what the transform imports, on every node with pip; or ship a packed "
         "environment in spark.archives; or, where semel's dependencies are installed, the packages "
         "alone with --py-files"
+    )
+
+
+def unexpected(connector: ConnectorConfig, task: int, error: Exception) -> SemelError:
+    """What ends the connector when its task has failed in a way that nobody foresaw: it would most
+    likely do so again."""
+    return not_shipped(connector, str(error)) or SemelError(
+        f"connector {connector.name}: task {task} failed unexpectedly: {type(error).__name__}: "
+        f"{error}"
     )

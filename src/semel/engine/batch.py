@@ -132,9 +132,10 @@ def _before(poll: RawRecords, first: Mapping[TopicPartition, int]) -> RawRecords
 
 def bad_record(connector: str, letter: DeadLetter) -> BadRecord:
     """The error that names a bad record."""
+    why = letter.message.rstrip(".")
     return BadRecord(
         f"connector {connector}: record at {letter.topic}-{letter.partition} offset "
-        f"{letter.offset} failed in {letter.stage}: {letter.message}. Everything before it is "
+        f"{letter.offset} failed in {letter.stage}: {why}. Everything before it is "
         "committed. Correct the cause, or set errors.tolerance=all with "
         "errors.deadletterqueue.table or errors.deadletterqueue.topic.name to go on without it"
     )

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
+from semel.engine.base import unexpected
 from semel.engine.batch import Batcher
 from semel.engine.consumer import consumer_config, raised, received, without_events
 from semel.engine.pipeline import Pipeline, Transform
@@ -86,6 +87,10 @@ def run_task(spec: BoundedSpec, index: int, wanted: Sequence[OffsetRange]) -> Ta
         return TaskResult(index, error=TransientError.__name__, message=str(error))
     except SemelError as error:
         return TaskResult(index, error=type(error).__name__, message=str(error))
+    except Exception as error:
+        log.exception("task %d", index)
+        found = unexpected(spec.connector, index, error)
+        return TaskResult(index, error=type(found).__name__, message=str(found))
     finally:
         gc.enable()
 
@@ -210,9 +215,9 @@ class Worker:
 
     def _received(self, most: int) -> tuple[Sequence[Message], Mapping[TopicPartition, int]]:
         connector = self._spec.connector
-        messages = received(connector, self._index, self._consumer, most, 0.1)
+        messages, events = received(connector, self._index, self._consumer, most, 0.1)
         try:
-            return without_events(messages, log.info)
+            return without_events(messages, log.info) if events else (messages, {})
         except OutOfOrder as error:
             raise TransientError(f"connector {connector.name}: {error}") from None
 

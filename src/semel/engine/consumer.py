@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from semel.config import ConnectorConfig
 from semel.engine.poll import OutOfOrder
-from semel.errors import Fenced, SemelError, ServiceError
-from semel.kafka import SEEK_AGAIN, client_config
+from semel.errors import Displaced, SemelError, ServiceError
+from semel.kafka import MEMBERSHIP, SEEK_AGAIN, client_config
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,7 @@ def consumer_config(
         "queued.min.messages": _ENOUGH,
         "fetch.queue.backoff.ms": 5,
         "max.partition.fetch.bytes": _FETCH,
-        # Short, because the ledger, not the session, keeps a zombie from doing harm.
-        "session.timeout.ms": 10_000,
+        **MEMBERSHIP,
         METADATA_AGE: 30_000,
         "log_level": 0,
         **client_config(connector, raw, "consumer"),
@@ -62,9 +61,9 @@ def consumer_config(
     }
 
 
-def fenced(connector: ConnectorConfig, index: int, reason: str) -> Fenced:
+def fenced(connector: ConnectorConfig, index: int, reason: str) -> Displaced:
     """The error of a task whose place in the group another one has taken."""
-    return Fenced(
+    return Displaced(
         f"connector {connector.name}: task {index} was fenced: another run of this connector has "
         f"taken its place in consumer group {connector.group_id} ({reason}). This one has stopped; "
         "nothing was written twice"
@@ -91,18 +90,20 @@ def raised(connector: ConnectorConfig, index: int, error: KafkaException) -> Sem
 
 def received(
     connector: ConnectorConfig, index: int, consumer: Consumer, most: int, wait: float
-) -> list[Message]:
-    """Records, and events among them: :func:`without_events` takes those out.
+) -> tuple[list[Message], bool]:
+    """Records, and whether there are events among them: :func:`without_events` takes those out.
 
     Raises:
         SemelError: the consumer has come to its end. It says so but once, and the poll that it
             says so in may yet have to be dropped.
     """
     messages = consumer.consume(most, wait)
+    events = False
     for error in filter(None, map(Message.error, messages)):
+        events = True
         if (found := translated(connector, index, error)) is not None:
             raise found
-    return messages
+    return messages, events
 
 
 def without_events(
@@ -113,8 +114,6 @@ def without_events(
     Raises:
         OutOfOrder: the consumer must be told its positions again.
     """
-    if not any(map(Message.error, messages)):
-        return messages, {}
     records, ends = [], {}
     for message in messages:
         error = message.error()

@@ -7,7 +7,9 @@ tasks need are imported once here, before forking.
 
 import gc
 import importlib
+import os
 import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder
 
 folders = [p for p in sys.path if not p.endswith((".jar", ".zip"))]
@@ -28,6 +30,12 @@ for module in (
     "semel.engine.microtask",
 ):
     importlib.import_module(module)
+
+from semel.sinks import MODULE  # noqa: E402
+
+if sink := os.environ.get(MODULE):
+    with suppress(Exception):  # the task says what is missing
+        importlib.import_module(sink)
 gc.collect()
 gc.freeze()
 

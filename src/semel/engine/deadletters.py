@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, Producer
 
 from semel.config import ConnectorConfig
 from semel.errors import ServiceError, TransientError
-from semel.kafka import Cluster, error_headers
+from semel.kafka import IDEMPOTENCE, Cluster, error_headers
 from semel.records import DeadLetter
 
 _TIMEOUT = 30.0
@@ -41,7 +41,7 @@ class DeadLetterProducer:
     def __init__(self, connector: ConnectorConfig, config: Mapping[str, Any], task: int) -> None:
         self._connector = connector
         self._task = task
-        self._producer = Producer({**config, "enable.idempotence": True})
+        self._producer = Producer({IDEMPOTENCE: True, **config})
 
     def send(self, letters: Sequence[DeadLetter]) -> None:
         """Raises TransientError when Kafka has not confirmed all of them."""

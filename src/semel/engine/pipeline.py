@@ -222,7 +222,7 @@ class Pipeline:
         except Exception as error:
             if rows.num_rows == 1:
                 at = int(index[0])
-                failed[at] = Failed(at, "TRANSFORMATION", type(error).__name__, str(error))
+                failed[at] = Failed(at, "TRANSFORMATION", _full_name(error), str(error))
                 return rows.slice(0, 0)
         middle = rows.num_rows // 2
         parts = [
@@ -268,6 +268,13 @@ class Pipeline:
                 "one row. Use a DataFrame transform with engine=micro-batch"
             )
         return result
+
+
+def _full_name(error: Exception) -> str:
+    """An exception's class as Python shows it, with its module unless that is Python's own."""
+    kind = type(error)
+    inner = kind.__module__ == "builtins"
+    return kind.__qualname__ if inner else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def count_by_partition(table: pa.Table | None, column: str = records.PARTITION) -> dict[int, int]:

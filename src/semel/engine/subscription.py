@@ -18,7 +18,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.config import ConnectorConfig
 from semel.engine.consumer import METADATA_AGE, consumer_config
 from semel.errors import SemelError, TransientError
-from semel.kafka import Cluster, client_config
+from semel.groups import Groups
+from semel.kafka import HEARTBEAT, SESSION, Cluster, client_config
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -60,16 +61,17 @@ class Subscription:
         self.cluster = Cluster(self._admin)
         self._config = config = consumer_config(connector, raw, index)
         self.consumer = Consumer(config, logger=log)
-        self.heartbeats = 2 * float(config.get("heartbeat.interval.ms", 3000)) / 1000
+        self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._metadata_age = float(config[METADATA_AGE]) / 1000
-        self._session = float(config["session.timeout.ms"]) / 1000
+        self._session = float(config[SESSION]) / 1000
         self._has_place = False
         self._patience = 1.0
         self._stands = ""
         self._since = self._asked = self._awake = time.monotonic()
         self._away_until = float("-inf")
         self._looks: dict[TopicPartition, tuple[int, int]] = {}
+        self._own: set[str] = set()
         self._topics: list[str] = []
         self._looked = 0.0
         self._outdated = False
@@ -179,6 +181,7 @@ class Subscription:
             KafkaException: as the consumer does.
         """
         self._closing = True
+        self._own.add(str(self.consumer.memberid()))
         self.consumer.poll(0)  # an answer that is heard within close() may block it for ever
         _close(self.consumer)
 
@@ -192,6 +195,7 @@ class Subscription:
         if self._closing or consumer is not self.consumer:
             return
         self._given(True)
+        self._own.add(str(consumer.memberid()))
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
         self._outdated = given != owned
@@ -222,6 +226,25 @@ class Subscription:
         forgets that it is when partitions are assigned before it has said so."""
         now = time.monotonic()
         return now - self._awake > self._session or now - self._away_until < self._session
+
+    def replaced(self) -> bool | None:
+        """Whether another consumer has this one's place in the group; None if Kafka is silent.
+
+        Being fenced does not prove it: what librdkafka sends after its session has ended bears no
+        member id, and Kafka takes it for another instance's. Going on without an answer does no
+        harm: of two runs that want the place, the next answer ends one.
+        """
+        try:
+            found = Groups(self._admin).describe(self._connector.group_id)
+        except TransientError as error:
+            log.info("%s", error)
+            return None
+        except SemelError as error:  # nor will it ever answer
+            log.warning("%s", error)
+            return True
+        mine = self._config["group.instance.id"]
+        members = found.members if found is not None else []
+        return any(m.group_instance_id == mine and m.member_id not in self._own for m in members)
 
     def look_anew(self) -> None:
         """The positions have been read from the ledger: none of them says that it stood still."""

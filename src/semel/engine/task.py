@@ -35,6 +35,8 @@ from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
 from semel.engine.progress import Progress
 from semel.engine.subscription import Subscription
 from semel.errors import (
+    Displaced,
+    Fenced,
     LedgerConflict,
     NotAssigned,
     SemelError,
@@ -221,22 +223,25 @@ class Task:
 
     def _poll(self) -> list[TopicPoll]:
         """What has come; a small poll takes in what comes until the open commit has ended."""
-        messages = self._received(1, _IDLE if self._pending is None else 0.02)
+        messages: list[Message] = []
+        events = self._more(messages, 1, _IDLE if self._pending is None else 0.02)
         self._quiet = not messages and self._pending is None
         # A single message comes after the callbacks of its call, several may stand on both sides.
         generation = self._generation
-        if messages and self._connector.max_poll_records > 1:
-            messages += self._more(len(messages), self._connector.linger_ms / 1000)
+        most = self._connector.max_poll_records
+        if messages and most > 1:
+            events |= self._more(messages, most, self._connector.linger_ms / 1000)
             if self._pending is not None and self._is_small(messages):
                 # Better off in this batch than in the next: what comes while the open commit ends.
                 self._wait_pending()
-                messages += self._more(len(messages), 0)
+                events |= self._more(messages, most, 0)
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble
         if generation != self._generation:
             raise OutOfOrder  # what the poll holds may be another task's by now
-        records, ends = without_events(messages, self._progress.tell)
+        tell = self._progress.tell
+        records, ends = without_events(messages, tell) if events else (messages, {})
         self._ends = {tp: end for tp, end in ends.items() if end > self._positions.get(tp, end)}
         return by_topic(records) if records else []
 
@@ -244,11 +249,12 @@ class Task:
         few = len(messages) < min(_SMALL, self._connector.max_poll_records)
         return few and sum(map(len, messages)) < _LITTLE
 
-    def _more(self, have: int, wait: float) -> list[Message]:
-        return self._received(self._connector.max_poll_records - have, wait)
-
-    def _received(self, most: int, wait: float) -> list[Message]:
-        return received(self._connector, self._index, self._subscription.consumer, most, wait)
+    def _more(self, messages: list[Message], most: int, wait: float) -> bool:
+        """Fill up to ``most`` messages with what comes; whether there are events among it."""
+        consumer = self._subscription.consumer
+        found, events = received(self._connector, self._index, consumer, most - len(messages), wait)
+        messages += found
+        return events
 
     # The group protocol
 
@@ -272,12 +278,20 @@ class Task:
         self._lost_at = time.monotonic()
         self._revoked(away=True)
 
-    @property
-    def lost_its_session(self) -> bool:
-        """Whether being fenced proves nothing: positions that were on their way to the group when
-        the session ended are sent without a member id, and Kafka answers that another instance has
-        taken this one's place."""
-        return time.monotonic() - self._lost_at < _OWN_LOSS
+    def excuse(self, fence: Fenced) -> str:
+        """Why a fence proves nothing of another run; empty if it may well do so.
+
+        Positions that were on their way to the group when the session ended are sent without a
+        member id, and Kafka answers that another instance has taken this one's place.
+        """
+        if time.monotonic() - self._lost_at < _OWN_LOSS:
+            return "its session had just ended"
+        if not isinstance(fence, Displaced):
+            return ""
+        replaced = self._subscription.replaced()
+        if replaced is None:
+            return "Kafka does not say who is in its place"
+        return "" if replaced else "nobody else is in its place"
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Callbacks run inside librdkafka: keep the error for the loop."""

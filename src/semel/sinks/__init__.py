@@ -18,11 +18,17 @@ _MODULES = {
     "semel.sinks.sql.sqlite:SqliteSink": "semel.sinks.sql.sqlite",
     "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.duckdb",
     "semel.sinks.sql.mysql:MysqlSink": "semel.sinks.sql.mysql_config",
+    "semel.sinks.sql.sqlserver:SqlServerSink": "semel.sinks.sql.sqlserver_config",
     "semel.sinks.search.sink:SearchSink": "semel.sinks.search.config",
     "semel.sinks.iceberg.sink:IcebergSink": "semel.sinks.iceberg.config",
     "semel.sinks.files.sink:FilesSink": "semel.sinks.files.config",
 }
 """Sink -> the module whose ``CLASSES`` are the ``connector.class`` names it answers to."""
+
+MODULE = "SEMEL_SINK_MODULE"
+"""The environment variable that tells Spark's Python workers which module their tasks will need."""
+
+_SYSTEMS = ("postgresql", "mariadb", "mysql", "sqlserver", "sqlite", "duckdb")
 
 
 def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
@@ -42,7 +48,7 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     if name in jdbc.CLASSES and system in known:
         name = system
     elif name in jdbc.CLASSES and system and system not in jdbc.POSTGRESQL:
-        urls = (f"jdbc:{s}:" for s in ("postgresql", "mariadb", "mysql", "sqlite", "duckdb"))
+        urls = (f"jdbc:{s}:" for s in _SYSTEMS)
         raise ConfigError(  # not the URL itself: it may hold a password
             f"connection.url={url[: url.find(system)]}{_word(system)}...: semel writes to no such "
             f"database. It begins with one of {', '.join(urls)}"

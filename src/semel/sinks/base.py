@@ -167,6 +167,12 @@ class Sink(ABC):
         """Which mechanisms of exactly-once this configuration can keep, and why."""
 
     @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        """The keys that name a place relative to the driver's working directory, made absolute:
+        executors have another one."""
+        return {}
+
+    @classmethod
     def drilled(cls, directory: Path) -> Mapping[str, str] | None:
         """Keys that put the results of ``semel drill`` into a directory, in the place of the
         user's own store; None if there are none."""

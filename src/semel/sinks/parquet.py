@@ -116,7 +116,12 @@ class ParquetFile:
 
     def abandon(self) -> None:
         self._writer.close()
-        self._stream.close()
+        abandon(self._stream)
+
+
+def abandon(stream: Any) -> None:
+    """Close a stream; what need not get anywhere is not sent."""
+    getattr(stream, "abandon", stream.close)()
 
 
 def _unbounded(values: pa.ChunkedArray) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,14 @@ from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
 
 import semel
+from semel import failpoints
 from semel.embedded import Kafka
 from semel.engine import microbatch, microtask
 from semel.engine.microcommit import Side
 from semel.errors import OffsetOutOfRange, ServiceError
 from semel.kafka import Cluster
 from tests.conftest import MakeTopic, Produce
+from tests.engine.harness import wait_until
 from tests.engine.microbatch.conftest import (
     Arm,
     Go,
@@ -48,9 +49,8 @@ def test_a_running_connector_takes_new_partitions_and_stops_when_told(
     running.reach(lambda p: p.records == 10)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_partitions([NewPartitions(t, 2)])[t].result()
-    deadline = time.monotonic() + 20
-    while Cluster({"bootstrap.servers": kafka.bootstrap_servers}).topics()[t] < 2:
-        assert time.monotonic() < deadline
+    cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
+    wait_until(lambda: cluster.topics()[t] == 2)
     produce(t, rows(10, 10), partition=1)
     running.reach(lambda p: p.records == 20)
     running.stop.set()
@@ -71,13 +71,9 @@ def test_a_batch_that_does_not_end_is_cancelled_when_the_run_is_stopped(
     t = topic(1)
     query("CREATE TABLE t (id int8, name text, amount float8, twice int8)")
     produce(t, rows(10))
-    fired = failpoint_directory / "fired.log"
     arm("sink.before_commit", "freeze")
     running = launch(configure(t), transform)
-    deadline = time.monotonic() + 60
-    while not fired.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: bool(failpoints.fired(failpoint_directory)))
     running.stop.set()
     assert running.end() is None
     wait_for_no_clients(query)
@@ -111,17 +107,18 @@ def test_a_side_file_of_somebody_else_is_not_read(
         microtask._passed_on(path)
 
 
-def test_nothing_is_left_in_the_temporary_directory(
-    spark: SparkSession, topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go
-) -> None:
+def test_nothing_is_left_in_temporary_directories(
+    spark: SparkSession, topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the driver's; others use /tmp, too
     t = topic(1)
     produce(t, rows(10))
-    own = Path(SparkFiles.getRootDirectory())  # where tests of killed workers have left some
-    places = (own, Path(tempfile.gettempdir()))
-    before = [p for place in places for p in place.glob("semel-*") if p.is_file()]
+    of_workers = Path(SparkFiles.getRootDirectory())  # tests of killed ones have left some
+    before = set(of_workers.glob("semel-*"))
     go(configure(t), even)
-    after = [p for place in places for p in place.glob("semel-*") if p.is_file()]
-    assert set(after) <= set(before)
+    assert set(of_workers.glob("semel-*")) <= before
+    assert not list(tmp_path.iterdir())
 
 
 def test_records_that_retention_removes_under_a_running_connector_stop_it_with_the_facts(

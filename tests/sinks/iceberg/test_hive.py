@@ -15,7 +15,7 @@ from semel.sinks.iceberg import hive
 from semel.sinks.iceberg.hive import LOCKS
 from tests.engine.harness import PATIENCE, some
 from tests.hivemetastore import HiveMetastore
-from tests.sinks.iceberg.conftest import Warehouse, hive_warehouse
+from tests.sinks.iceberg.conftest import FIRST, Warehouse, hive_warehouse
 from tests.sinks.iceberg.test_catalogs import committed, ids
 from tests.sinks.iceberg.test_crashes import MODES, assert_fenced_when_it_wakes_up, begun, values
 from tests.sinks.target import advance, records
@@ -82,9 +82,13 @@ def test_a_metastore_that_does_not_compare_is_refused(
     metastore: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is told nothing behaves as one that does not understand."""
-    metastore.sink()
+    started = metastore.sink()
+    started.set_positions({FIRST: 0})
     location = metastore.table().metadata_location
     monkeypatch.setattr(hive, "_expecting", lambda _: {})
+    for wanted in ({FIRST: 1}, None):
+        with pytest.raises(ConfigError, match=r"catalog.uri=thrift.*Upgrade it to Hive"):
+            started.set_positions(wanted)
     for keys in (
         {},
         {

@@ -77,7 +77,8 @@ def test_offsets_are_not_changed_under_a_run(
 ) -> None:
     source = topic()
     produce(source, records(10))
-    config = configure(source, {"consumer.override.session.timeout.ms": 1500})
+    session = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300}
+    config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     running = start(config)
     running.until(lambda p: p.rows == 10)
     sink = plan(config).sink

@@ -174,6 +174,11 @@ def test_without_provenance_the_audit_goes_by_counts(
         ({"producer.override.acks": "1"}, "no delivery but at-most-once can be kept"),
         ({"delivery": "at-least-once", "producer.override.acks": "0"}, "at-most-once can be kept"),
         ({"producer.override.transactional.id": "x"}, "is set by semel"),
+        ({"producer.override.enable.idempotence": "false"}, "or set delivery=at-least-once"),
+        (
+            {"delivery": "at-most-once", "producer.override.enable.idempotence": "false"},
+            "or set delivery=at-least-once",
+        ),
         ({"engine": "micro-batch"}, "Set engine=direct"),
         ({"topic.rename.format": "${key}"}, r"only \$\{topic\}"),
     ],
@@ -184,6 +189,27 @@ def test_what_cannot_be_kept_is_refused(
     config = configure(topic(), keys)
     with pytest.raises(ConfigError, match=message):
         caught_up(config)
+
+
+def test_outside_of_transactions_the_producer_need_not_be_idempotent(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic(partitions=2)
+    produce(source, [b"{", *records(100)])
+    config = configure(
+        source,
+        {
+            "delivery": "at-least-once",
+            "errors.tolerance": "all",
+            "errors.deadletterqueue.topic.name": topic(),
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "false",
+            "producer.override.enable.idempotence": "false",
+            "producer.override.max.in.flight.requests.per.connection": "10",
+        },
+    )
+    assert caught_up(config).failed == 1
+    assert_each_once(config, range(100))
 
 
 def test_kept_partitions_need_as_many_in_the_target(topic: MakeTopic, configure: Configure) -> None:

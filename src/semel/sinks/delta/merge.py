@@ -5,7 +5,7 @@ A row that is there keeps the columns that no change gives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,8 +37,8 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
         lacking = [f for f in table.columns if f.name not in source.column_names]
         for field in lacking:
             source = source.append_column(field, pa.nulls(source.num_rows, field.type))
-        same = " AND ".join(f'target."{n}" = source."{n}"' for n in key)
-        deletes, anew = (f'source."{n}"' for n in (CHANGE_DELETES, CHANGE_ANEW))
+        same = " AND ".join(f"target.{_quoted(n)} = source.{_quoted(n)}" for n in key)
+        deletes, anew = (f"source.{_quoted(n)}" for n in (CHANGE_DELETES, CHANGE_ANEW))
         merger = table.raw.merge(
             source,
             same,
@@ -48,14 +48,23 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
             streamed_exec=not all(_bounded(source.schema.field(n).type) for n in key),
             commit_properties=bound(transactions),
         )
-        skipped = [CHANGE_DELETES, CHANGE_ANEW]
+        every = _assigned(table.columns.names)
+        given = _assigned(n for n in table.columns.names if n not in {f.name for f in lacking})
         merger = merger.when_matched_delete(deletes)
         if lacking and pc.any(source.column(CHANGE_ANEW)).as_py():
-            begins = f"{anew} AND NOT {deletes}"
-            merger = merger.when_matched_update_all(begins, except_cols=skipped)
-        kept = [*skipped, *(f.name for f in lacking)]
-        merger = merger.when_matched_update_all(f"NOT {deletes}", except_cols=kept)
-        merger.when_not_matched_insert_all(f"NOT {deletes}", except_cols=skipped).execute()
+            merger = merger.when_matched_update(every, f"{anew} AND NOT {deletes}")
+        merger = merger.when_matched_update(given, f"NOT {deletes}")
+        merger.when_not_matched_insert(every, f"NOT {deletes}").execute()
+
+
+def _assigned(names: Iterable[str]) -> dict[str, str]:
+    """Columns of the target and what they get. Those ways of delta-rs that take all columns by
+    themselves (1.6) fail for names with a backtick."""
+    return {_quoted(n): f"source.{_quoted(n)}" for n in names}
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _bounded(kind: pa.DataType) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.config import ConnectorConfig, read
+from semel.config import ConnectorConfig, absolute, read
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, TargetChanged
 from semel.failpoints import hit
@@ -75,6 +75,10 @@ class DeltaSink(StagingSink):
                 f"connector {connector.name}: topics.regex needs ${{topic}} in table.name.format="
                 f"{self._config.table_name_format!r}, for the ledger's topics are found by it"
             )
+
+    @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        return absolute(raw, "delta.table.path")
 
     @property
     def uses_key(self) -> bool:

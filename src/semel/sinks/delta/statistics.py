@@ -124,7 +124,8 @@ def named(
             return None
         plain = [f.name for f in list(columns)[: indexed(configuration)] if _listed(f.type)]
         left_out = {*partitioned_by, *(path[0] for path in wrong)}
-        return ",".join(f"`{n}`" for n in plain if n not in left_out)
+        # A name with a backtick cannot be listed; without bounds of its own nothing goes wrong.
+        return ",".join(f"`{n}`" for n in plain if n not in left_out and "`" not in n)
     entries = re.findall(r"(?:`[^`]*`|[^,`])+", given)
     right = [e for e in entries if not any(_covers(e, path) for path in wrong)]
     return given if right == entries else ",".join(right)

@@ -56,6 +56,11 @@ def translated(where: str) -> Iterator[None]:
         # Errors of Arrow and of the query engine come as plain exceptions.
         if not isinstance(error, (DeltaError, OSError)) and type(error) is not Exception:
             raise
+        if re.search(r"PermissionDenied|os error 13\b", str(error)):
+            raise ServiceError(
+                f"Delta table {where}: access is denied: {reason(error)}. Let this user write "
+                "there, or choose another delta.table.path"
+            ) from None
         raise TransientError(f"Delta table {where}: {reason(error)}") from None
 
 

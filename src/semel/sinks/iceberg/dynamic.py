@@ -23,10 +23,9 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError, Refused
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
-from semel.records import OFFSET, PARTITION, Records, Rejected, RowsRejected
+from semel.records import DATA_EXCEPTION, OFFSET, PARTITION, Records, Rejected, RowsRejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
-from semel.sinks.iceberg.catalog import check_commits
 from semel.sinks.iceberg.config import FLAT, Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
@@ -82,7 +81,10 @@ class DynamicTables(Tables):
     def prepare(self) -> None:
         if self._home.find() is None:
             Table.create(self._catalog(), self._home.name, {})
-        check_commits(self._catalog(), self._home.name)
+        self.check_commits()
+
+    def check_commits(self) -> None:
+        self._check_commits(self._home)
 
     def schema(self) -> pa.Schema | None:
         fields: dict[str, set[pa.DataType]] = {}
@@ -133,7 +135,7 @@ class DynamicTables(Tables):
         why = f"field {self._settings.config.route_field}: {why}"
         columns = (records.rows.column(n).to_pylist() for n in (PARTITION, OFFSET))
         return [
-            Rejected(records.topic, partition, offset, "DataException", why)
+            Rejected(records.topic, partition, offset, DATA_EXCEPTION, why)
             for partition, offset in zip(*columns, strict=True)
         ]
 

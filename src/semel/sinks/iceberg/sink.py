@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -94,6 +95,14 @@ class IcebergSink(StagingSink):
                     "namespace: set it to namespace.name"
                 )
             self._letters = DeadLetterTable(lambda: self._catalog, dead, connector.name)
+
+    @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        uri = "iceberg.catalog.uri"
+        file = raw.get(uri, "").strip().removeprefix("sqlite:///")
+        if file in (raw.get(uri, "").strip(), "", ":memory:"):
+            return {}
+        return {uri: f"sqlite:///{Path(file).absolute()}"}
 
     @property
     def uses_key(self) -> bool:
@@ -284,6 +293,7 @@ class IcebergSink(StagingSink):
         return keys_of(self._tables.all()[0].keyed(), records)
 
     def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+        self._tables.check_commits()
         letters = dict(positions or {e.topic_partition: 0 for e in self.entries()})
         self._tables.set(positions)
         if self._letters is not None:

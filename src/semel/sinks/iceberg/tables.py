@@ -76,8 +76,16 @@ class Tables:
         """
         for target in self.all():
             target.prepare()
-        check_commits(self._catalog(), self.all()[0].name)
+        self.check_commits()
         self.schema()
+
+    def check_commits(self) -> None:
+        """Raises ConfigError: the catalog does not refuse each commit that comes too late."""
+        self._check_commits(self.all()[0])
+
+    def _check_commits(self, target: Target) -> None:
+        if target.find() is not None:
+            check_commits(self._catalog(), target.name)
 
     def schema(self) -> pa.Schema | None:
         """The columns of all tables together, if each has some."""

@@ -30,7 +30,7 @@ from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.failpoints import hit
 from semel.groups import Groups
-from semel.kafka import Cluster, client_config, confirms_all
+from semel.kafka import IDEMPOTENCE, Cluster, acks, client_config, confirms_all, is_true
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, first, judge, now
 from semel.records import HEADERS, TIMESTAMP, Commit
 from semel.sinks.base import Membership, Sink, Snapshot
@@ -55,7 +55,6 @@ _BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 _PENDING = 0.02
 _FENCE_AFTER = 0.5
 """Seconds after which a pending transaction is taken for one that nobody will end."""
-_RESERVED = ("transactional.id", "enable.idempotence")
 
 
 class KafkaSink(Sink):
@@ -116,18 +115,25 @@ class KafkaSink(Sink):
 
     def _check(self) -> None:
         connector = self._connector
-        for name in _RESERVED:
-            if name in self._client:
-                raise ConfigError(
-                    f"connector {connector.name}: producer.override.{name} is set by semel: the "
-                    "guarantee depends on it. Remove it"
-                )
+        if "transactional.id" in self._client:
+            raise ConfigError(
+                f"connector {connector.name}: producer.override.transactional.id is set by semel: "
+                "the guarantee depends on it. Remove it"
+            )
         if connector.delivery is not Delivery.AT_MOST_ONCE and not confirms_all(self._client):
             raise ConfigError(
-                f"connector {connector.name}: producer.override.acks={self._client.get('acks')} "
+                f"connector {connector.name}: producer.override.acks={acks(self._client)} "
                 "confirms records that a broker may still lose: no delivery but at-most-once can "
                 "be kept. Set it to all, or remove it"
             )
+        if connector.delivery is not Delivery.AT_LEAST_ONCE and IDEMPOTENCE in self._client:
+            given = self._client[IDEMPOTENCE]
+            if not is_true(given):
+                raise ConfigError(
+                    f"connector {connector.name}: producer.override.{IDEMPOTENCE}={given}: records "
+                    "are sent in transactions, and Kafka demands idempotence of these. Remove it, "
+                    "or set delivery=at-least-once, which sends them without"
+                )
         if connector.dead_letter_table:
             raise ConfigError(
                 f"connector {connector.name}: errors.deadletterqueue.table="

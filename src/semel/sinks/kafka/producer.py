@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import LedgerConflict, NotAssigned, SemelError, ServiceError, TransientError
-from semel.kafka import confirms_all
+from semel.kafka import IDEMPOTENCE, confirms_all, is_idempotent
 
 log = logging.getLogger("semel.kafka")
 
@@ -38,6 +38,17 @@ DEFAULTS: Mapping[str, Any] = {
     "log_level": 0,
 }
 """librdkafka's settings; ``producer.override.*`` wins."""
+
+_ACKS = ("acks", "request.required.acks")
+_NOT_IDEMPOTENT = (
+    IDEMPOTENCE,
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "message.send.max.retries",
+    "retries",
+    "queuing.strategy",
+)
+"""Settings of a producer that is not idempotent, which a transactional one may not take."""
 
 LEFT_BEHIND = "semel-send-offsets"
 """The name of threads whose call may not end."""
@@ -125,9 +136,8 @@ def _in_time(call: Callable[[], None]) -> None:
 
 
 def plain_producer(client: Mapping[str, Any]) -> Producer:
-    """A producer without transactions, idempotent unless ``acks`` rules that out."""
-    settings = {**DEFAULTS, **client, "enable.idempotence": confirms_all(client)}
-    return Producer(settings, logger=log)
+    """A producer without transactions."""
+    return Producer({**DEFAULTS, IDEMPOTENCE: confirms_all(client), **client}, logger=log)
 
 
 class Transactions:
@@ -138,7 +148,8 @@ class Transactions:
 
     def __init__(self, connector: str, client: Mapping[str, Any]) -> None:
         self._connector = connector
-        settings = {k: v for k, v in client.items() if k not in ("acks", "request.required.acks")}
+        dropped = _ACKS if is_idempotent(client) else (*_ACKS, *_NOT_IDEMPOTENT)
+        settings = {k: v for k, v in client.items() if k not in dropped}
         self._client = {**DEFAULTS, TIMEOUT: _OWNER_GONE, **settings}
         self._producer: Producer | None = None
         self._id = ""

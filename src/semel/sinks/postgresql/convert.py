@@ -1,6 +1,6 @@
 """Arrow values to the exact Arrow type that COPY takes for a column, without losing anything.
 
-What PostgreSQL itself would cut is cut the same way: times to microseconds, doubles to reals.
+What no column could hold is cut as PostgreSQL cuts it: times to microseconds, doubles to reals.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from semel.sinks.postgresql.types import Column, is_binary, is_list, is_number, 
 _FIRST_TIMESTAMP = -210_866_803_200_000_000  # 4714-11-24 BC
 _LAST_TIMESTAMP = 9_223_371_331_200_000_000 - 1  # 294277-01-01, exclusive
 _FIRST_DATE, _LAST_DATE = -2_440_588, 2_145_031_948
+
+_DIGITS = {"s": 0, "ms": 3, "us": 6}
+"""Of a second's fraction, in each unit of time."""
 
 UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 """What :func:`convert` raises when some value does not fit."""
@@ -64,7 +67,7 @@ def convert(values: pa.ChunkedArray, column: Column) -> Converted:
         return _parse(values, column)
     if pa.types.is_decimal(target):
         return _number(values, column)
-    return Converted(_cast(values, target), False)
+    return Converted(_whole(_cast(values, target), column), False)
 
 
 def unfit_rows(
@@ -144,11 +147,12 @@ def _parse(values: pa.ChunkedArray, column: Column) -> Converted:
         uuids = _uuids(text)
         return Converted(text, True) if uuids is None else Converted(uuids, False)
     try:
-        return Converted(_within_range(text.cast(column.copied)), False)
+        parsed = _within_range(text.cast(column.copied))
     except UNFIT:
         if pa.types.is_decimal(column.copied):
             raise  # the server would round
         return Converted(text, True)
+    return Converted(_whole(parsed, column), False)
 
 
 def _cast(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
@@ -167,6 +171,8 @@ def _number(values: pa.ChunkedArray, column: Column) -> Converted:
     form."""
     source = values.type
     if column.any_numeric:
+        if column.digits is not None:  # the server compares
+            return Converted(_rounded(values, column.digits).cast(pa.string()), True)
         if pa.types.is_decimal(source):
             return Converted(values, False)
         if pa.types.is_integer(source):
@@ -176,6 +182,28 @@ def _number(values: pa.ChunkedArray, column: Column) -> Converted:
     if pa.types.is_integer(source):  # Arrow asks for room for the largest number of the type
         values = values.cast(pa.decimal256(76, column.copied.scale))
     return Converted(values.cast(column.copied), False)
+
+
+def _rounded(values: pa.ChunkedArray, digits: int) -> pa.ChunkedArray:
+    """Floats to a numeric's digits, as Arrow makes decimals of them: they are not exact anyway."""
+    if not pa.types.is_floating(values.type):
+        return values
+    if pa.types.is_float16(values.type):
+        values = values.cast(pa.float32())
+    return pc.round(values, digits, round_mode="half_towards_infinity")
+
+
+def _whole(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    """Refuse finer fractions of a second than the column keeps; it would round them in silence."""
+    if column.digits is None or not pa.types.is_temporal(values.type):
+        return values
+    step = 10 ** (_DIGITS[values.type.unit] - column.digits)
+    if step > 1:
+        counts = values.cast(pa.int32() if pa.types.is_time32(values.type) else pa.int64())
+        whole = pc.multiply(pc.divide(counts, step), step)
+        if pc.any(pc.not_equal(whole, counts)).as_py():
+            raise pa.ArrowInvalid(f"its seconds have more than {column.digits} decimal digits")
+    return values
 
 
 def _within_range(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -239,12 +267,15 @@ def _array(values: pa.ChunkedArray, column: Column) -> Converted:
         raise pa.ArrowTypeError(f"{values.type} is not {column.type}")
     lists = _one(values.cast(pa.list_(values.type.value_type)))
     elements = lists.flatten()
+    assert column.element is not None
     if column.copied is not None and not elements.null_count and not is_list(elements.type):
-        assert column.element is not None
         converted = convert(pa.chunked_array([elements]), column.element)
         if not converted.staged:
             whole = _lists_like(lists, _one(converted.values).cast(column.copied.value_type))
             return Converted(pa.chunked_array([whole]), False)
+    if column.element.digits is not None:
+        flat = _one(_rounded(pa.chunked_array([elements]), column.element.digits))
+        lists = _lists_like(lists, flat)
     return Converted(pa.chunked_array([_array_text(lists)]), True)
 
 

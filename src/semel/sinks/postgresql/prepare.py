@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from semel.errors import ConfigError
 from semel.records import (
+    DATA_EXCEPTION,
     OFFSET,
     PARTITION,
     Records,
@@ -166,7 +167,7 @@ def rejected(topic: str, places: pa.Table, index: int, reason: str) -> Rejected:
     if OFFSET not in places.column_names:
         raise ConfigError(f"a row made from topic {topic} does not fit: {reason}")
     partition, offset = places.column(PARTITION)[index], places.column(OFFSET)[index]
-    return Rejected(topic, partition.as_py(), offset.as_py(), "DataException", reason)
+    return Rejected(topic, partition.as_py(), offset.as_py(), DATA_EXCEPTION, reason)
 
 
 def _places(source: pa.Table) -> pa.Table:

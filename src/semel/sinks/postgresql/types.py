@@ -44,6 +44,10 @@ _ARRAY_ELEMENTS = {
 }
 _ANY_NUMERIC = pa.decimal128(38, 18)
 
+_MICROSECONDS = 6
+_FRACTIONS = {"timestamp", "timestamptz", "time", "timetz"}
+_TO_THE_SECOND = 1 << 28  # of an interval's modifier: that it has seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -51,7 +55,9 @@ class Column:
 
     ``arrow`` is the type that converters are asked for, ``copied`` the one that COPY takes, None
     where text must be cast by the server, to ``cast``: the column's type without length or scale,
-    because a cast to ``varchar(3)`` would cut what an assignment refuses.
+    because a cast to ``varchar(3)`` would cut what an assignment refuses. ``digits`` are those
+    after the point: of seconds, where they are fewer than a microsecond's, or of a numeric. What
+    the server casts for a column that ``rounds`` must be compared with what is kept of it.
     """
 
     name: str
@@ -64,6 +70,8 @@ class Column:
     generated: bool = False
     element: Column | None = None
     any_numeric: bool = False  # without bounds, or with bounds that no Arrow decimal has
+    digits: int | None = None
+    rounds: bool = False
 
     @property
     def is_json(self) -> bool:
@@ -89,6 +97,8 @@ def column(
     if domain and copied == pa.json_():
         copied = None  # the driver does not recognise jsonb in a domain
     arrow = _CONVERTED.get(base, copied if copied is not None else pa.string())
+    digits = _digits(base, modifier)
+    rounds = digits is not None or (base == "interval" and copied is None)
     scalar = Column(
         name,
         oid,
@@ -99,6 +109,8 @@ def column(
         has_default,
         generated,
         any_numeric=copied is _ANY_NUMERIC,
+        digits=digits,
+        rounds=rounds,
     )
     if not array:
         return scalar
@@ -113,12 +125,24 @@ def column(
         has_default,
         generated,
         scalar,
+        rounds=rounds,
     )
+
+
+def _digits(base: str, modifier: int) -> int | None:
+    if modifier < 0 or base not in (*_FRACTIONS, "interval", "numeric"):
+        return None
+    if base == "numeric":
+        return ((modifier - 4) & 0x7FF ^ 0x400) - 0x400  # a number of 11 bits, one for the sign
+    digits = modifier & 0xFFFF
+    return digits if digits < _MICROSECONDS else None
 
 
 def _copied(base: str, modifier: int, *, enum: bool) -> pa.DataType | None:
     if enum:
         return pa.string()
+    if base == "interval" and modifier >= 0 and not modifier & _TO_THE_SECOND:
+        return None  # the server would leave out what is smaller than its fields
     if base != "numeric":
         return _COPIED.get(base)
     precision, scale = ((modifier - 4) >> 16) & 0xFFFF, (modifier - 4) & 0x7FF

@@ -168,8 +168,16 @@ def delete(prepared: Prepared, rows: Rows, stage: str | None) -> str:
 
 
 def _value(table: Table, rows: Rows, name: str) -> str:
-    cast = f"::{table.columns[name].cast}" if name in rows.staged else ""
-    return f"s.{quote(name)}{cast}"
+    given, column = f"s.{quote(name)}", table.columns[name]
+    if name not in rows.staged:
+        return given
+    value = f"{given}::{column.cast}"
+    if not column.rounds:
+        return value
+    # What is no value of the type makes the server refuse the row.
+    refused = f"({given} || {literal(f' does not fit {column.type}')})::{column.cast}"
+    kept = f"{value} IS NOT DISTINCT FROM {value}::{column.type}"
+    return f"CASE WHEN {kept} THEN {value} ELSE {refused} END"
 
 
 def _match(prepared: Prepared, rows: Rows) -> str:

@@ -12,7 +12,16 @@ import pyarrow.compute as pc
 from semel.converters import json_duck
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
-from semel.records import KEY, OFFSET, PARTITION, Records, Rejected, RowsRejected, value_columns
+from semel.records import (
+    DATA_EXCEPTION,
+    KEY,
+    OFFSET,
+    PARTITION,
+    Records,
+    Rejected,
+    RowsRejected,
+    value_columns,
+)
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.layout import provenance_conflict
 from semel.sinks.search.config import SearchConfig
@@ -142,7 +151,7 @@ class Writer:
             why = "the value is null (behavior.on.null.values=fail)"
             every = range(gone.num_rows)
             raise RowsRejected(
-                [_rejected(records.topic, gone, row, "DataException", why) for row in every]
+                [_rejected(records.topic, gone, row, DATA_EXCEPTION, why) for row in every]
             )
         keyed = self.config.ids_are_keys(records.topic)
         return self._with_texts(gone) if keyed else gone.slice(0, 0)
@@ -194,7 +203,7 @@ def _check_ids(topic: str, source: pa.Table, *, null_too: bool) -> None:
     if problems:
         raise RowsRejected(
             [
-                _rejected(topic, source, row, "DataException", why)
+                _rejected(topic, source, row, DATA_EXCEPTION, why)
                 for row, why in sorted(problems.items())
             ]
         )
