@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, settings
 
 from semel.embedded import Kafka, Postgres
 from semel.embedded import mariadb as mariadb_server
+from semel.embedded.hdfs import Hdfs
 from semel.embedded.java import find_java, has_compiler
 from semel.embedded.mariadb import MariaDB
 from semel.embedded.opensearch import Elasticsearch, OpenSearch
 from tests import s3
-from tests.databases import SYSTEMS
+from tests.databases import MYSQL, SYSTEMS, Given, new_sqlserver_database
 from tests.faults import Faults, apart, before
 from tests.hivemetastore import HiveMetastore
 from tests.restcatalog import RestCatalogServer
@@ -64,18 +65,19 @@ class Produce(Protocol):
     ) -> None: ...
 
 
-def wait_gone(pid: int, timeout: float = 10) -> bool:
+def wait_gone(pid: int, timeout: float = 60) -> bool:
     """Whether a process ends in time, all of its threads; it may be left to be reaped."""
     deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
+    while True:
         try:
             process = psutil.Process(pid)
             if process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1:
                 return True
         except psutil.NoSuchProcess:
             return True
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.02)
-    return False
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +120,13 @@ def opensearch(services_directory: Path, jdk: None) -> Iterator[OpenSearch]:
 def elasticsearch(services_directory: Path, jdk: None) -> Iterator[Elasticsearch]:
     """The session's Elasticsearch."""
     with Elasticsearch(services_directory / "elasticsearch") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def hdfs(services_directory: Path, jdk: None) -> Iterator[Hdfs]:
+    """The session's HDFS. Who restarts it leaves it running."""
+    with Hdfs(services_directory / "hdfs") as running:
         yield running
 
 
@@ -205,8 +214,11 @@ def database(postgres: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def mariadb(services_directory: Path) -> Iterator[MariaDB]:
-    """The session's MariaDB."""
+def mariadb(services_directory: Path) -> Iterator[MariaDB | Given]:
+    """The session's MariaDB, or the MySQL that is tested instead."""
+    if MYSQL:
+        yield Given(MYSQL)
+        return
     if not mariadb_server.installed():
         pytest.skip("mariadbd is not installed (Debian: apt-get install mariadb-server)")
     with MariaDB(services_directory / "mariadb") as running:
@@ -229,10 +241,13 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 
 def _new_database(request: pytest.FixtureRequest, directory: Path) -> Iterator[str]:
+    if request.param == "sqlserver":
+        yield from new_sqlserver_database()
+        return
     if request.param != "mariadb":
         yield f"jdbc:{request.param}:{directory / 'database'}"
         return
-    server: MariaDB = request.getfixturevalue("mariadb")
+    server: MariaDB | Given = request.getfixturevalue("mariadb")
     name = f"test_{uuid.uuid4().hex[:8]}"
     yield server.create_database(name)
     server.drop_database(name)

@@ -192,6 +192,15 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert len(text.splitlines()) == 4
 
 
+@pytest.mark.parametrize("given", ["connection.ulr", "connections.url"])
+def test_a_required_key_that_is_misspelt_is_named(given: str) -> None:
+    raw = {k: v for k, v in NEEDED.items() if k != "connection.url"} | {"connection.user": "me"}
+    with pytest.raises(ConfigError, match=f"connection.url is required; was {given} meant"):
+        read(PostgresConfig, raw | {given: "jdbc:postgresql://db/shop"})
+    with pytest.raises(ConfigError, match=r"connection.url is required\. "):
+        read(PostgresConfig, raw)
+
+
 @pytest.mark.parametrize("value", ["", "   "])
 def test_an_empty_required_key_is_missing(value: str) -> None:
     with pytest.raises(ConfigError, match=r"connection.url is required. jdbc:postgresql://"):
@@ -499,13 +508,17 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
             r"producer\.override\.\*: .*idempotence",
         ),
         (
+            {"consumer.override.session.timeout.ms": "3000"},
+            r"heartbeat\.interval\.ms=3000 must be less than .*\.session\.timeout\.ms=3000",
+        ),
+        (
             {
                 "producer.override.acks": "1",
                 "delivery": "at-most-once",
                 "errors.tolerance": "all",
                 "errors.deadletterqueue.topic.name": "bad",
             },
-            r"producer\.override\.\*: .*acks",
+            r"producer\.override\.acks=1 confirms dead letters that a broker may still lose",
         ),
     ],
 )
@@ -514,6 +527,20 @@ def test_settings_of_clients_are_judged_in_the_plan(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         plan({**NEEDED, **sink, **keys})
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_where_nothing_is_sent_in_a_transaction_idempotence_is_a_choice(delivery: str) -> None:
+    letters = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": "bad"}
+    plan(
+        {
+            **NEEDED,
+            **letters,
+            "delivery": delivery,
+            "producer.override.enable.idempotence": "false",
+            "producer.override.max.in.flight.requests.per.connection": "10",
+        }
+    )
 
 
 def test_dead_letters_need_a_topic_of_their_own() -> None:

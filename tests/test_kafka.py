@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
-from semel.errors import TransientError
-from semel.kafka import Cluster
+from semel.errors import ConfigError, TransientError
+from semel.kafka import IDEMPOTENCE, Cluster, is_idempotent
 from semel.ledger import TopicPartition
+from semel.run import plan
 
 ZERO = TopicPartition("t", 0)
 
@@ -41,3 +44,22 @@ def test_an_end_that_stays_unknown_is_no_answer(answers: list[int]) -> None:
     answers += [-1]
     with pytest.raises(TransientError):
         Cluster({"bootstrap.servers": "localhost:1"}).latest([ZERO], patience=0.2)
+
+
+@pytest.mark.parametrize("value", ["true", "TRUE", "t", "T", "1", "false", "f", "0"])
+def test_a_producer_is_idempotent_where_librdkafka_takes_it_so(value: str) -> None:
+    config = {IDEMPOTENCE: value}
+    # librdkafka demands confirmation by all of producers that are, only.
+    try:
+        Producer({**config, "acks": "1"})
+    except KafkaException:
+        expected = True
+    else:
+        expected = False
+    assert is_idempotent(config) is expected
+    raw = {"name": "c", "topics": "t", "bootstrap.servers": "localhost:1"}
+    raw |= {"connector.class": "kafka", "topic.rename.format": "to_${topic}"}
+    raw |= {f"producer.override.{IDEMPOTENCE}": value}
+    refusal = nullcontext() if expected else pytest.raises(ConfigError, match="idempotence")
+    with refusal:
+        plan(raw).sink.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from semel import failpoints
-from semel.errors import ConfigError, LedgerConflict
+from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
@@ -429,14 +429,14 @@ def test_a_claim_survives_a_lost_session(target: Target) -> None:
     running.claim()
     target.execute(f"SELECT pg_terminate_backend({session(running)}, 5000)")
     admin.set_positions(None)  # nobody holds it at this instant
-    with pytest.raises(Exception, match=r"57P01|no SQLSTATE"):
+    with pytest.raises(TransientError, match=r"57P01|no SQLSTATE"):
         running.entries()
     running.entries()
     with pytest.raises(ConfigError, match="is running"):
         admin.set_positions(None)
 
 
-def test_a_claim_ends_with_its_process(target: Target) -> None:
+def test_a_claim_ends_when_its_sink_is_closed(target: Target) -> None:
     running = target.sink()
     running.prepare([])
     running.claim()

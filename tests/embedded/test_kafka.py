@@ -110,7 +110,7 @@ def test_group_may_have_short_sessions_and_forms_at_once(
         }
     )
     consumer.subscribe([name])
-    messages = consumer.consume(1, 10)
+    messages = consumer.consume(1, 60)
     consumer.close()
     assert [message.value() for message in messages] == [b"a"]
 
