@@ -1,4 +1,4 @@
-"""Topic to topic: semel beside Spark's own Kafka sink and beside a producer that only produces."""
+"""Topic to topic: semel beside Spark's own sink, a loop by hand, and a producer alone."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ PARTITIONS = 4
 TRIGGERS = 5
 EVERY = 0.02
 SPARK = "Spark's Kafka sink"
+LOOP = "a loop by hand"
 ALONE = "a producer alone"
 SEMEL = "semel"
 SEMEL_PROVENANCE = "semel, with provenance"
-SIDES = (SPARK, SEMEL, SEMEL_PROVENANCE, ALONE)
+SIDES = (SPARK, LOOP, SEMEL, SEMEL_PROVENANCE, ALONE)
 PRODUCER = {"compression.type": "lz4", "acks": "all", "linger.ms": "5"}
 """The same for all sides."""
 
@@ -68,17 +69,19 @@ def _shown(sample: Sample) -> str:
 
 def _once(rig: Rig, side: str, source: str, workload: Workload, tasks: int) -> Sample:
     target = rig.unique("copy")
-    rig.kafka.create_topic(target, PARTITIONS)
+    # Copies are as old as their originals: a broker would soon remove them.
+    rig.kafka.create_topic(target, PARTITIONS, config={"retention.ms": "-1"})
     facts = {
         "servers": rig.kafka.bootstrap_servers,
         "source": source,
         "target": target,
         "tasks": tasks,
         "records": workload.records,
+        "partitions": PARTITIONS,
         "most": -(-workload.records // TRIGGERS),
         "producer": PRODUCER,
     }
-    name = {SPARK: "spark", ALONE: "producer"}.get(side)
+    name = {SPARK: "spark", LOOP: "loop", ALONE: "producer"}.get(side)
     command = [sys.executable, "-m", "benchmarks.peer_kafka", str(name), json.dumps(facts)]
     if name is None:
         file = _config(rig, facts, provenance=side == SEMEL_PROVENANCE)
@@ -173,6 +176,7 @@ def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats
             **middles[side],
             "rates": [s.rate for s in taken],
             "ratio": middles[side]["rate"] / middles[SPARK]["rate"],
+            "loop": middles[side]["rate"] / middles[LOOP]["rate"],
             "alone": middles[side]["rate"] / middles[ALONE]["rate"],
             "overall_ratio": middles[side]["overall_rate"] / middles[SPARK]["overall_rate"],
             "samples": [asdict(s) for s in taken],
@@ -188,6 +192,7 @@ def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats
             Column("rate", "records/s", count),
             Column("rates", "range", span),
             Column("ratio", "ratio to Spark", ratio),
+            Column("loop", "ratio to the loop", ratio),
             Column("alone", "ratio to the producer", ratio),
             Column("overall_rate", "records/s with start", count),
             Column("overall_ratio", "ratio with start", ratio),
@@ -196,7 +201,9 @@ def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats
         notes=[
             "records/s: between 15 % and 85 % of the records visible to a read_committed consumer. "
             "All sides compress with lz4 and wait for acks=all.",
-            f"Spark's side is a structured stream of {TRIGGERS} triggers, at-least-once. The "
+            f"Spark's side is a structured stream of {TRIGGERS} triggers, at-least-once. The loop "
+            "by hand is exactly-once: confluent-kafka's consumers and transactional producers, a "
+            "process a task, which copy values, keys, headers and timestamps as they are. The "
             "producer alone reads nothing and has its records in memory: what one transactional "
             "producer can do here.",
         ],

@@ -1,15 +1,17 @@
-"""Kafka to Kafka without semel: a structured stream, and a producer that reads nothing."""
+"""Kafka to Kafka without semel: a structured stream, a loop written by hand, a producer alone."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import sys
 import tempfile
 from collections import deque
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 from pyspark.sql import SparkSession
 
 from benchmarks.records import FIRST_TS, template
@@ -52,21 +54,74 @@ def spark(facts: dict[str, Any]) -> None:
     session.stop()
 
 
+def loop(facts: dict[str, Any]) -> None:
+    """Consume, produce, send offsets, commit: a process a task, each with partitions of its own."""
+    tasks = multiprocessing.get_context("spawn")
+    copies = [tasks.Process(target=_copy, args=(facts, t)) for t in range(facts["tasks"])]
+    for copy in copies:
+        copy.start()
+    for copy in copies:
+        copy.join()
+    sys.exit(max(abs(copy.exitcode or 0) for copy in copies))
+
+
+def _copy(facts: dict[str, Any], task: int) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": facts["servers"],
+            "group.id": facts["target"],
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    own = range(task, facts["partitions"], facts["tasks"])
+    consumer.assign([KafkaPartition(facts["source"], p, 0) for p in own])
+    made = _transactional(facts, f"{facts['target']}-{task}")
+    ended: set[int] = set()
+    while len(ended) < len(own):
+        made.begin_transaction()
+        taken = 0
+        while taken < _TRANSACTION and len(ended) < len(own):
+            for message in consumer.consume(10_000, 0.1):
+                if message.error():
+                    ended.add(message.partition())
+                    continue
+                made.produce(
+                    facts["target"],
+                    message.value(),
+                    message.key(),
+                    timestamp=message.timestamp()[1],
+                    headers=message.headers(),
+                )
+                taken += 1
+            made.poll(0)
+        positions = consumer.position(consumer.assignment())
+        made.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 60)
+        made.commit_transaction(60)
+
+
+def _transactional(facts: dict[str, Any], name: str) -> Producer:
+    made = Producer(
+        {
+            **DEFAULTS,
+            "bootstrap.servers": facts["servers"],
+            "transactional.id": name,
+            **facts["producer"],
+        }
+    )
+    made.init_transactions(30)
+    return made
+
+
 def producer(facts: dict[str, Any]) -> None:
     """One transactional producer; the records are in memory before it begins."""
-    client = {
-        **DEFAULTS,
-        "bootstrap.servers": facts["servers"],
-        "transactional.id": facts["target"],
-        **facts["producer"],
-    }
     form, count = template(envelope=False), facts["records"]
     values = [
         (form % (i, i % 1000, i, i % 100, FIRST_TS + i)).encode() for i in range(_TRANSACTION)
     ]
     stamps = list(range(FIRST_TS, FIRST_TS + _TRANSACTION))
-    made = Producer(client)
-    made.init_transactions(30)
+    made = _transactional(facts, facts["target"])
     for begun in range(0, count, _TRANSACTION):
         some = values[: count - begun]
         made.begin_transaction()
@@ -85,4 +140,4 @@ def producer(facts: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    {"spark": spark, "producer": producer}[sys.argv[1]](json.loads(sys.argv[2]))
+    {"spark": spark, "loop": loop, "producer": producer}[sys.argv[1]](json.loads(sys.argv[2]))
