@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.config import ConnectorConfig, key, read
+from semel.config import ConnectorConfig, absolute, key, read
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.records import KEY, OFFSET, PARTITION, Commit, Records, RowsRejected, rejected
@@ -187,6 +187,10 @@ class LmdbSink(TransactionalSink[lmdb.Transaction]):
             entries = self.read_entries(transaction)
         in_order = [entries[tp] for tp in sorted(entries)]
         return Snapshot(in_order, records=records, rows=rows, targets={t: t for t in topics})
+
+    @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        return absolute(raw, "lmdb.path")
 
     @classmethod
     def drilled(cls, directory: Path) -> Mapping[str, str]:
