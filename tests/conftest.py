@@ -25,6 +25,7 @@ from tests import s3
 from tests.databases import MYSQL, SYSTEMS, Given, new_sqlserver_database
 from tests.faults import Faults, apart, before
 from tests.hivemetastore import HiveMetastore
+from tests.patience import PATIENCE
 from tests.restcatalog import RestCatalogServer
 
 pytest_plugins = ["tests.matrix", "tests.scheduling"]
@@ -65,7 +66,7 @@ class Produce(Protocol):
     ) -> None: ...
 
 
-def wait_gone(pid: int, timeout: float = 60) -> bool:
+def wait_gone(pid: int, timeout: float = PATIENCE) -> bool:
     """Whether a process ends in time, all of its threads; it may be left to be reaped."""
     deadline = time.monotonic() + timeout
     while True:

@@ -18,6 +18,7 @@ import pytest
 
 from semel.sinks.sql.sqlserver_client import Session
 from semel.sinks.sql.sqlserver_config import SqlServerConfig, login
+from tests.patience import PATIENCE
 
 SYSTEMS = ("sqlite", "duckdb", "mariadb", "sqlserver")
 _SERVER = "SEMEL_TEST_SQLSERVER"
@@ -61,7 +62,7 @@ def query(url: str, statement: str) -> list[Any]:
     """The rows of a statement, by the system's own driver."""
     system, _, rest = url.removeprefix("jdbc:").partition(":")
     if system == "sqlite":
-        with sqlite3.connect(rest, timeout=30) as connection:
+        with sqlite3.connect(rest, timeout=PATIENCE) as connection:
             return connection.execute(statement).fetchall()
     if system == "duckdb":
         return _duckdb(rest, statement)
@@ -113,7 +114,7 @@ def sqlserver(url: str, statement: str) -> list[Any]:
 
 
 def _duckdb(path: str, statement: str) -> list[Any]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             with duckdb.connect(path) as connection:

@@ -34,6 +34,7 @@ from semel.failpoints import NO_LEDGER_CHECK, OF_FILES, OF_STAGING, PLACES
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.search.config import SearchConfig
+from tests.patience import PATIENCE
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
 AT_LEAST_ONCE = Guarantee(Delivery.AT_LEAST_ONCE, None, "")
@@ -250,7 +251,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=PATIENCE,
         env={**os.environ, **environment},
     )
 

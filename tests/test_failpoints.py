@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from semel import failpoints
-from tests.engine.harness import PATIENCE, wait_until
+from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
 
 PLACE = "task.after_poll"
 FREEZES = f"from semel import failpoints; failpoints.hit({PLACE!r}); print('awake')"

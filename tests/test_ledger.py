@@ -16,6 +16,7 @@ from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
+from tests.patience import PATIENCE
 from tests.sinks.target import Target, records
 
 PARTITIONS = [TopicPartition(t, p) for t in ("a", "b'\"{}\\ä") for p in (0, 1)]
@@ -310,7 +311,7 @@ def race(count: int, action: Callable[[int], object]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     return results
 
 

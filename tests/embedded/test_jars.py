@@ -12,6 +12,7 @@ import pytest
 
 from semel import jars
 from semel.errors import ServiceError
+from tests.patience import PATIENCE
 
 
 def names(paths: list[Path]) -> set[str]:
@@ -65,7 +66,7 @@ def test_processes_may_resolve_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    answers = [process.communicate(timeout=120)[0].split() for process in both]
+    answers = [process.communicate(timeout=PATIENCE)[0].split() for process in both]
     assert answers[0] == answers[1] == [str(path) for path in jars.resolve(jars.SPARK_KAFKA)]
 
 

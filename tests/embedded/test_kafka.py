@@ -21,6 +21,7 @@ from semel.embedded import Kafka
 from semel.embedded.java import find_java, java_release
 from semel.errors import ServiceError
 from tests.conftest import MakeTopic, Produce, wait_gone
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +37,7 @@ def read(kafka: Kafka, topic: str, count: int, partition: int = 0) -> list[bytes
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
     values: list[bytes | None] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while len(values) < count and time.monotonic() < deadline:
         values += [m.value() for m in consumer.consume(count, 0.2) if m.error() is None]
     consumer.close()

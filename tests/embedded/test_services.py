@@ -17,6 +17,7 @@ from semel.cli.services import app
 from semel.embedded import Kafka, Postgres, Services
 from semel.errors import ServiceError
 from tests.conftest import wait_gone
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +39,7 @@ def in_another_process(directory: Path, *arguments: str) -> dict[str, dict[str, 
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.stdout, done.stderr
     answer: dict[str, dict[str, object]] = json.loads(done.stdout)

@@ -39,6 +39,7 @@ from semel.ledger import TopicPartition
 from semel.run import plan
 from tests import databases, matrix, searching
 from tests.conftest import wait_gone
+from tests.patience import PATIENCE
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
@@ -56,7 +57,6 @@ _SERVER.set_forkserver_preload(
         __name__,
     ]
 )
-PATIENCE = 120.0
 
 
 class _Attempt:

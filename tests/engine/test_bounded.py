@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import shutil
 from collections.abc import Iterable
@@ -31,7 +32,6 @@ from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Lake, Start
 from tests.engine.harness import (
-    PATIENCE,
     InlineSpark,
     LocalSpark,
     assert_promise_kept,
@@ -47,6 +47,7 @@ from tests.engine.harness import (
     wait_until,
 )
 from tests.matrix import UPSERT
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 
@@ -107,6 +108,25 @@ def test_killed_at(
     assert failpoints.fired(points)[0][:2] == (place, "kill-worker")
     shows = place == "deliver.between"
     assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
+
+
+def test_a_job_may_end_in_the_moment_that_waiting_for_it_does(
+    topic: MakeTopic, produce: Produce, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(concurrent.futures.Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            found = super().result()
+            if timeout is not None:
+                raise TimeoutError
+            return found
+
+    source = topic()
+    produce(source, records(10))
+    config = lake(source)
+    with monkeypatch.context() as patched:
+        patched.setattr("concurrent.futures._base.Future", Late)
+        assert caught_up(config).restarts == 0
+    assert_nothing_lost_nothing_twice(config, range(10))
 
 
 def test_an_error_that_nobody_expected_ends_the_connector_and_is_not_tried_again(

@@ -27,7 +27,6 @@ from semel.sinks.files import store
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import (
-    PATIENCE,
     InlineSpark,
     LocalSpark,
     assert_promise_kept,
@@ -42,6 +41,7 @@ from tests.engine.harness import (
     until_one_is_fenced,
     wait_until,
 )
+from tests.patience import PATIENCE
 from tests.s3 import Bucket, server
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]

@@ -15,7 +15,6 @@ from semel.errors import Fenced
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
-    PATIENCE,
     assert_promise_kept,
     caught_up,
     drive,
@@ -35,6 +34,7 @@ from tests.engine.test_iceberg import (
 )
 from tests.faults import Faults
 from tests.hivemetastore import PATIENT, HiveMetastore
+from tests.patience import PATIENCE
 from tests.s3 import Bucket, glue
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]

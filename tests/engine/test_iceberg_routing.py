@@ -17,7 +17,6 @@ from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
-    PATIENCE,
     Running,
     caught_up,
     drive,
@@ -27,6 +26,7 @@ from tests.engine.harness import (
     wait_until,
 )
 from tests.engine.test_iceberg import catalog
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 

@@ -28,6 +28,7 @@ from tests.engine.harness import (
     records,
     wait_until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -63,7 +64,7 @@ def launch(written: Callable[[Config], Path]) -> Iterator[Launch]:
             process.wait()
 
 
-def ended(process: subprocess.Popen[str], timeout: float = 150) -> tuple[int, str, str]:
+def ended(process: subprocess.Popen[str], timeout: float = PATIENCE) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=timeout)
     assert "Traceback" not in err, err
     return process.returncode, out, err
@@ -84,7 +85,7 @@ def test_it_finishes_what_is_in_hand_and_exits_with_0(
     produce(source, records(200))
     config = configure(source, {**SMALL, "tasks.max": 2})
     process = launch(config, "--json")
-    wait_until(lambda: moved(config, 200) or process.poll() is not None, timeout=150)
+    wait_until(lambda: moved(config, 200) or process.poll() is not None)
     produce(source, records(200, start=200))
     if how == "SIGTERM":
         process.terminate()
@@ -156,7 +157,7 @@ def test_a_session_that_exists_is_used_and_left_alone(
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         check=False,
-        timeout=150,
+        timeout=PATIENCE,
         text=True,
         capture_output=True,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
@@ -171,7 +172,7 @@ def test_two_thousand_partitions_on_four_tasks_start_and_commit(
     source = topic(partitions=2000)
     produce(source, records(4000))
     config = configure(source, {"tasks.max": 4})
-    caught_up(config, timeout=200)
+    caught_up(config)
     assert len(positions(config)) == 2000
     assert ids(config["connection.url"], source) == list(range(4000))
 
@@ -197,12 +198,12 @@ def test_no_process_is_left_when_the_driver_is_killed(
     produce(source, records(20))
     config = configure(source)
     process = launch(config)
-    wait_until(lambda: moved(config, 20) or process.poll() is not None, timeout=150)
+    wait_until(lambda: moved(config, 20) or process.poll() is not None)
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) > 1
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(family, timeout=60)
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE)
     assert not alive
 
 

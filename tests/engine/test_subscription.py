@@ -21,7 +21,8 @@ from semel.ledger import TopicPartition
 from semel.run import plan
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
-from tests.engine.harness import PATIENCE, wait_until
+from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 

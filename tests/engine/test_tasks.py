@@ -24,7 +24,6 @@ from semel.errors import ConfigError, Fenced, SemelError
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import (
-    PATIENCE,
     LocalSpark,
     assert_nothing_lost_nothing_twice,
     caught_up,
@@ -32,6 +31,7 @@ from tests.engine.harness import (
     sql,
     wait_until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 

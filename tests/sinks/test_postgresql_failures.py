@@ -24,6 +24,7 @@ from semel.sinks.postgresql import PostgresSink
 from semel.sinks.postgresql.config import PostgresConfig
 from semel.sinks.postgresql.url import libpq_uri, shown
 from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
 from tests.sinks.target import Target, advance, put, records
 
 TP = TopicPartition("t", 0)
@@ -431,12 +432,12 @@ def test_a_killed_process_leaves_all_or_nothing(
 ) -> None:
     sink = ledgered(target)
     failpoints.arm(tmp_path, place, "kill-worker")
-    assert committer(target, tmp_path, mode).wait(60) == -signal.SIGKILL
+    assert committer(target, tmp_path, mode).wait(PATIENCE) == -signal.SIGKILL
     assert target.values("SELECT count(*) FROM t") == [written]
     assert sink.start({TP: 99}) == {TP: written}
 
     again = committer(target, tmp_path, mode)  # the failpoint is used up
-    assert again.communicate(timeout=60)[0].strip() == ("replayed" if written else "applied")
+    assert again.communicate(timeout=PATIENCE)[0].strip() == ("replayed" if written else "applied")
     assert target.tuples("SELECT id, v FROM t ORDER BY id") == [(1, 1), (2, 2)]
     entry = sink.entries()[0]
     assert (entry.position, entry.records_read, entry.rows_written) == (2, 2, 2)
@@ -453,7 +454,7 @@ def test_a_frozen_process_loses_its_transaction_and_cannot_commit_when_it_wakes(
         batch = Commit([records([{"v": 7}, {"v": 8}], keys=[1, 2])])
         assert sink.commit([advance(0, 2)], batch) is Outcome.APPLIED  # waits for the ledger's row
         failpoints.thaw(tmp_path, frozen.pid)
-        said = frozen.communicate(timeout=60)[0]
+        said = frozen.communicate(timeout=PATIENCE)[0]
     finally:
         frozen.kill()
     assert said.startswith("TransientError")
@@ -477,7 +478,7 @@ def test_a_process_frozen_after_its_commit_finds_itself_overtaken(
         batch = Commit([records([{"v": 7}], keys=[1])])
         assert sink.commit([advance(0, 1)], batch) is Outcome.APPLIED
         failpoints.thaw(tmp_path, frozen.pid)
-        assert frozen.communicate(timeout=60)[0].startswith("TransientError")
+        assert frozen.communicate(timeout=PATIENCE)[0].startswith("TransientError")
     finally:
         frozen.kill()
     with pytest.raises(LedgerConflict):
@@ -533,7 +534,7 @@ def test_a_process_that_froze_in_a_copy_gives_the_ledger_up(target: Target, mech
             write()
         assert write() is Outcome.APPLIED
         frozen.send_signal(signal.SIGCONT)
-        assert frozen.wait(60) != 0
+        assert frozen.wait(PATIENCE) != 0
     finally:
         frozen.kill()
         frozen.wait()

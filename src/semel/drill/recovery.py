@@ -12,7 +12,7 @@ from semel.drill.traffic import Traffic
 from semel.errors import SemelError
 from semel.ledger import TopicPartition
 
-PATIENCE = 90.0
+PATIENCE = 300.0
 _FENCED_STATUS = 4
 _UNDER_WAY = 0.5
 _KICK_EVERY = 0.4

@@ -60,7 +60,7 @@ class Hdfs(Server):
     user: ClassVar[str] = "semel"
     """Who may do everything there."""
     port_names = ("http", "rpc", "data", "data-http", "data-rpc")
-    start_timeout = 120.0
+    start_timeout = 300.0
     stop_timeout = 20.0
 
     def __init__(

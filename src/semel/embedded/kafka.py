@@ -37,7 +37,7 @@ class Broker(Server):
     name = "Kafka"
     log_name = "kafka.log"
     port_names: ClassVar[tuple[str, ...]] = ("kafka",)
-    start_timeout = 60.0
+    start_timeout = 300.0  # after a crash it recovers its logs first
     stop_timeout = 15.0
 
     def __init__(

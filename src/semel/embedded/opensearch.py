@@ -77,7 +77,7 @@ class OpenSearch(Server):
     name = "OpenSearch"
     log_name = "server.log"
     port_names = ("http", "transport")
-    start_timeout = 120.0
+    start_timeout = 300.0
     stop_timeout = 20.0
     jar_set: ClassVar[jars.JarSet] = jars.OPENSEARCH
     package: ClassVar[str] = "org.opensearch"

@@ -13,8 +13,7 @@ import pickle
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -229,17 +228,13 @@ class BoundedEngine:
     def _watch(self, future: Future[list[TaskResult]]) -> list[TaskResult]:
         """Wait for a job; one that does not end soon after a stop is cancelled."""
         deadline: float | None = None
-        while True:
-            try:
-                return future.result(timeout=0.2)
-            except NotYet:
-                if future.done():
-                    raise
+        while not wait([future], timeout=0.2).done:
             self._run.observe(self._progress)
             if deadline is None and self._run.stop.is_set():
                 deadline = time.monotonic() + _SETTLE
             if deadline is not None and time.monotonic() > deadline:
                 self._spark.sparkContext.cancelJobGroup(self._group)
+        return future.result()
 
     @property
     def _group(self) -> str:

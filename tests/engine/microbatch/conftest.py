@@ -21,6 +21,7 @@ from semel.embedded import Kafka
 from semel.engine.base import Progress
 from semel.spark import micro_batch_session
 from semel.spark import stop as stop_session
+from tests.patience import PATIENCE
 
 Config = dict[str, str]
 MakeConfig = Callable[..., Config]
@@ -141,14 +142,14 @@ class Running:
     def _observe(self, progress: Progress) -> None:
         self.progress = progress
 
-    def reach(self, condition: Callable[[Progress], bool], timeout: float = 60) -> None:
+    def reach(self, condition: Callable[[Progress], bool], timeout: float = PATIENCE) -> None:
         deadline = time.monotonic() + timeout
         while not condition(self.progress):
             assert self._thread.is_alive(), self.error
             assert time.monotonic() < deadline, self.progress
             time.sleep(0.02)
 
-    def end(self, timeout: float = 60) -> BaseException | None:
+    def end(self, timeout: float = PATIENCE) -> BaseException | None:
         self._thread.join(timeout)
         assert not self._thread.is_alive()
         return self.error
@@ -175,7 +176,7 @@ def position(query: Query) -> int:
 
 def wait_for_no_clients(query: Query) -> None:
     """A killed driver's tasks live for up to 3 s; what they still commit is theirs to commit."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     others = (
         "SELECT count(*) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"

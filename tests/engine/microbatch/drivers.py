@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 import semel
 from semel import failpoints
 from tests.engine.microbatch.transforms import TRANSFORMS
+from tests.patience import PATIENCE
 
 
 def drive(spark: SparkSession, config: Mapping[str, Any], transform: str, points: Path) -> int:
@@ -43,11 +44,11 @@ def drive(spark: SparkSession, config: Mapping[str, Any], transform: str, points
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     _answer_again(gateway)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while spark.streams.active or context.statusTracker().getActiveJobsIds():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -40,6 +40,7 @@ from tests.engine.microbatch.transforms import (
     rows,
     shuffled,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -125,7 +126,7 @@ def crash(
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        assert process.wait(120) == -9
+        assert process.wait(PATIENCE) == -9
         wait_for_no_clients(query)
         return config
 
@@ -158,7 +159,7 @@ def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
         batches.append(1)
         if len(batches) == 2:
             held.set()
-            assert release.wait(60)
+            assert release.wait(PATIENCE)
         return transform(df)
 
     produce(t, rows(10))
@@ -166,7 +167,7 @@ def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
     first = launch(config, slow)
     first.reach(lambda p: p.records == 10)
     produce(t, rows(10, 10))
-    assert held.wait(60)
+    assert held.wait(PATIENCE)
     produce(t, rows(10, 20))
     go(config, transform)
     release.set()

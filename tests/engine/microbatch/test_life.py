@@ -35,6 +35,7 @@ from tests.engine.microbatch.conftest import (
     wait_for_no_clients,
 )
 from tests.engine.microbatch.transforms import even, passing, rows
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -133,14 +134,14 @@ def test_records_that_retention_removes_under_a_running_connector_stop_it_with_t
         batches.append(1)
         if len(batches) == 2:
             held.set()
-            assert release.wait(60)
+            assert release.wait(PATIENCE)
         return df
 
     produce(t, rows(10))
     running = launch(configure(t), slow)
     running.reach(lambda p: p.records == 10)
     produce(t, rows(10, 10))
-    assert held.wait(60)
+    assert held.wait(PATIENCE)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for answer in admin.delete_records([KafkaPartition(t, 0, 15)]).values():
         answer.result()

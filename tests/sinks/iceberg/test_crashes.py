@@ -13,7 +13,8 @@ from semel import failpoints
 from semel.errors import LedgerConflict
 from semel.ledger import Outcome
 from semel.records import Commit
-from tests.engine.harness import PATIENCE, wait_until
+from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import advance, records
 

@@ -13,8 +13,9 @@ from semel.ledger import Outcome
 from semel.records import Commit
 from semel.sinks.iceberg import hive
 from semel.sinks.iceberg.hive import LOCKS
-from tests.engine.harness import PATIENCE, some
+from tests.engine.harness import some
 from tests.hivemetastore import HiveMetastore
+from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import FIRST, Warehouse, hive_warehouse
 from tests.sinks.iceberg.test_catalogs import committed, ids
 from tests.sinks.iceberg.test_crashes import MODES, assert_fenced_when_it_wakes_up, begun, values

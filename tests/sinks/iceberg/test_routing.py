@@ -21,7 +21,7 @@ from semel.records import Commit, Records
 from semel.run import plan
 from semel.sinks.iceberg.dynamic import DynamicTables, _names
 from semel.sinks.iceberg.sink import IcebergSink
-from tests.engine.harness import PATIENCE
+from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import FIRST, Warehouse, refused
 from tests.sinks.target import advance, records
 
