@@ -223,7 +223,6 @@ class Drivers(RuleBasedStateMachine):
             sink.close()
 
 
-@pytest.mark.timeout(600)
 def test_the_stored_positions_are_those_of_the_model(target: Target) -> None:
     class Here(Drivers):
         pass

@@ -23,7 +23,7 @@ from semel.embedded import Kafka
 from semel.errors import BadRecord, Fenced, OffsetOutOfRange, ServiceError
 from semel.ledger import OffsetRange, TopicPartition
 from semel.run import plan
-from semel.sinks.files import store
+from semel.sinks.files import places
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import (
@@ -96,7 +96,7 @@ def files(kafka: Kafka, tmp_path: Path) -> Files:
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An object store in this process: no folders, no renaming."""
-    monkeypatch.setattr(store, "_EXCLUSIVE", store._EXCLUSIVE | {"memory"})
+    monkeypatch.setattr(places, "_EXCLUSIVE", places._EXCLUSIVE | {"memory"})
     where = f"memory://bucket-{uuid.uuid4().hex}"
     yield where
     filesystem, root = fsspec.url_to_fs(where)

@@ -15,7 +15,7 @@ from semel.config import ConnectorConfig, read
 from semel.embedded.hdfs import Hdfs
 from semel.ledger import TopicPartition
 from semel.records import Commit, Records, Rejected, RowsRejected
-from semel.sinks.files import store
+from semel.sinks.files import places
 from semel.sinks.files.ledger import State
 from semel.sinks.files.sink import FilesSink
 
@@ -82,7 +82,7 @@ class Folder:
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is a store as good as others where all writers are in one process, as here."""
-    monkeypatch.setattr(store, "_EXCLUSIVE", store._EXCLUSIVE | {"memory"})
+    monkeypatch.setattr(places, "_EXCLUSIVE", places._EXCLUSIVE | {"memory"})
 
 
 @pytest.fixture

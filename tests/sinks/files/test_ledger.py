@@ -22,7 +22,7 @@ from semel.ledger import OffsetRange, Outcome
 from semel.records import Commit, DeadLetter
 from semel.sinks.files import ledger as module
 from semel.sinks.files import sink as sink_module
-from semel.sinks.files.store import LocalStore
+from semel.sinks.files.local import LocalStore
 from tests.engine.harness import some
 from tests.sinks.files.conftest import FIRST, Folder
 from tests.sinks.target import advance, records

@@ -8,7 +8,7 @@ from semel.config import ConnectorConfig
 from semel.delivery import Delivery
 from semel.errors import ConfigError
 from semel.sinks.files.config import CLASSES, FilesConfig
-from semel.sinks.files.store import cannot_create_exclusively, instead_of
+from semel.sinks.files.places import cannot_create_exclusively, instead_of
 
 
 def check(connector: ConnectorConfig, config: FilesConfig) -> None:

@@ -45,8 +45,8 @@ try:
         begun_at,
         folder_of,
     )
+    from semel.sinks.files.places import cannot_create_exclusively, instead_of, open_store
     from semel.sinks.files.schemas import Schemas, holds_json
-    from semel.sinks.files.store import cannot_create_exclusively, instead_of, open_store
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
 except ModuleNotFoundError as missing:
     raise ConfigError(

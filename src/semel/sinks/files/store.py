@@ -1,4 +1,4 @@
-"""Where the files are: a local directory, or a store that fsspec knows.
+"""Where the files are: a store that fsspec knows.
 
 Three things are asked of a store. A file that is being written is seen by nobody who does not know
 its name. An entry of the ledger can be created exclusively, whole or not at all. And a complete
@@ -8,15 +8,8 @@ file can be given its final name at once: by renaming it, or by a copy that the 
 from __future__ import annotations
 
 import contextlib
-import difflib
-import inspect
-import io
-import logging
-import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -25,39 +18,17 @@ from fsspec.core import split_protocol
 
 from semel.errors import ConfigError, ServiceError, TransientError
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_LOCAL = ("file", "local")
-_WEBHDFS = "webhdfs"
-_EXCLUSIVE = frozenset({*_LOCAL, "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", _WEBHDFS})
-"""Stores where a file is created only where there is none, in one step: ``If-None-Match`` on S3 and
-Azure, ``ifGenerationMatch=0`` on GCS, a rename that replaces nothing in HDFS."""
-
-_S3 = ("s3", "s3a")
-_HANDED_ON = frozenset(
-    {"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"}
-)
-"""Options that drivers hand on to fsspec."""
-
-_BOTO = (
-    " Options of boto3's client are in storage.options.client_kwargs, of its Config in "
-    "storage.options.config_kwargs, as JSON"
-)
-
-_WHY_NOT = {
-    "memory": "each process has a memory of its own",
-    "hdfs": "libhdfs offers no exclusive creation, and Arrow's rename replaces what is there",
-}
-_RENAMING = ("hdfs", _WEBHDFS)
+LOCAL = ("file", "local")
+WEBHDFS = "webhdfs"
+_RENAMING = ("hdfs", WEBHDFS)
 """Stores with folders, where a file is renamed at once."""
 
 _LONGEST_PART, _LONGEST_KEY = 255, 1024
 """Bytes: of a name on a disk and in HDFS, and of an object's name with all its folders."""
 
 _AT_ONCE = 8
-_TIMES = 5
-"""How often a file that others have cleaned up is written anew."""
 
 _FOREIGN = ("botocore", "aiobotocore", "aiohttp", "azure", "google", "gcsfs", "requests")
 """Packages whose errors are the store's."""
@@ -94,68 +65,6 @@ def shown(where: str) -> str:
     return f"...@{rest}" if at else where
 
 
-def cannot_create_exclusively(where: str) -> str | None:
-    """Why a store cannot hold a ledger that fences, if so. Reaches no store."""
-    protocol = protocol_of(where)
-    if protocol in _EXCLUSIVE:
-        return None
-    why = _WHY_NOT.get(protocol, "its driver does not promise exclusive creation")
-    return f"{protocol}:// cannot create a file exclusively: {why}"
-
-
-def instead_of(where: str) -> str:
-    """What to set where a store cannot hold a ledger that fences."""
-    if protocol_of(where) == "hdfs":
-        parts = split_url(where)
-        return (
-            f"Set path to webhdfs://{parts.hostname or 'namenode'}:9870{parts.path} (the "
-            "NameNode's dfs.namenode.http-address), which renames exclusively"
-        )
-    return "Use a local directory, S3, GCS, Azure or webhdfs://"
-
-
-def open_store(where: str, options: Mapping[str, Any]) -> Store:
-    """The store of a URL or directory.
-
-    Raises:
-        ConfigError: nothing is installed that knows it.
-    """
-    protocol = protocol_of(where)
-    if protocol in _LOCAL:
-        return LocalStore(where)
-    try:
-        driver = fsspec.get_filesystem_class(protocol)
-    except ImportError as missing:
-        raise ConfigError(f"path={where}: {missing}") from None
-    except ValueError:
-        raise ConfigError(
-            f"path={where}: {protocol}:// is no store that fsspec knows; such as s3://, gs://, "
-            "abfs://, webhdfs:// or a directory"
-        ) from None
-    if protocol in _S3:
-        _check_names(where, driver, options.keys() - {"profile"}, _BOTO)
-    if protocol == _WEBHDFS:
-        _check_names(where, driver, options)
-        from semel.sinks.files.webhdfs import WebHdfsStore
-
-        return WebHdfsStore(where, options)
-    return Store(where, options)
-
-
-def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = "") -> None:
-    """s3fs hands on what it does not know, and fails when it is first used; WebHDFS forgets it."""
-    taken = inspect.signature(driver.__init__).parameters.keys() - {"self", "kwargs"}
-    known = taken | _HANDED_ON
-    for name in sorted(options):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise ConfigError(
-                f"storage.options.{name} is no option of the driver of {where}"
-                + (f": did you mean storage.options.{near[0]}?" if near else ".")
-                + hint
-            )
-
-
 class Store:
     """A store that fsspec reaches. Names are below its root, with ``/`` between their parts."""
 
@@ -165,7 +74,7 @@ class Store:
     def __init__(self, where: str, options: Mapping[str, Any]) -> None:
         self.where = where.rstrip("/")
         self._renames = protocol_of(where) in _RENAMING
-        self._has_folders = protocol_of(where) in (*_RENAMING, *_LOCAL)
+        self._has_folders = protocol_of(where) in (*_RENAMING, *LOCAL)
         self._options = dict(options)
         self._found: tuple[Any, str] | None = None
 
@@ -350,89 +259,6 @@ class Store:
     def _make_folder(self, path: str) -> None:
         if self._renames:
             self.filesystem.makedirs(path, exist_ok=True)
-
-
-class LocalStore(Store):
-    """A directory. What is told to be written is on the disk, not only on its way to it."""
-
-    far = False
-
-    def __init__(self, where: str) -> None:
-        super().__init__(where, {})
-
-    def create(self, name: str, content: bytes) -> None:
-        """A hard link is made at once or not at all, and never over another file: a file that was
-        opened exclusively could be left half written, and be in the way for ever."""
-        whole = Path(self.path(f"{name.rpartition('/')[0]}/.{uuid.uuid4().hex}"))
-        target = Path(self.path(name))
-        with self.translated():
-            for left in reversed(range(_TIMES)):
-                self._make_room(name)
-                try:
-                    with _Lasting(whole) as stream:
-                        stream.write(content)
-                    os.link(whole, target)
-                    _sync(target.parent)
-                    return
-                except FileNotFoundError as gone:  # others have cleaned up meanwhile
-                    if not left:
-                        raise OSError(str(gone)) from None
-                finally:
-                    whole.unlink(missing_ok=True)
-
-    def open(self, name: str) -> BinaryIO:
-        path = Path(self.path(name))
-        with self.translated():
-            self._make_room(name)
-            return _Lasting(path)
-
-    def move(self, source: str, target: str, size: int) -> bool:
-        path = Path(self.path(target))
-        with self.translated():
-            self._make_room(target)
-            try:
-                Path(self.path(source)).replace(path)
-            except FileNotFoundError:
-                self._check_gone(source, target)
-                return False
-            _sync(path.parent)
-        return True
-
-    def _make_folder(self, path: str) -> None:
-        """One that is there after a power failure, too."""
-        folder = Path(path)
-        missing = []
-        while not folder.is_dir():
-            missing.append(folder)
-            folder = folder.parent
-        for each in reversed(missing):
-            each.mkdir(exist_ok=True)
-            _sync(each.parent)
-
-
-class _Lasting(io.BufferedWriter):
-    """A file that is on the disk when it is closed, its name too."""
-
-    def __init__(self, path: Path) -> None:
-        self._folder = path.parent
-        super().__init__(io.FileIO(path, "wb"))
-
-    def close(self) -> None:
-        if not self.closed:
-            try:
-                self.flush()
-                os.fsync(self.fileno())
-                _sync(self._folder)
-            finally:
-                super().close()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,96 @@
+"""Which store a URL or a directory names, and whether its ledger fences."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import fsspec
+
+from semel.errors import ConfigError
+from semel.sinks.files.local import LocalStore
+from semel.sinks.files.store import LOCAL, WEBHDFS, Store, protocol_of, split_url
+
+_EXCLUSIVE = frozenset({*LOCAL, "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", WEBHDFS})
+"""Stores where a file is created only where there is none, in one step: ``If-None-Match`` on S3 and
+Azure, ``ifGenerationMatch=0`` on GCS, a rename that replaces nothing in HDFS."""
+
+_S3 = ("s3", "s3a")
+_HANDED_ON = frozenset(
+    {"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"}
+)
+"""Options that drivers hand on to fsspec."""
+
+_BOTO = (
+    " Options of boto3's client are in storage.options.client_kwargs, of its Config in "
+    "storage.options.config_kwargs, as JSON"
+)
+
+_WHY_NOT = {
+    "memory": "each process has a memory of its own",
+    "hdfs": "libhdfs offers no exclusive creation, and Arrow's rename replaces what is there",
+}
+
+
+def cannot_create_exclusively(where: str) -> str | None:
+    """Why a store cannot hold a ledger that fences, if so. Reaches no store."""
+    protocol = protocol_of(where)
+    if protocol in _EXCLUSIVE:
+        return None
+    why = _WHY_NOT.get(protocol, "its driver does not promise exclusive creation")
+    return f"{protocol}:// cannot create a file exclusively: {why}"
+
+
+def instead_of(where: str) -> str:
+    """What to set where a store cannot hold a ledger that fences."""
+    if protocol_of(where) == "hdfs":
+        parts = split_url(where)
+        return (
+            f"Set path to webhdfs://{parts.hostname or 'namenode'}:9870{parts.path} (the "
+            "NameNode's dfs.namenode.http-address), which renames exclusively"
+        )
+    return "Use a local directory, S3, GCS, Azure or webhdfs://"
+
+
+def open_store(where: str, options: Mapping[str, Any]) -> Store:
+    """The store of a URL or directory.
+
+    Raises:
+        ConfigError: nothing is installed that knows it.
+    """
+    protocol = protocol_of(where)
+    if protocol in LOCAL:
+        return LocalStore(where)
+    try:
+        driver = fsspec.get_filesystem_class(protocol)
+    except ImportError as missing:
+        raise ConfigError(f"path={where}: {missing}") from None
+    except ValueError:
+        raise ConfigError(
+            f"path={where}: {protocol}:// is no store that fsspec knows; such as s3://, gs://, "
+            "abfs://, webhdfs:// or a directory"
+        ) from None
+    if protocol in _S3:
+        _check_names(where, driver, options.keys() - {"profile"}, _BOTO)
+    if protocol == WEBHDFS:
+        _check_names(where, driver, options)
+        from semel.sinks.files.webhdfs import WebHdfsStore  # it needs requests
+
+        return WebHdfsStore(where, options)
+    return Store(where, options)
+
+
+def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = "") -> None:
+    """s3fs hands on what it does not know, and fails when it is first used; WebHDFS forgets it."""
+    taken = inspect.signature(driver.__init__).parameters.keys() - {"self", "kwargs"}
+    known = taken | _HANDED_ON
+    for name in sorted(options):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(
+                f"storage.options.{name} is no option of the driver of {where}"
+                + (f": did you mean storage.options.{near[0]}?" if near else ".")
+                + hint
+            )
