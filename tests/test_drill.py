@@ -528,9 +528,13 @@ class TestRun:
     @pytest.mark.parametrize(
         "kinds",
         [
-            (Kind.DRIVER_KILL, Kind.WORKER_KILL, Kind.ZOMBIE, Kind.STORE_KILL),
+            (Kind.WORKER_KILL, Kind.ZOMBIE),
             pytest.param(
-                (Kind.ERROR, Kind.BROKER_KILL, Kind.REPLACED_ZOMBIE), marks=pytest.mark.long
+                (
+                    *(Kind.DRIVER_KILL, Kind.STORE_KILL, Kind.ERROR),
+                    *(Kind.BROKER_KILL, Kind.REPLACED_ZOMBIE),
+                ),
+                marks=pytest.mark.long,
             ),
         ],
         ids=["short", "others"],

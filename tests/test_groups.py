@@ -45,6 +45,7 @@ def test_offsets_with_an_open_transaction_are_pending_and_are_told_without_it(
     assert groups.offsets(source, places, stable=True) == ({first: (5, "note")}, set())
 
 
+@pytest.mark.long  # three brokers
 def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> None:
     """librdkafka's admin client dies of it, and the process with it."""
     with Kafka(tmp_path, heap="256m", brokers=2) as kafka:

@@ -40,6 +40,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.long
 def test_spark_reads_rows_partitions_and_replaced_rows(tmp_path: Path) -> None:
     warehouse = Warehouse(tmp_path)
     keys = {

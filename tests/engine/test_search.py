@@ -92,7 +92,7 @@ def own_opensearch(services_directory: Path, jdk: None) -> Iterator[Callable[[],
 
 
 @pytest.mark.cell(sink="elasticsearch", mode="direct", delivery="delivery")
-@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("delivery", some(DELIVERIES, {"at-most-once", "idempotent"}))
 def test_killed_at_every_place(
     delivery: str, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
 ) -> None:
@@ -120,7 +120,10 @@ def test_killed_at_every_place(
     assert (repeated > 0) == ("ids by the server" in delivery)
 
 
-@pytest.mark.parametrize("place", ["sink.before_commit", "sink.after_commit", "deliver.between"])
+@pytest.mark.parametrize(
+    "place",
+    some(["sink.before_commit", "sink.after_commit", "deliver.between"], {"deliver.between"}),
+)
 def test_a_driver_that_dies_leaves_nothing_undone(
     place: str, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
 ) -> None:

@@ -26,6 +26,7 @@ from tests.engine.harness import (
     ids,
     positions,
     records,
+    some,
     wait_until,
 )
 from tests.patience import PATIENCE
@@ -77,7 +78,7 @@ def moved(config: Config, count: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize("how", some(["SIGTERM", "Ctrl-C"], {"SIGTERM"}))
 def test_it_finishes_what_is_in_hand_and_exits_with_0(
     how: str, topic: MakeTopic, produce: Produce, configure: Configure, launch: Launch
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_killed_python_worker_is_restarted_by_spark(
     assert_nothing_lost_nothing_twice(config, range(300))
 
 
+@pytest.mark.long
 def test_a_killed_executor_of_a_cluster_costs_nothing_but_time(
     topic: MakeTopic, produce: Produce, configure: Configure, launch: Launch, points: Path
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_session_that_exists_is_used_and_left_alone(
     assert_nothing_lost_nothing_twice(config, range(20))
 
 
+@pytest.mark.long
 def test_two_thousand_partitions_on_four_tasks_start_and_commit(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -52,10 +52,11 @@ REPEATS = {"deliver.between", "sink.after_commit"}
 PLACES = [("transactional", p) for p in failpoints.PLACES if p != "deliver.between"]
 PLACES += [("at-least-once", p) for p in sorted(REPEATS)]
 PLACES += [("at-most-once", p) for p in sorted(LOSES)]
+SHORT = [(d, p) for d, p in PLACES if d == "transactional" or p == "deliver.between"]
 
 
 @pytest.mark.cell(sink="kafka", mode="direct", delivery="delivery")
-@pytest.mark.parametrize(("delivery", "place"), PLACES)
+@pytest.mark.parametrize(("delivery", "place"), some(PLACES, SHORT))
 def test_killed_at(
     delivery: str,
     place: str,
@@ -128,7 +129,7 @@ def copies(request: pytest.FixtureRequest, configure: Configure) -> Callable[[st
     ("copies", "place"),
     some(
         itertools.product(CLUSTERS, ("sink.after_positions", "sink.before_commit")),
-        {("the same cluster", "sink.after_positions"), ("another cluster", "sink.before_commit")},
+        {("another cluster", "sink.before_commit")},
     ),
     indirect=["copies"],
 )
@@ -204,6 +205,7 @@ def test_of_two_runs_one_stops_as_fenced(
     assert_each_once(config, range(1000))
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_in_the_middle_of_a_transaction(
     own_kafka: Callable[[], Kafka],
     produce: Produce,
