@@ -7,12 +7,13 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from semel.errors import ServiceError, TransientError
-from semel.ledger import Outcome
+from semel.ledger import Advance, OffsetRange, Outcome
 from semel.records import Commit, DeadLetter
 from semel.run import plan
 from semel.sinks.search.client import Client, Failure
@@ -49,7 +50,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Answering]:
     with Answering(("127.0.0.1", 0), _Handler) as running:
-        thread = threading.Thread(target=running.serve_forever)
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield running
         running.shutdown()
@@ -184,3 +185,28 @@ def test_each_action_of_a_request_is_judged_by_itself(server: Answering, client:
         (1, 409, "newer"),
         (3, 400, "r: For input string: why"),
     ]
+
+
+def test_an_answer_of_the_ledger_is_as_old_as_its_question(
+    sink: SearchSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may be frozen when the answer is there: the permission is stale when it wakes."""
+    now, took, asked = [100.0], iter([0.0, 9.0, 3000.0, 0.0]), []
+    monkeypatch.setattr("semel.sinks.search.sink.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def guard(_advances: object) -> Outcome:
+        asked.append(now[0])
+        now[0] += next(took)
+        return Outcome.APPLIED
+
+    monkeypatch.setattr(sink._ledger, "guard", guard)
+    still = sink._guard([Advance(OffsetRange("t", 0, 0, 1), 1, 1)])
+    for seconds in (0, 5, 6):
+        now[0] += seconds
+        assert still() is Outcome.APPLIED
+    assert asked == [100, 111]
+    now[0] += 2
+    with pytest.raises(TransientError, match="ledger's answer came after"):
+        still()
+    assert still() is Outcome.APPLIED
+    assert asked == [100, 111, 122, 3122]

@@ -294,16 +294,20 @@ class SearchSink(Sink):
 
     def _guard(self, guard: Sequence[Advance] | None) -> Callable[[], Outcome]:
         """Judges the ledger, and again when that is a while ago: a process that was frozen must
-        hear that its place was taken before it sends anything more."""
-        judged = Outcome.APPLIED
-        at = float("-inf")
+        hear that its place was taken before it sends anything more. An answer is as old as its
+        question, for the process may have been frozen in between."""
+        last = float("-inf"), Outcome.APPLIED
 
         def still() -> Outcome:
-            nonlocal judged, at
-            if guard is not None and time.monotonic() - at > _FRESH:
-                judged = self._ledger.guard(guard)
-                at = time.monotonic()
-            return judged
+            nonlocal last
+            if guard is not None and time.monotonic() - last[0] > _FRESH:
+                asked = time.monotonic()
+                last = asked, self._ledger.guard(guard)
+                if time.monotonic() - asked > _FRESH:
+                    raise TransientError(
+                        f"{self._where}: the ledger's answer came after more than {_FRESH:g} s"
+                    )
+            return last[1]
 
         return still
 
