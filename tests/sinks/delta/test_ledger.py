@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.fs import DeltaStorageHandler
 
 from semel import failpoints
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
@@ -228,6 +230,34 @@ def test_a_store_that_cannot_be_written_is_a_transient_error(lake: Lake) -> None
     (lake.path / "t" / "_delta_log" / f"{lake.table().version() + 1:020}.json").mkdir()
     with pytest.raises(TransientError, match="Delta table"):
         sink.commit([advance(10, 20)], values(10, 20))
+
+
+def test_a_store_that_does_not_say_whether_a_staged_file_is_there_is_a_transient_error(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = lake.sink()
+    sink.commit([advance(0, 10)], values(0, 10))
+    staged = sink.stage(values(10, 20))
+
+    def lost(*_arguments: object) -> None:
+        raise OSError("503 Slow Down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaStorageHandler, "get_file_info", lost)
+        with pytest.raises(TransientError, match="503 Slow Down"):
+            sink.commit_staged([advance(10, 20)], staged)
+    assert sink.commit_staged([advance(10, 20)], staged) is Outcome.APPLIED
+
+
+def test_a_conflict_where_nothing_is_judged_is_a_transient_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_arguments: object, **_named: object) -> None:
+        raise CommitFailedError("the log cannot be written")
+
+    monkeypatch.setattr(DeltaTable, "create", lost)
+    with pytest.raises(TransientError, match="log cannot be written"):
+        Table.create(str(tmp_path / "t"), {}, [pa.field("id", pa.int64())])
 
 
 def test_another_application_of_the_same_name_in_the_log_is_not_overwritten(lake: Lake) -> None:

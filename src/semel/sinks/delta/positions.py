@@ -47,7 +47,7 @@ class Positions:
 
     def current(self, table: Table) -> DeltaLedger:
         """The ledger at the table's newest version, with what was held for it before it existed."""
-        renew(table)
+        table.renew()
         held = {
             tp: e for tp, e in self._unborn.items() if self._tables.where(tp.topic) == table.where
         }
@@ -114,7 +114,7 @@ class Positions:
         """Commit identifiers that are computed from the ledger as it stands."""
         ledger = self.ledger(table)
         for _ in range(CONFLICTS):
-            renew(table)
+            table.renew()
             moved = identifiers(ledger)
             if not moved:
                 return
@@ -124,14 +124,6 @@ class Positions:
             except Conflict:
                 continue
         raise busy(table)
-
-
-def renew(table: Table) -> None:
-    """Go to the newest version. Raises TransientError."""
-    try:
-        table.renew()
-    except Conflict as error:
-        raise TransientError(f"Delta table {table.where}: {error}") from None
 
 
 def busy(table: Table) -> TransientError:

@@ -27,8 +27,8 @@ try:
     from semel.sinks.delta.dead_letters import DeadLetterTable
     from semel.sinks.delta.files import DataFile, FileWriter, delete
     from semel.sinks.delta.merge import merge
-    from semel.sinks.delta.positions import CONFLICTS, Positions, busy, renew
-    from semel.sinks.delta.table import Conflict, Table, checked_options
+    from semel.sinks.delta.positions import CONFLICTS, Positions, busy
+    from semel.sinks.delta.table import Conflict, Table, checked_options, unjudged
     from semel.sinks.delta.tables import Tables
 except ModuleNotFoundError as missing:
     raise ConfigError(
@@ -177,7 +177,7 @@ class DeltaSink(StagingSink):
         """Look at the topic's table again: a worker process keeps it from trigger to trigger."""
         table = self._tables.find(topic)
         if table is not None:
-            renew(table)
+            table.renew()
 
     def writer(self, table: Table, topic: str, prefix: str) -> FileWriter:
         config = self._config
@@ -335,6 +335,7 @@ def _check(table: Table, files: Sequence[DataFile]) -> None:
 
     Raises:
         TargetChanged: they are not.
+        TransientError: the store does not say.
     """
     for file in files:
         for column in file.columns:
@@ -346,7 +347,9 @@ def _check(table: Table, files: Sequence[DataFile]) -> None:
                 )
     filesystem = table.filesystem()
     for file in files:
-        if not filesystem.get_file_info(file.path).is_file:
+        with unjudged(table.where):
+            there = filesystem.get_file_info(file.path).is_file
+        if not there:
             raise TargetChanged(
                 f"Delta table {table.where}: the staged file {file.path} is gone. Was the table "
                 "vacuumed with a retention of nothing?"

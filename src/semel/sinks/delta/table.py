@@ -64,6 +64,16 @@ def translated(where: str) -> Iterator[None]:
         raise TransientError(f"Delta table {where}: {reason(error)}") from None
 
 
+@contextmanager
+def unjudged(where: str) -> Iterator[None]:
+    """As :func:`translated`, where no ledger is to be judged again: a conflict may pass, too."""
+    try:
+        with translated(where):
+            yield
+    except Conflict as error:
+        raise TransientError(f"Delta table {where}: {error}") from None
+
+
 def reason(error: Exception) -> str:
     """What an error says, on one line and without the backtrace that may follow."""
     said = re.split(r"\n\s+0: ", str(error), maxsplit=1)[0]
@@ -94,14 +104,11 @@ class Table:
     @staticmethod
     def open(where: str, options: Mapping[str, str]) -> Table | None:
         """The table, or None if there is none."""
-        try:
-            with translated(where):
-                try:
-                    return Table(DeltaTable(where, storage_options=dict(options)), where, options)
-                except TableNotFoundError:
-                    return None
-        except Conflict as error:
-            raise TransientError(f"Delta table {where}: {error}") from None
+        with unjudged(where):
+            try:
+                return Table(DeltaTable(where, storage_options=dict(options)), where, options)
+            except TableNotFoundError:
+                return None
 
     @staticmethod
     def create(
@@ -120,7 +127,7 @@ class Table:
         if indexed is not None:
             configuration[statistics.PROPERTY] = indexed
         try:
-            with translated(where):
+            with unjudged(where):
                 made = DeltaTable.create(
                     where,
                     Schema.from_arrow(schema),
@@ -130,7 +137,7 @@ class Table:
                     storage_options=dict(options),
                 )
                 return Table(made, where, options)
-        except (TransientError, Conflict):
+        except TransientError:
             found = Table.open(where, options)
             if found is None:
                 raise
@@ -145,8 +152,8 @@ class Table:
         return self._table
 
     def renew(self) -> None:
-        """Go to the newest version."""
-        with translated(self.where):
+        """Go to the newest version. Raises TransientError."""
+        with unjudged(self.where):
             self._table.update_incremental()
         if self.version != self._read_at:
             self._read()
@@ -241,8 +248,9 @@ class Table:
         raise TransientError(f"Delta table {self.where}: other writers change it all the time")
 
     def filesystem(self) -> fs.FileSystem:
-        """The table's directory, in whatever store it is."""
-        return fs.PyFileSystem(DeltaStorageHandler(self.where, self._options))
+        """The table's directory, in whatever store it is. Raises TransientError."""
+        with unjudged(self.where):
+            return fs.PyFileSystem(DeltaStorageHandler(self.where, self._options))
 
 
 def bound(transactions: Mapping[str, int]) -> CommitProperties:
