@@ -16,6 +16,7 @@ from semel.embedded.mariadb import MariaDB
 from semel.errors import ConfigError, TransientError
 from semel.ledger import Outcome, TopicPartition
 from semel.records import Commit, RowsRejected
+from semel.sinks.sql import mysql
 from semel.sinks.sql.mysql import Mysql, MysqlSink
 from tests.sinks.sql.test_sink import VALUES
 from tests.sinks.target import advance, records
@@ -191,6 +192,30 @@ def test_a_session_that_the_server_has_ended_between_commits_is_not_noticed(
     assert target.execute("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
     with pytest.raises(ConfigError, match="is running"):
         target.sink().set_positions(None)
+
+
+def test_more_sessions_than_there_are_locks_go_on_without(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql, "_SLOTS", 2)
+    for _ in range(3):
+        target.sink().claim()
+    with pytest.raises(ConfigError, match="is running"):
+        target.sink().set_positions(None)
+
+
+def test_a_run_that_begins_while_positions_are_changed_comes_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql, "_PATIENCE", 0.1)
+    run, other = target.sink(), target.sink()
+    with other._dialect.alone() as alone:
+        assert alone
+        with pytest.raises(TransientError, match="positions are being changed"):
+            run.claim()
+    run.claim()
+    with pytest.raises(ConfigError, match="is running"):
+        other.set_positions(None)
 
 
 def test_a_writer_that_waits_for_the_ledger_finds_that_it_has_lost(target: Target) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ConfigError, TransientError
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.tables import Name, Table
@@ -36,8 +38,10 @@ _MODE = (
     "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
 )
 _LONG = 31_536_000  # the most there is: a run that is idle must not lose its claim
-_SLOTS = 8
-"""Runs of one connector that can be told to be alive: locks of MySQL's are never shared."""
+_SLOTS = 256
+"""The locks of a connector, one for each session: locks of MySQL's are never shared."""
+_PATIENCE = 2.0  # seconds
+_PAUSE = 0.05
 _DEPRECATED = 1287
 _NUMBER = "semel row number"
 
@@ -92,7 +96,8 @@ class Mysql(Dialect):
                 *([f"idle_transaction_timeout = {self._idle}"] if self._mariadb else []),
             ):
                 connection.query(f"SET {setting}")
-            self._packet = int(_answer(connection, "SELECT @@max_allowed_packet"))
+            (packet,) = _row(connection, "SELECT @@max_allowed_packet")
+            self._packet = int(packet)
             if self._claimed:
                 self._take_slot(connection)
         except BaseException:
@@ -361,29 +366,41 @@ class Mysql(Dialect):
         return [f"semel.{name}.{slot}" for slot in range(_SLOTS)]
 
     def _take_slot(self, connection: Any) -> None:
-        for slot in self._slots():
-            if _answer(connection, f"SELECT GET_LOCK('{slot}', 0)") == 1:
+        """Take one of those that are free. Where none is, as many sessions of the connector are
+        alive, and say so."""
+        slots = self._slots()
+        holders = ", ".join(f"IS_USED_LOCK('{slot}')" for slot in slots)
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            held = _row(connection, f"SELECT {holders}")
+            free = [slot for slot, by in zip(slots, held, strict=True) if by is None]
+            if free:
+                (got,) = _row(connection, f"SELECT GET_LOCK('{random.choice(free)}', 0)")
+                if got == 1:
+                    return
+            elif len(set(held)) == len(held):
                 return
-        raise ServiceError(f"{self._connector} runs {_SLOTS} times already")
+            if time.monotonic() >= deadline:  # by one session: a change of positions
+                raise TransientError(f"{self.where}: positions are being changed")
+            time.sleep(_PAUSE)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
+        every = ", ".join(f"GET_LOCK('{slot}', 0)" for slot in self._slots())
         with self.transaction(reading=True):
-            taken = [
-                self.query(f"SELECT GET_LOCK('{slot}', 0) AS got").column("got")[0].as_py() == 1
-                for slot in self._slots()
-            ]
+            taken = _row(self._connection, f"SELECT {every}")
         try:
-            yield all(taken)
+            yield all(got == 1 for got in taken)
         finally:
             self.close_session()  # which releases them
 
 
-def _answer(connection: Any, sql: str) -> Any:
-    """The one value of a query."""
+def _row(connection: Any, sql: str) -> tuple[Any, ...]:
+    """The one row of a query."""
     with connection.cursor() as cursor:
         cursor.execute(sql)
-        return cursor.fetchone()[0]
+        found: tuple[Any, ...] = cursor.fetchone()
+        return found
 
 
 class MysqlSink(SqlSink):
