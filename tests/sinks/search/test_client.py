@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import re
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import urllib3
 
 from semel.errors import ServiceError, TransientError
 from semel.ledger import Advance, OffsetRange, Outcome
@@ -122,6 +126,53 @@ def test_dead_letters_are_split_as_documents_are(
     sink.write(Commit([], letters))
     assert len(sizes) == 4
     assert all(size < 4000 for size in sizes[:-1])
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (b"", TransientError, "EOF"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ServiceError, "does not speak TLS"),
+        (b"\x15\x03\x03\x00\x02\x02\x50", TransientError, "internal error"),
+        (b"\x15\x03\x03\x00\x02\x02\x2a", ServiceError, "bad certificate"),
+    ],
+)
+def test_a_node_that_goes_down_in_a_handshake_is_no_mistake(
+    answer: bytes, error: type[Exception], says: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answering() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=answering)
+        thread.start()
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        made = plan({**BASE, "connection.url": url}).sink
+        assert isinstance(made, SearchSink)
+        with contextlib.closing(made), pytest.raises(error, match=says) as found:
+            made._client.request("GET", "/")
+        thread.join()
+    assert type(found.value) is error
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        ssl.SSLCertVerificationError(
+            1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+        ),
+        FileNotFoundError(2, "No such file or directory"),
+        ValueError("hostname 'a' doesn't match 'b'"),
+    ],
+)
+def test_a_server_that_cannot_be_trusted_is_a_mistake(client: Client, cause: Exception) -> None:
+    if isinstance(cause, ssl.SSLError):
+        cause.reason = "CERTIFICATE_VERIFY_FAILED"
+    assert type(client._refused_handshake(urllib3.exceptions.SSLError(cause))) is ServiceError
 
 
 TYPES = "mapper [a] cannot be changed from type [long] to [text]"

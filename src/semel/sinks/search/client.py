@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import ssl
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ _ARGUMENTS = re.compile(
 )
 """What is said of a document in an ``illegal_argument_exception``. A missing pipeline, or an alias
 that nothing can be written through, is one too."""
+_MISTAKES = re.compile("CERTIFICATE|UNKNOWN_CA|PROTOCOL|HANDSHAKE_FAILURE|PEM|KEY_")
+"""Reasons of a failed handshake that do not pass; others are of a node that went down in it."""
 _HOSTNAME = "ssl.endpoint.identification.algorithm"
 _TLS = (
     "ssl.ca.location",
@@ -113,7 +116,7 @@ class Client:
                 method, path, params=parameters, body=body, headers=headers
             )
         except exceptions.SSLError as error:
-            raise ServiceError(f"{self._name}: {self.where}: {error.info}") from None
+            raise self._refused_handshake(error.info) from None
         except exceptions.ConnectionError as error:  # timeouts, too
             raise TransientError(
                 f"{self._name}: no answer from {self.where}: {_short(error.info)}"
@@ -207,6 +210,16 @@ class Client:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
+
+    def _refused_handshake(self, error: Any) -> SemelError:
+        cause = error.args[0] if error.args else error
+        text = f"{self._name}: {self.where}: {_short(cause)}"
+        if not isinstance(cause, ssl.SSLError):  # a file that is not there, or another name
+            return ServiceError(text)
+        reason = cause.reason or ""
+        if re.search("WRONG_VERSION|HTTP_REQUEST", reason):
+            return ServiceError(f"{text}. If the server does not speak TLS there, write http://")
+        return ServiceError(text) if _MISTAKES.search(reason) else TransientError(text)
 
     @property
     def _transport(self) -> Any:
