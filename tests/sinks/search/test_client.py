@@ -9,6 +9,7 @@ import re
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -217,6 +218,33 @@ def test_documents_are_not_to_blame_for_an_index_that_takes_none(
     with pytest.raises(error, match=re.escape(reason)) as found:
         sink._send(parts, lambda: Outcome.APPLIED)
     assert type(found.value) is error
+    assert not sink._indices
+
+
+def test_when_one_request_of_several_fails_no_other_is_on_its_way_any_more(
+    sink: SearchSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or its own error would come in the midst of the next attempt."""
+    sink._indices["t"] = Index("t")
+    begun, failed, ended = threading.Event(), threading.Event(), []
+
+    def bulk(_index: str, body: bytes) -> list[Failure]:
+        if b'"t+0+0"' in body:
+            begun.wait(10)
+            failed.set()
+            raise TransientError("the first")
+        begun.set()
+        failed.wait(10)
+        time.sleep(0.1)
+        ended.append(body)
+        return [Failure(0, 429, "rejected_execution_exception", "too much")]
+
+    monkeypatch.setattr(sink._client, "bulk", bulk)
+    monkeypatch.setattr(sink, "_split", lambda lines: [(0, f"{line}".encode()) for line in lines])
+    parts = sink._writer.parts(records([{"x": i} for i in range(3)], topic="t"), "t", lambda _: 0)
+    with pytest.raises(TransientError, match="the first"):
+        sink._send(parts, lambda: Outcome.APPLIED)
+    assert len(ended) == 1
     assert not sink._indices
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pyarrow as pa
 
@@ -229,7 +229,8 @@ class SearchSink(Sink):
         )
 
     def _find(self, topic: str) -> Index | None:
-        if topic not in self._indices:
+        found = self._indices.get(topic)
+        if found is None:
             name, where = self._config.index(topic), f"{self._where}: topic {topic}"
             found = indices.find(self._client, name, where)
             if found is None:
@@ -245,7 +246,7 @@ class SearchSink(Sink):
                 if index.name == found.name:  # of one of them it may be an alias
                     self._check_both(other, topic, found.name)
             self._indices[topic] = found
-        return self._indices[topic]
+        return found
 
     def entries(self) -> list[LedgerEntry]:
         return self._ledger.entries()
@@ -343,7 +344,8 @@ class SearchSink(Sink):
         return requests(lines, self._config.batch_size, self._config.bulk_bytes)
 
     def _send(self, made: Sequence[Part], still: Callable[[], Outcome]) -> list[Rejected]:
-        """Send all bulk requests, several at once; the records that the server refuses."""
+        """Send all bulk requests, several at once; the records that the server refuses. After an
+        error no request is on its way any more, and the indices are looked up again."""
         wanted = [(part, first, body) for part in made for first, body in self._split(part.lines)]
 
         def send(request: tuple[Part, int, bytes]) -> list[Rejected]:
@@ -355,9 +357,17 @@ class SearchSink(Sink):
 
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._config.in_flight, "semel-bulk")
-        refused = [r for found in self._pool.map(send, wanted[:-1]) for r in found]
-        hit("sink.before_commit")
-        return refused + [r for request in wanted[-1:] for r in send(request)]
+        sent = [self._pool.submit(send, request) for request in wanted[:-1]]
+        try:
+            refused = [r for future in sent for r in future.result()]
+            hit("sink.before_commit")
+            return refused + [r for request in wanted[-1:] for r in send(request)]
+        except BaseException:
+            for future in sent:
+                future.cancel()
+            wait(sent)
+            self._indices.clear()
+            raise
 
     def _judged(self, part: Part, first: int, failure: Failure) -> Rejected | None:
         """What it means that the server has not carried out an action. That it holds this version
@@ -366,7 +376,6 @@ class SearchSink(Sink):
             return None
         if failure.of_document:
             return part.rejected(first + failure.place, failure.kind, failure.reason)
-        self._indices.clear()
         raise self._client.problem(failure.status, failure.kind, failure.reason)
 
     # For the audit
