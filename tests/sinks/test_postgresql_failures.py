@@ -22,6 +22,7 @@ from semel.ledger import Outcome, TopicPartition
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.postgresql.config import PostgresConfig
+from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.url import libpq_uri, shown
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
@@ -181,6 +182,25 @@ def test_no_server_there_may_pass(target: Target) -> None:
     sink = target.sink(connection_url="postgresql://u:p@127.0.0.1:1/d")
     with pytest.raises(TransientError, match=r"cannot connect to PostgreSQL at 127\.0\.0\.1:1/d"):
         sink.entries()
+
+
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        ("the database system is starting up", TransientError),
+        ("canceling authentication due to timeout", TransientError),
+        ("server login has been failing, cached error: connect failed (server_log", TransientError),
+        ("client_login_timeout (server down)", TransientError),
+        ("no more connections allowed (max_client_conn)", TransientError),
+        ('database "d" does not exist', ServiceError),
+        ("no such user", ServiceError),
+    ],
+)
+def test_what_is_fatal_to_a_connection_may_pass(says: str, error: type[Exception]) -> None:
+    found = Connection("postgresql://h/d", 1000)._connect_error(
+        f'IO: [libpq] Failed to connect: connection to server at "h", port 1 failed: FATAL:  {says}'
+    )
+    assert type(found) is error
 
 
 def test_too_many_connections_may_pass(target: Target) -> None:

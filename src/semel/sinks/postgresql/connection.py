@@ -39,6 +39,14 @@ _PASSING = (
     "remaining connection",
     "terminating connection",  # the server went down while the connection was being made
     "server closed the connection",
+    "canceling authentication due to timeout",  # the server is busy, or this process was
+    # PgBouncer's
+    "server login has been failing",
+    "pgbouncer cannot connect to server",
+    "client_login_timeout",
+    "query_wait_timeout",
+    "no more connections allowed",
+    "client connections exceeded",
 )
 """Reasons of a refused connection that pass by themselves."""
 
