@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from semel import failpoints
-from semel.errors import ConfigError, LedgerConflict, TransientError
+from semel.errors import LedgerConflict, TransientError
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
 from tests.patience import PATIENCE
-from tests.sinks.target import Target, records
+from tests.sinks.target import Target, found_running, records
 
 PARTITIONS = [TopicPartition(t, p) for t in ("a", "b'\"{}\\ä") for p in (0, 1)]
 OFFSETS = st.integers(0, 6)
@@ -411,13 +411,13 @@ def test_positions_cannot_be_set_while_the_connector_is_claimed(target: Target) 
     running.claim()
     also.claim()  # tasks and driver claim together
     for positions in ({tp: 0}, None):
-        with pytest.raises(ConfigError, match="connector c is running: stop it before"):
+        with found_running():
             admin.set_positions(positions)
     running.close()
-    with pytest.raises(ConfigError, match="is running"):
+    with found_running():
         admin.set_positions({tp: 0})
     target.sink("another").set_positions({tp: 0})
-    also.close()
+    threading.Timer(0.2, also.close).start()  # whose lock the server lets go of later than that
     admin.set_positions({tp: 0})
     assert [e.position for e in running.entries()] == [0]
 
@@ -432,7 +432,7 @@ def test_a_claim_survives_a_lost_session(target: Target) -> None:
     with pytest.raises(TransientError, match=r"57P01|no SQLSTATE"):
         running.entries()
     running.entries()
-    with pytest.raises(ConfigError, match="is running"):
+    with found_running():
         admin.set_positions(None)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from adbc_driver_postgresql import dbapi
 
 from semel.config import ConnectorConfig, read
+from semel.errors import ConfigError
 from semel.ledger import Advance, OffsetRange
 from semel.records import (
     KEY,
@@ -22,7 +25,17 @@ from semel.records import (
     Rejected,
     RowsRejected,
 )
+from semel.sinks import jdbc
 from semel.sinks.postgresql import PostgresSink
+
+
+@contextmanager
+def found_running() -> Iterator[None]:
+    """Positions are not set, and nobody waits for a run that does not end."""
+    refused = pytest.raises(ConfigError, match="connector c is running: stop it before")
+    with pytest.MonkeyPatch.context() as patch, refused:
+        patch.setattr(jdbc, "RELEASE_TIME", 0)
+        yield
 
 
 class Target:

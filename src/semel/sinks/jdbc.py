@@ -46,6 +46,11 @@ IGNORED = {
     "timestamp.precision.mode": "it belongs to timestamp.fields.list",
 }
 
+RELEASE_TIME = 2.0
+"""Seconds within which the locks of a run that has just ended are free: its sessions end when the
+server has heard of it."""
+RELEASE_PAUSE = 0.05
+
 POSTGRESQL = ("postgresql", "postgres")
 """The schemes of PostgreSQL's URLs."""
 

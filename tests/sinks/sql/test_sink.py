@@ -19,7 +19,7 @@ from semel.ledger import OffsetRange, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.sql.sink import SqlSink
 from tests.sinks.sql.conftest import MakeSink, Query
-from tests.sinks.target import advance, changes, records
+from tests.sinks.target import advance, changes, found_running, records
 
 T0 = TopicPartition("t", 0)
 UPSERT = {"insert_mode": "upsert", "pk_mode": "record_key", "pk_fields": "k"}
@@ -126,10 +126,10 @@ def test_a_guarded_write_obeys_the_rule_without_moving_the_position(
 def test_positions_are_changed_by_hand_only_while_no_run_is_alive(make: MakeSink) -> None:
     run, other = started(make()), make()
     run.claim()
-    with pytest.raises(ConfigError, match="connector c is running: stop it"):
+    with found_running():
         other.set_positions({T0: 3})
     make("d").set_positions({T0: 1})
-    run.close()
+    threading.Timer(0.2, run.close).start()  # whose lock a server lets go of later than that
     other.set_positions({T0: 3})
     assert [e.position for e in other.entries()] == [3]
     other.set_positions(None)
@@ -141,7 +141,7 @@ def test_two_runs_may_be_alive_at_once(make: MakeSink) -> None:
     first.claim()
     second.claim()
     first.close()
-    with pytest.raises(ConfigError, match="is running"):
+    with found_running():
         make().set_positions(None)
     assert second.entries()
 

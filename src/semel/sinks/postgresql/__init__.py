@@ -7,6 +7,7 @@ through a temporary table.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -18,6 +19,7 @@ from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter, Records, RowsRejected
+from semel.sinks import jdbc
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.jdbc import check_key
 from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, keys_of, layout
@@ -382,10 +384,7 @@ class PostgresSink(Sink):
 
     def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
         with self._connection.transaction():
-            free = self._connection.query(
-                f"SELECT pg_try_advisory_xact_lock({self._lock_key()}) AS free"
-            )
-            if not free.column("free")[0].as_py():
+            if not self._is_alone():
                 raise ConfigError(
                     f"connector {self._connector.name} is running: stop it before its offsets are "
                     "changed"
@@ -395,6 +394,16 @@ class PostgresSink(Sink):
                 self._ledger.forget()
             else:
                 self._ledger.set(positions)
+
+    def _is_alone(self) -> bool:
+        """Hold off runs of the connector until the transaction ends, unless one is alive."""
+        take = f"SELECT pg_try_advisory_xact_lock({self._lock_key()}) AS free"
+        deadline = time.monotonic() + jdbc.RELEASE_TIME
+        while not self._connection.query(take).column("free")[0].as_py():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(jdbc.RELEASE_PAUSE)
+        return True
 
     def _lock_key(self) -> str:
         return f"hashtextextended({literal(f'semel run {self._connector.name}')}, 2)"

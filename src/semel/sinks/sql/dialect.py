@@ -197,7 +197,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def alone(self) -> AbstractContextManager[bool]:
-        """Hold off runs of the connector; yields False where one is alive."""
+        """Hold off runs of the connector; yields False where one is alive, and does not end within
+        RELEASE_TIME."""
 
 
 def fit(values: pa.ChunkedArray, column: Column) -> Converted:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from semel.errors import ConfigError, ServiceError, TransientError
+from semel.sinks import jdbc
 
 _PAUSE = 0.005
 
@@ -106,7 +107,7 @@ class RunLock:
         """Whether no run is alive; none can begin meanwhile."""
         lock = LockFile(self._path)
         try:
-            yield lock.acquire(shared=False, timeout=0)
+            yield lock.acquire(shared=False, timeout=jdbc.RELEASE_TIME)
         finally:
             lock.release()
 

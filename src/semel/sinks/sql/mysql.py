@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.errors import ConfigError, TransientError
+from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.tables import Name, Table
@@ -40,8 +41,6 @@ _MODE = (
 _LONG = 31_536_000  # the most there is: a run that is idle must not lose its claim
 _SLOTS = 256
 """The locks of a connector, one for each session: locks of MySQL's are never shared."""
-_PATIENCE = 2.0  # seconds
-_PAUSE = 0.05
 _DEPRECATED = 1287
 _NUMBER = "semel row number"
 
@@ -370,7 +369,7 @@ class Mysql(Dialect):
         alive, and say so."""
         slots = self._slots()
         holders = ", ".join(f"IS_USED_LOCK('{slot}')" for slot in slots)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + jdbc.RELEASE_TIME
         while True:
             held = _row(connection, f"SELECT {holders}")
             free = [slot for slot, by in zip(slots, held, strict=True) if by is None]
@@ -382,15 +381,21 @@ class Mysql(Dialect):
                 return
             if time.monotonic() >= deadline:  # by one session: a change of positions
                 raise TransientError(f"{self.where}: positions are being changed")
-            time.sleep(_PAUSE)
+            time.sleep(jdbc.RELEASE_PAUSE)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
         every = ", ".join(f"GET_LOCK('{slot}', 0)" for slot in self._slots())
-        with self.transaction(reading=True):
-            taken = _row(self._connection, f"SELECT {every}")
+        deadline = time.monotonic() + jdbc.RELEASE_TIME
         try:
-            yield all(got == 1 for got in taken)
+            while True:
+                with self.transaction(reading=True):
+                    alone = all(got == 1 for got in _row(self._connection, f"SELECT {every}"))
+                if alone or time.monotonic() >= deadline:
+                    break
+                self.close_session()
+                time.sleep(jdbc.RELEASE_PAUSE)
+            yield alone
         finally:
             self.close_session()  # which releases them
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.errors import ServiceError, TransientError
+from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.tables import Name, Table
@@ -319,7 +320,7 @@ class SqlServer(Dialect):
     @contextmanager
     def alone(self) -> Iterator[bool]:
         with self.transaction(reading=True):
-            alone = self._locked("Exclusive", 0)
+            alone = self._locked("Exclusive", int(jdbc.RELEASE_TIME * 1000))
         try:
             yield alone
         finally:
