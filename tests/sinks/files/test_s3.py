@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ConfigError, LedgerConflict
+from semel.config import ConnectorConfig, read
+from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.ledger import Outcome
 from semel.records import Commit
 from semel.sinks.files import snapshot as snapshots
@@ -48,6 +49,17 @@ def lake(endpoint: str) -> Lake:
 def values(first: int, until: int) -> Commit:
     offsets = range(first, until)
     return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
+
+
+def test_a_bucket_that_is_not_there_is_named(lake: Lake) -> None:
+    raw = lake.config(keys={"path": "s3://nowhere/x"})
+    sink = FilesSink(read(ConnectorConfig, raw), raw)
+    with pytest.raises(TransientError, match=r"s3://nowhere.*bucket does not exist"):
+        sink.prepare(["t"])
+    with pytest.raises(TransientError, match="bucket does not exist"):
+        sink.start({FIRST: 0})
+    with pytest.raises(TransientError, match="bucket does not exist"):
+        sink.stage(values(0, 10))
 
 
 def test_rows_and_positions_are_one_conditional_put(lake: Lake) -> None:

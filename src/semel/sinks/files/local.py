@@ -44,7 +44,7 @@ class LocalStore(Store):
 
     def open(self, name: str) -> BinaryIO:
         path = Path(self.path(name))
-        with self.translated():
+        with self.writing():
             self._make_room(name)
             return _Lasting(path)
 

@@ -14,7 +14,7 @@ import re
 import pyarrow as pa
 
 from semel.converters.json_columns import JSON
-from semel.errors import ServiceError
+from semel.errors import ServiceError, TransientError
 from semel.sinks import convert
 from semel.sinks.files.ledger import folder_of
 from semel.sinks.files.store import Store
@@ -44,8 +44,12 @@ class Schemas:
         found = [int(m[1]) for m in map(_VERSION.fullmatch, self._store.names(folder)) if m]
         newest = max(found, default=0)
         if newest and self._known.get(topic, (0, None))[0] != newest:
-            content = self._store.read(f"{folder}/{newest:06}.schema")
-            self._known[topic] = newest, _schema(f"{folder}/{newest:06}.schema", content)
+            name = f"{folder}/{newest:06}.schema"
+            try:
+                content = self._store.read(name)
+            except FileNotFoundError:
+                raise TransientError(f"{self._store.where}/{name} has been removed") from None
+            self._known[topic] = newest, _schema(name, content)
 
     def widened(self, topic: str, fields: list[pa.Field]) -> pa.Schema:
         """The topic's fields, with these added where they are new."""

@@ -147,6 +147,15 @@ class Store:
                 raise
             raise TransientError(f"{self.where}: {_reason(error)}") from None
 
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """The same where a file is made: what is not there is its bucket, or its folder."""
+        with self.translated():
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise OSError(str(error)) from None
+
     # Looking
 
     def names(self, folder: str) -> list[str]:
@@ -202,13 +211,13 @@ class Store:
         Raises:
             FileExistsError: there is one; it stays as it is.
         """
-        with self.translated():
+        with self.writing():
             self._make_room(name)
             self.filesystem.pipe_file(self.path(name), content, mode="create")
 
     def open(self, name: str) -> BinaryIO:
         """A stream into a new file; it lasts once the stream is closed."""
-        with self.translated():
+        with self.writing():
             self._make_room(name)
             stream: BinaryIO = self.filesystem.open(self.path(name), "wb")
             return stream

@@ -187,7 +187,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
         return done.staged
 
     def _writing(self) -> contextlib.AbstractContextManager[None]:
-        return self._store.translated()
+        return self._store.writing()
 
 
 @dataclass(frozen=True, slots=True)
