@@ -491,6 +491,8 @@ class TestFencedTask:
         told: list[str] = []
 
         class Line:
+            orphaned = False
+
             def __init__(self, _address: object) -> None:
                 self.stop = threading.Event()
                 if stopped:

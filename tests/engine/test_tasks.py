@@ -260,7 +260,7 @@ def test_a_task_that_does_not_stop_in_time_is_cancelled(
     assert_nothing_lost_nothing_twice(config, range(10))
 
 
-def test_a_task_whose_driver_is_gone_stops(
+def test_a_task_whose_driver_is_gone_fails(
     topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = []
@@ -272,12 +272,12 @@ def test_a_task_whose_driver_is_gone_stops(
 
     monkeypatch.setattr(direct, "ControlServer", Kept)
     monkeypatch.setattr(direct, "_BACKOFF", (60.0, 60.0))
-    running = start(configure(topic()))
+    running = start(configure(topic()), spark=LocalSpark(restarts=0))
     running.until(lambda p: bool(p.tasks))
     worker = running.spark.workers[0]
     servers[0].close()
     worker.join(PATIENCE)
-    assert worker.exitcode == 0
+    assert worker.exitcode == 1
 
 
 def test_an_error_that_nobody_expected_ends_the_connector_with_a_message(

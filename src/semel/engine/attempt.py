@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import time
 
 from semel.engine.base import unexpected
 from semel.engine.control import ControlLine, Report
@@ -12,6 +13,10 @@ from semel.engine.task import Task, TaskSpec
 from semel.errors import Fenced, SemelError
 
 log = logging.getLogger(__name__)
+
+_PAUSE = 1.0
+"""Seconds before Spark hears of a lost line: it starts the task again at once, also while it ends
+itself because its driver has died."""
 
 
 def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
@@ -21,6 +26,10 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     is an error that nobody expected: it would most likely come again too. A task whose fence proves
     nothing is started again, unless another task of this run is fenced meanwhile without that
     excuse: then another run is at work, and must not be fenced in turn.
+
+    Raises:
+        Fenced: the fence proves nothing.
+        ConnectionError: there is no line to the driver. If it lives, Spark starts the task again.
     """
     os.environ.update(spec.environment)
     # Automatic collections walk over all messages of a poll again and again, for nearly half the
@@ -29,9 +38,23 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     gc.disable()
     try:
         line = ControlLine(spec.control)
-    except (OSError, EOFError):
-        return  # the driver has gone
+        try:
+            _run(spec, index, attempt, line)
+            lost = line.orphaned
+        finally:
+            line.close()
+    except (OSError, EOFError) as error:
+        log.info("task %d: the driver is not to be reached: %s", index, error)
+        lost = True
+    finally:
+        gc.unfreeze()  # Spark may use this worker again
+        gc.enable()
+    if lost:
+        time.sleep(_PAUSE)
+        raise ConnectionError(f"task {index} has no line to its driver")
 
+
+def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
     def tell(kind: str, message: str = "", error: str = "") -> None:
         line.send(Report(kind, index, attempt, os.getpid(), message=message, error=error))
 
@@ -54,7 +77,3 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         log.exception("task %d", index)
         found = unexpected(spec.connector, index, error)
         tell("failed", str(found), type(found).__name__)
-    finally:
-        gc.unfreeze()  # Spark may use this worker again
-        gc.enable()
-        line.close()

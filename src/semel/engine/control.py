@@ -1,7 +1,8 @@
 """The line between the driver and its tasks: progress one way, "stop" the other.
 
-It carries nothing that the guarantee depends on. A task that loses the line stops, because its
-driver is gone. Connections are authenticated with a random key that travels in the task's closure.
+It carries nothing that the guarantee depends on. A task that loses the line fails: its driver is
+gone, or Spark starts it again. Connections are authenticated with a random key that travels in the
+task's closure.
 """
 
 from __future__ import annotations
@@ -100,13 +101,13 @@ class ControlServer:
 
     def close(self) -> None:
         """Hang up; tasks that are still there stop."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
+            for line in self._lines:
+                _hang_up(line)
         host = "127.0.0.1" if self._host == "0.0.0.0" else self._host
         with contextlib.suppress(OSError):  # wakes up the thread that accepts
             socket.create_connection((host, self._port)).close()
-        with self._lock:
-            for line in self._lines:
-                _hang_up(line)
 
     def _accept(self) -> None:
         while not self._closed:
@@ -126,6 +127,8 @@ class ControlServer:
         with self._lock:
             self._lines.add(line)
             stopping = self._stopping
+            if self._closed:
+                _hang_up(line)
         with contextlib.suppress(OSError, EOFError):
             if stopping:
                 line.send("stop")
@@ -184,8 +187,11 @@ class ControlLine:
 
     def send(self, report: Report) -> None:
         """Tell the driver; lost if it has gone."""
-        with self._lock, contextlib.suppress(OSError):
-            self._line.send(report)
+        with self._lock:
+            try:
+                self._line.send(report)
+            except OSError:
+                self.orphaned = True
 
     def close(self) -> None:
         _hang_up(self._line)

@@ -1,0 +1,86 @@
+"""Attempts at a task that have no line to their driver."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from semel.engine import attempt
+from semel.engine.control import Address, ControlLine, ControlServer
+from semel.errors import Fenced, ServiceError
+from tests.patience import PATIENCE
+
+Run = Callable[[Address], None]
+
+
+@pytest.fixture
+def run_task(monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(attempt, "_PAUSE", 0)
+
+    def run(control: Address) -> None:
+        spec: Any = SimpleNamespace(environment={}, control=control)
+        try:
+            attempt.run_task(spec, 0, 0)
+        finally:
+            assert gc.isenabled()
+
+    return run
+
+
+def test_one_that_its_driver_does_not_wait_for_any_more_fails(run_task: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            server.accept()[0].close()
+
+        hanging_up = threading.Thread(target=hang_up)
+        hanging_up.start()
+        with pytest.raises(ConnectionError, match="no line to its driver"):
+            run_task(Address("127.0.0.1", server.getsockname()[1], b"key"))
+        hanging_up.join()
+
+
+@pytest.mark.parametrize("error", [None, Fenced("displaced"), ServiceError("no database")])
+def test_one_that_loses_its_line_fails_whatever_it_would_have_told(
+    error: Exception | None, run_task: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ControlServer("127.0.0.1")
+
+    class Cut:
+        def __init__(self, _spec: object, _index: int, _attempt: int, line: ControlLine) -> None:
+            self._line = line
+
+        def run(self) -> None:
+            server.close()
+            assert self._line.stop.wait(PATIENCE)
+            if error is not None:
+                raise error
+
+        def excuse(self, _fence: Fenced) -> str:
+            return ""
+
+    monkeypatch.setattr(attempt, "Task", Cut)
+    with pytest.raises(ConnectionError, match="no line to its driver"):
+        run_task(server.address("127.0.0.1"))
+
+
+def test_one_that_is_told_to_stop_ends_in_peace(
+    run_task: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ControlServer("127.0.0.1")
+
+    class Idle:
+        def __init__(self, _spec: object, _index: int, _attempt: int, line: ControlLine) -> None:
+            self.run = lambda: line.stop.wait(PATIENCE)
+
+    monkeypatch.setattr(attempt, "Task", Idle)
+    server.stop_tasks()
+    run_task(server.address("127.0.0.1"))
+    assert server.reports.get(timeout=PATIENCE).kind == "stopped"
+    server.close()
