@@ -7,10 +7,12 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from py4j.protocol import Py4JNetworkError
+
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine.control import Report
-from semel.errors import ConfigError, SemelError
+from semel.errors import ConfigError, SemelError, ServiceError
 from semel.kafka import Cluster
 from semel.ledger import TopicPartition
 from semel.sinks.base import Sink
@@ -52,6 +54,27 @@ class Run:
         return self.stop.is_set() or (self.until_caught_up and caught_up)
 
 
+class SparkGone(ServiceError):
+    """Spark has ended, and takes no more jobs."""
+
+
+def spark_gone(connector: ConnectorConfig, error: Exception) -> SparkGone | None:
+    """What a failed call to Spark means whose process has gone, or whose context has ended, as a
+    cluster may end it; None for other failures."""
+    text = str(error)
+    refused = isinstance(error, (Py4JNetworkError, ConnectionRefusedError))
+    if not refused and not any(sign in text for sign in _STOPPED):
+        return None
+    return SparkGone(f"connector {connector.name}: Spark has gone: {first_error(text)}")
+
+
+def first_error(failure: str) -> str:
+    """The line of a failed Spark job's report that says what happened."""
+    lines = [line for line in failure.splitlines() if "Error" in line or "Exception" in line]
+    return (lines or [failure])[0].strip()[:300]
+
+
+_STOPPED = ("stopped SparkContext", "'NoneType' object has no attribute 'setJobGroup'")
 _NOT_THERE = re.compile(r"No module named '([\w.]+)'")
 
 

@@ -8,6 +8,7 @@ committed are seen by nobody.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
 import time
@@ -21,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from semel import errors, failpoints
 from semel.engine import ranges, sample
-from semel.engine.base import Progress, Run, not_shipped
+from semel.engine.base import Progress, Run, SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.batch import Batch, bad_record
 from semel.engine.boundedtask import BoundedSpec, TaskResult, run_task
 from semel.engine.committer import described
@@ -129,7 +130,7 @@ class BoundedEngine:
             begun = time.monotonic()
             try:
                 full = self._trigger()
-            except GaveUp:
+            except (GaveUp, SparkGone):
                 raise
             except (TransientError, ServiceError) as error:
                 if isinstance(error, ServiceError) and not self._progress.commits:
@@ -233,7 +234,8 @@ class BoundedEngine:
             if deadline is None and self._run.stop.is_set():
                 deadline = time.monotonic() + _SETTLE
             if deadline is not None and time.monotonic() > deadline:
-                self._spark.sparkContext.cancelJobGroup(self._group)
+                with contextlib.suppress(Exception):  # Spark may have gone
+                    self._spark.sparkContext.cancelJobGroup(self._group)
         return future.result()
 
     @property
@@ -242,12 +244,12 @@ class BoundedEngine:
 
     def _job(self, parts: Sequence[Sequence[OffsetRange]]) -> list[TaskResult]:
         spec, context = self._spec, self._spark.sparkContext
-        context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
 
         def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
             yield pickle.dumps(run_task(spec, index, parts[index]))
 
         try:
+            context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
             job = context.parallelize(range(len(parts)), len(parts))
             answers: list[Any] = job.mapPartitionsWithIndex(body).collect()
         except Exception as error:
@@ -255,10 +257,12 @@ class BoundedEngine:
             missing = not_shipped(spec.connector, text)
             if missing is not None:
                 raise missing from None
-            lines = [n for n in text.splitlines() if "Error" in n or "Exception" in n] or [text]
+            gone = spark_gone(spec.connector, error)
+            if gone is not None:
+                raise gone from None
             log.debug("the job failed: %s", text)
             raise TransientError(
-                f"connector {spec.connector.name}: the Spark job failed: {lines[0].strip()[:300]}"
+                f"connector {spec.connector.name}: the Spark job failed: {first_error(text)}"
             ) from None
         return [pickle.loads(answer) for answer in answers]
 

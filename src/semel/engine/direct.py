@@ -7,6 +7,7 @@ through it, and killing it loses nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -20,7 +21,7 @@ from pyspark.sql import SparkSession
 from semel import failpoints
 from semel.engine import ranges, sample
 from semel.engine.attempt import run_task
-from semel.engine.base import Progress, Run, not_shipped
+from semel.engine.base import Progress, Run, SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import ControlServer, Report, rebuild
 from semel.engine.deadletters import create_topic
 from semel.engine.pipeline import Transform
@@ -100,9 +101,15 @@ class DirectEngine:
         while True:
             job = _Job(self._spark, spec, self._progress.restarts)
             started = time.monotonic()
-            self._watch(server, job, targets)
+            try:
+                self._watch(server, job, targets)
+            finally:
+                if not job.ended:  # or Spark would start its tasks again and again
+                    job.cancel()
             if self._error is not None or self._run.over(self._progress, targets):
                 return
+            if job.gone is not None:
+                raise job.gone
             if time.monotonic() - started > _BACKOFF[1]:
                 backoff = _BACKOFF[0]
             log.warning(
@@ -185,6 +192,7 @@ class _Job:
         self._spec = spec
         self.failure = ""
         self.report = ""
+        self.gone: SparkGone | None = None
         self._thread = threading.Thread(target=self._work, daemon=True, name="semel-job")
         self._thread.start()
 
@@ -193,12 +201,11 @@ class _Job:
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
-        self._context.cancelJobGroup(self._group)
+        with contextlib.suppress(Exception):  # Spark may have gone
+            self._context.cancelJobGroup(self._group)
 
     def _work(self) -> None:
         spec, tasks = self._spec, self._spec.connector.tasks_max
-        self._context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
-
         first = self._first_attempt
 
         def body(index: int, _rows: Iterable[int]) -> Iterable[int]:
@@ -207,9 +214,10 @@ class _Job:
             return ()
 
         try:
+            self._context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
             self._context.parallelize(range(tasks), tasks).mapPartitionsWithIndex(body).count()
         except Exception as error:
             self.report = text = str(error)
-            reason = [line for line in text.splitlines() if "Error" in line or "Exception" in line]
-            self.failure = (reason or [text])[0].strip()[:300]
+            self.gone = spark_gone(spec.connector, error)
+            self.failure = first_error(text)
             log.debug("the job failed: %s", text)
