@@ -1,20 +1,24 @@
-"""Drivers whose Spark has gone, without any: what they do, and what they tell."""
+"""Drivers without Spark: what they do when it, or a service, has gone."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JNetworkError
 
+from semel.engine import microbatch
 from semel.engine.base import SparkGone
 from semel.engine.bounded import BoundedEngine
 from semel.engine.direct import DirectEngine
+from semel.engine.microbatch import MicroBatchEngine
+from semel.errors import ServiceError, TransientError
 
 
 class Gone:
@@ -42,7 +46,9 @@ GONE = [
 
 
 def _run() -> Any:
-    connector = SimpleNamespace(name="c", tasks_max=1, max_retries=3, retry_backoff_ms=0)
+    connector = SimpleNamespace(
+        name="c", tasks_max=1, max_retries=3, retry_backoff_ms=0, fail_on_data_loss=True
+    )
     return SimpleNamespace(
         connector=connector,
         stop=threading.Event(),
@@ -76,3 +82,48 @@ def test_one_whose_spark_has_gone_ends_and_says_so(
     with caplog.at_level(logging.WARNING), pytest.raises(SparkGone, match="Spark has gone: "):
         drive(spark)
     assert not caplog.messages
+
+
+def _micro_batches(outcomes: Sequence[Exception | None], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run batches with these outcomes, each in a query of its own, then stop; how many were run."""
+    monkeypatch.setattr(microbatch, "_BACKOFF", (0.0, 60.0))
+    run, left = _run(), list(outcomes)
+
+    def process(_batch: object) -> None:
+        outcome = left.pop(0)
+        if not left:
+            run.stop.set()
+        if outcome is not None:
+            raise outcome
+
+    batches: Any = SimpleNamespace(enter=lambda _positions: None, process=process)
+    batch: Any = None
+    engine = MicroBatchEngine(run, None, None)  # type: ignore[arg-type]
+
+    def query(*_arguments: object) -> None:
+        with contextlib.suppress(TransientError):
+            engine._process(batches, batch)
+
+    engine._positions = dict  # type: ignore[method-assign]
+    engine._query = query  # type: ignore[method-assign]
+    engine._supervise(batches, {})
+    return len(outcomes) - len(left)
+
+
+LOST = TransientError("the connection is lost")
+
+
+def test_a_micro_batch_that_meets_what_may_pass_is_run_again_in_a_new_query(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes = [LOST, LOST, LOST, None, LOST, LOST, LOST, None]
+    assert _micro_batches(outcomes, monkeypatch) == len(outcomes)
+    assert "the streaming query ended (the connection is lost)" in caplog.text
+
+
+def test_a_micro_batch_that_never_passes_ends_the_run_after_max_retries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gave_up = r"gave up after 3 retries \(max.retries\): the connection is lost"
+    with pytest.raises(ServiceError, match=gave_up):
+        _micro_batches([LOST] * 5, monkeypatch)

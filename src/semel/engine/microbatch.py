@@ -70,6 +70,7 @@ class MicroBatchEngine:
         self._in_hand = threading.Lock()
         self._error: Exception | None = None
         self._failure = ""
+        self._failures = 0
 
     def run(self) -> Progress:
         """Run until stopped, caught up, or an error ends the connector.
@@ -207,6 +208,10 @@ class MicroBatchEngine:
                 raise Stopped
             try:
                 batches.process(batch)
+                self._failures = 0
+            except TransientError as error:
+                self._may_pass(error)
+                raise
             except SemelError as error:
                 self._error = error
                 raise
@@ -217,6 +222,16 @@ class MicroBatchEngine:
                 self._error = self._lasting(error)
                 log.debug("a batch failed", exc_info=True)
                 raise
+
+    def _may_pass(self, error: TransientError) -> None:
+        """Let the next query try again, as often as ``max.retries`` allows."""
+        self._failure = str(error)
+        if self._failures >= self._run.connector.max_retries:
+            self._error = ServiceError(
+                f"connector {self._run.connector.name}: gave up after {self._failures} retries "
+                f"(max.retries): {error}"
+            )
+        self._failures += 1
 
     def _lasting(self, error: Exception) -> Exception | None:
         """What would fail again: an error of the transform's own code or of its expressions, or one
