@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from semel.config import ConnectorConfig, read
 from semel.engine import deadletters
+from semel.errors import TransientError
 from semel.kafka import error_headers
 from semel.records import DeadLetter
 
@@ -20,6 +23,9 @@ NEEDED = {
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
     "errors.deadletterqueue.topic.name": "dead",
 }
+
+
+Send = Callable[..., list[dict[str, Any]]]
 
 
 def letter(stage: str, timestamp: int | None = None) -> DeadLetter:
@@ -40,19 +46,59 @@ def test_the_class_is_the_one_that_failed(stage: str, name: str) -> None:
     assert headers["__connect.errors.class.name"] == name.encode()
 
 
-def test_a_copy_keeps_the_records_timestamp(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[dict[str, Any]] = []
+class Recorder:
+    """A producer; ``refusals`` are raised, one a call, before it takes a message."""
 
-    class Recorder:
-        def __init__(self, _config: object) -> None: ...
+    refusals: list[Exception]
 
-        def produce(self, _topic: str, **message: Any) -> None:
-            sent.append(message)
+    def __init__(self, _config: object) -> None:
+        self.sent: list[dict[str, Any]] = []
 
-        def flush(self, _timeout: float) -> int:
-            return 0
+    def produce(self, _topic: str, **message: Any) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.sent.append(message)
 
+    def poll(self, _timeout: float) -> int:
+        return 0
+
+    def flush(self, _timeout: float) -> int:
+        return 0
+
+
+@pytest.fixture
+def send(monkeypatch: pytest.MonkeyPatch) -> Send:
     monkeypatch.setattr(deadletters, "Producer", Recorder)
-    producer = deadletters.DeadLetterProducer(read(ConnectorConfig, NEEDED), {}, 0)
-    producer.send([letter("TASK_PUT", 1234), letter("TASK_PUT"), letter("TASK_PUT", -1)])
+    Recorder.refusals = []
+
+    def sent(*letters: DeadLetter) -> list[dict[str, Any]]:
+        producer = deadletters.DeadLetterProducer(read(ConnectorConfig, NEEDED), {}, 0)
+        producer.send(letters)
+        return producer._producer.sent  # type: ignore[attr-defined,no-any-return]
+
+    return sent
+
+
+def test_a_copy_keeps_the_records_timestamp(send: Send) -> None:
+    sent = send(letter("TASK_PUT", 1234), letter("TASK_PUT"), letter("TASK_PUT", -1))
     assert [m["timestamp"] for m in sent] == [1234, 0, 0]
+
+
+def test_more_letters_than_the_queue_holds_wait_for_room(send: Send) -> None:
+    Recorder.refusals += [BufferError("Local: Queue full")] * 2
+    assert len(send(letter("TASK_PUT"), letter("TASK_PUT"))) == 2
+
+
+def test_a_queue_that_stays_full_may_be_empty_later(
+    send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadletters, "_TIMEOUT", -1.0)
+    Recorder.refusals += [BufferError("Local: Queue full")]
+    with pytest.raises(TransientError, match=r"could not be written to topic dead: .*Queue full"):
+        send(letter("TASK_PUT"))
+
+
+def test_a_letter_that_is_not_taken_is_tried_again_with_another_producer(send: Send) -> None:
+    Recorder.refusals += [KafkaException(KafkaError(KafkaError._FATAL, "out of order"))]
+    with pytest.raises(TransientError, match="could not be written to topic dead: out of order"):
+        send(letter("TASK_PUT"))

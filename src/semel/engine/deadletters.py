@@ -7,10 +7,11 @@ flushed before the batch commits, and a crash in between repeats them. A dead le
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from semel.config import ConnectorConfig
 from semel.errors import ServiceError, TransientError
@@ -44,7 +45,8 @@ class DeadLetterProducer:
         self._producer = Producer({IDEMPOTENCE: True, **config})
 
     def send(self, letters: Sequence[DeadLetter]) -> None:
-        """Raises TransientError when Kafka has not confirmed all of them."""
+        """Raises TransientError when Kafka has not confirmed all of them; this producer may be at
+        its end then, and another one is needed."""
         failures: list[str] = []
 
         def confirmed(error: KafkaError | None, _message: object) -> None:
@@ -52,17 +54,35 @@ class DeadLetterProducer:
                 failures.append(error.str())
 
         for letter in letters:
-            self._producer.produce(
-                self._connector.dead_letter_topic,
+            self._produce(
                 key=letter.key,
                 value=letter.value,
                 timestamp=max(0, letter.timestamp or 0),  # 0: now, where it had none
                 headers=[*letter.headers, *error_headers(self._connector, letter, self._task)],
                 on_delivery=confirmed,
             )
-        if self._producer.flush(_TIMEOUT) or failures:
-            reason = failures[0] if failures else "no answer in time"
-            raise TransientError(
-                f"connector {self._connector.name}: dead letters could not be written to topic "
-                f"{self._connector.dead_letter_topic}: {reason}"
-            )
+            if failures:
+                break
+        unconfirmed = len(failures) or self._producer.flush(_TIMEOUT)
+        if unconfirmed or failures:
+            raise self._failed(failures[0] if failures else "no answer in time")
+
+    def _produce(self, **message: Any) -> None:
+        """Wait while the queue is full."""
+        deadline = time.monotonic() + _TIMEOUT
+        while True:
+            try:
+                self._producer.produce(self._connector.dead_letter_topic, **message)
+                return
+            except BufferError as error:
+                if time.monotonic() > deadline:
+                    raise self._failed(str(error)) from None
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                raise self._failed(error.args[0].str()) from None
+
+    def _failed(self, reason: str) -> TransientError:
+        return TransientError(
+            f"connector {self._connector.name}: dead letters could not be written to topic "
+            f"{self._connector.dead_letter_topic}: {reason}"
+        )
