@@ -32,8 +32,9 @@ _TIMEOUT = 20.0
 _AT_FIRST = 2.0
 """Seconds that a leader gets to answer at first: a client waits for one that it knew and that has
 gone, a new client asks the one that leads now."""
-_GONE_AFTER = 3.0
-"""A broker may hear of a new partition later than its clients."""
+_GONE_AFTER, _GONE_TIMES = 3.0, 3
+"""Seconds for which, and how often, a broker says that it does not know a partition before it is
+believed: it may hear of a new one later than its clients."""
 
 # The Java client's name -> librdkafka's, where they differ; None: has no counterpart.
 _JAVA_NAMES: dict[str, str | None] = {
@@ -60,6 +61,16 @@ _JAVA_NAMES: dict[str, str | None] = {
 
 _INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+_MAY_PASS = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED,
+)
 _REFUSED = (
     KafkaError._AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -294,6 +305,7 @@ class Cluster:
         if not request:
             return {}
         asked, wait = time.monotonic(), _AT_FIRST
+        gone: list[float] = []
         while True:
             began = time.monotonic()
             try:
@@ -312,8 +324,14 @@ class Cluster:
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason))
             except KafkaException as error:
                 code = error.args[0].code()
-                longest = min(patience, _GONE_AFTER) if code in _GONE else patience
-                if code in _REFUSED or time.monotonic() - asked > longest:
+                now = time.monotonic()
+                if code in _GONE:
+                    gone.append(now)
+                    longest = min(patience, _GONE_AFTER)
+                    over = len(gone) >= _GONE_TIMES and now - gone[0] > longest
+                else:
+                    over = code in _REFUSED or now - asked > patience
+                if over:
                     raise self._failed(error) from None
                 # After a leader election librdkafka's ListOffsets asks with the old leader epoch,
                 # and goes on to do so however often it is refused: only a new client asks anew.
@@ -327,6 +345,7 @@ class Cluster:
 
         Raises:
             ServiceError: it cannot be created.
+            TransientError: no answer has come; it may have been created.
         """
         if name in self.topics():
             return
@@ -337,7 +356,10 @@ class Cluster:
             )
             answer[name].result()
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            code = error.args[0].code()
+            if code in _MAY_PASS:
+                raise self._failed(error) from None
+            if code != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise ServiceError(
                     f"cannot create topic {name} in Kafka at {self._servers}: {error.args[0].str()}"
                 ) from None
