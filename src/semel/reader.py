@@ -10,11 +10,13 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
-from semel.errors import OffsetOutOfRange, ServiceError
+from semel.errors import OffsetOutOfRange, TransientError
 from semel.kafka import SEEK_AGAIN, client_config
 from semel.ledger import TopicPartition
 
 _BATCH = 50_000
+_SILENCE = 1.0
+"""Seconds of silence that one poll may count for: one that took longer was frozen."""
 
 
 def read_ranges(
@@ -32,7 +34,7 @@ def read_ranges(
 
     Raises:
         OffsetOutOfRange: records at a start are gone.
-        ServiceError: Kafka sends nothing for ``patience`` seconds before the ranges are read.
+        TransientError: Kafka sends nothing for ``patience`` seconds before the ranges are read.
     """
     open_ = {tp: end for tp, end in ends.items() if starts[tp] < end}
     if not open_:
@@ -51,13 +53,13 @@ def read_ranges(
     )
     try:
         consumer.assign([KafkaPartition(t.topic, t.partition, starts[t]) for t in open_])
-        heard = time.monotonic()
+        silent = 0.0
         while open_:
+            began = time.monotonic()
             polled = consumer.consume(_BATCH, 0.1)
-            if polled:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > patience:
-                raise ServiceError(
+            silent = 0.0 if polled else silent + min(time.monotonic() - began, _SILENCE)
+            if silent > patience:
+                raise TransientError(
                     f"connector {connector.name}: Kafka sent nothing for {patience:.0f} s; "
                     f"{', '.join(map(str, sorted(open_)))} could not be read to the end"
                 )
