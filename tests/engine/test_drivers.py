@@ -14,7 +14,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from semel.engine import microbatch
-from semel.engine.base import SparkGone
+from semel.engine.base import Progress, SparkGone
 from semel.engine.bounded import BoundedEngine
 from semel.engine.direct import DirectEngine
 from semel.engine.microbatch import MicroBatchEngine
@@ -65,11 +65,16 @@ def _direct(spark: Any) -> None:
     DirectEngine(run, spark, None)._supervise(server, spec, {})
 
 
-def _bounded(spark: Any) -> None:
+def _engine(spark: Any = None) -> BoundedEngine:
     engine = BoundedEngine.__new__(BoundedEngine)
     engine._run, engine._spark = _run(), spark
-    engine._connector = engine._run.connector
+    engine._connector, engine._progress, engine._interval = engine._run.connector, Progress(), 0
     engine._spec = SimpleNamespace(connector=engine._connector, run="r")  # type: ignore[assignment]
+    return engine
+
+
+def _bounded(spark: Any) -> None:
+    engine = _engine(spark)
     engine._trigger = lambda: bool(engine._job([]))  # type: ignore[method-assign]
     engine._loop({})
 
@@ -82,6 +87,30 @@ def test_one_whose_spark_has_gone_ends_and_says_so(
     with caplog.at_level(logging.WARNING), pytest.raises(SparkGone, match="Spark has gone: "):
         drive(spark)
     assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "passes"),
+    [(["idle", "fails", "idle"], True), (["fails", "idle"], False)],
+    ids=["later", "at the start"],
+)
+def test_a_bounded_run_that_has_been_idle_so_far_bears_what_may_pass(
+    outcomes: list[str], passes: bool
+) -> None:
+    engine = _engine()
+
+    def trigger() -> bool:
+        outcome = outcomes.pop(0)
+        if not outcomes:
+            engine._run.stop.set()
+        if outcome == "fails":
+            raise ServiceError("the store restarts")
+        return False
+
+    engine._trigger = trigger  # type: ignore[method-assign]
+    with contextlib.nullcontext() if passes else pytest.raises(ServiceError, match="restarts"):
+        engine._loop({})
+    assert bool(outcomes) is not passes
 
 
 def _micro_batches(outcomes: Sequence[Exception | None], monkeypatch: pytest.MonkeyPatch) -> int:

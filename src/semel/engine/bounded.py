@@ -124,7 +124,7 @@ class BoundedEngine:
 
     def _loop(self, targets: Mapping[TopicPartition, int]) -> None:
         """Run triggers; an error that may pass is given ``max.retries`` chances in a row."""
-        failures = 0
+        failures, answered = 0, False
         pause = self._connector.retry_backoff_ms / 1000
         while not self._run.stop.is_set():
             begun = time.monotonic()
@@ -133,7 +133,7 @@ class BoundedEngine:
             except (GaveUp, SparkGone):
                 raise
             except (TransientError, ServiceError) as error:
-                if isinstance(error, ServiceError) and not self._progress.commits:
+                if isinstance(error, ServiceError) and not answered:
                     raise  # at the start the user hears of it at once; later it may be restarting
                 failures += 1
                 if failures > self._connector.max_retries:
@@ -142,7 +142,7 @@ class BoundedEngine:
                 self._progress.restarts += 1
                 self._rest(pause)
                 continue
-            failures = 0
+            failures, answered = 0, True
             if self._run.over(self._progress, targets):
                 return
             if not full and not self._run.until_caught_up:
