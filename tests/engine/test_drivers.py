@@ -16,9 +16,10 @@ from py4j.protocol import Py4JNetworkError
 from semel.engine import microbatch
 from semel.engine.base import Progress, SparkGone
 from semel.engine.bounded import BoundedEngine
+from semel.engine.control import Report
 from semel.engine.direct import DirectEngine
 from semel.engine.microbatch import MicroBatchEngine
-from semel.errors import ServiceError, TransientError
+from semel.errors import Fenced, ServiceError, TransientError
 
 
 class Gone:
@@ -87,6 +88,23 @@ def test_one_whose_spark_has_gone_ends_and_says_so(
     with caplog.at_level(logging.WARNING), pytest.raises(SparkGone, match="Spark has gone: "):
         drive(spark)
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_speak(
+    replaced: bool,
+) -> None:
+    engine = DirectEngine(_run(), None, None)  # type: ignore[arg-type]
+    coming = [Report("fenced", 0, 0)] + [Report("started", 0, 1)] * replaced
+
+    def get(waits: bool, _timeout: float) -> Report:
+        if not (waits and coming):
+            raise queue.Empty
+        return coming.pop(0)
+
+    server: Any = SimpleNamespace(reports=SimpleNamespace(get=get))
+    engine._listen(server)
+    assert isinstance(engine._error, Fenced) is not replaced
 
 
 @pytest.mark.parametrize(

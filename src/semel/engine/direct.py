@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 _BACKOFF = (1.0, 60.0)
 _SETTLE = 20.0
+_SUCCESSOR = 1.0
+"""Seconds that the first word of a task's new attempt may come after the last of its old one."""
 _ATTEMPTS = 1_000_000
 """Attempts are numbered through all jobs of a run; Spark begins anew with each job."""
 
@@ -143,13 +145,19 @@ class DirectEngine:
         self._run.observe(self._progress)
 
     def _listen(self, server: ControlServer, wait: float = 0.1) -> None:
-        try:
-            report = server.reports.get(timeout=wait) if wait else server.reports.get_nowait()
+        """Hear what has come. A fence is judged a moment later: each line has a thread of its own,
+        and that of the attempt which has replaced the fenced one may be the slower of them."""
+        reports: list[Report] = []
+        until, judged = time.monotonic() + wait, 0.0
+        with contextlib.suppress(queue.Empty):
             while True:
-                self._hear(report)
-                report = server.reports.get_nowait()
-        except queue.Empty:
-            return
+                left = until - time.monotonic()
+                reports.append(server.reports.get(left > 0, max(left, 0.0)))
+                if reports[-1].kind == "fenced" and not judged:
+                    judged = time.monotonic() + _SUCCESSOR
+                until = judged
+        for report in sorted(reports, key=lambda r: r.kind == "fenced"):
+            self._hear(report)
 
     def _hear(self, report: Report) -> None:
         self._newest[report.task] = max(report.attempt, self._newest.get(report.task, -1))
