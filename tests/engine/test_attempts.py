@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from semel.engine import attempt
-from semel.engine.control import Address, ControlLine, ControlServer
+from semel.engine.control import Address, ControlLine, ControlServer, Report
 from semel.errors import Fenced, ServiceError
 from tests.patience import PATIENCE
 
@@ -83,4 +83,19 @@ def test_one_that_is_told_to_stop_ends_in_peace(
     server.stop_tasks()
     run_task(server.address("127.0.0.1"))
     assert server.reports.get(timeout=PATIENCE).kind == "stopped"
+    server.close()
+
+
+def test_a_driver_that_hears_its_tasks_out_misses_none_of_their_last_words() -> None:
+    server = ControlServer("127.0.0.1")
+    address = server.address("127.0.0.1")
+    for index in range(20):
+        line = ControlLine(address)
+        line.send(Report("progress", index, 0))
+        line.close()
+    server.hear_out(PATIENCE)
+    assert server.reports.qsize() == 20
+    line = ControlLine(address)
+    server.hear_out(0.01)  # one that says nothing is not waited for
+    assert not line.orphaned
     server.close()

@@ -61,7 +61,7 @@ def _run() -> Any:
 
 def _direct(spark: Any) -> None:
     run = _run()
-    server: Any = SimpleNamespace(reports=queue.Queue(), hear_out=lambda: None)
+    server: Any = SimpleNamespace(reports=queue.Queue(), hear_out=lambda _patience: None)
     spec: Any = SimpleNamespace(connector=run.connector)
     DirectEngine(run, spark, None)._supervise(server, spec, {})
 

@@ -82,6 +82,8 @@ class ControlServer:
         self._lines: set[Connection[Any, Any]] = set()
         self._attempts: dict[Connection[Any, Any], tuple[int, int]] = {}
         self._lock = threading.Lock()
+        self._open = 0
+        self._ended = threading.Condition(self._lock)
         self._stopping = False
         self._closed = False
         threading.Thread(target=self._accept, daemon=True, name="semel-control").start()
@@ -98,6 +100,11 @@ class ControlServer:
         for line in lines:
             with contextlib.suppress(OSError):
                 line.send("stop")
+
+    def hear_out(self, patience: float) -> None:
+        """Wait until every line has ended: ``reports`` holds all that was told on them then."""
+        with self._ended:
+            self._ended.wait_for(lambda: not self._open, patience)
 
     def close(self) -> None:
         """Hang up; tasks that are still there stop."""
@@ -117,8 +124,18 @@ class ControlServer:
                 log.debug("a connection was refused: %s", error)
                 time.sleep(0.01)
                 continue
-            threading.Thread(target=self._listen, args=(line,), daemon=True).start()
+            with self._lock:
+                self._open += 1
+            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
         self._listener.close()
+
+    def _serve(self, line: Connection[Any, Any]) -> None:
+        try:
+            self._listen(line)
+        finally:
+            with self._ended:
+                self._open -= 1
+                self._ended.notify_all()
 
     def _listen(self, line: Connection[Any, Any]) -> None:
         if not self._authenticated(line):

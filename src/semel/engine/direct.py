@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 _BACKOFF = (1.0, 60.0)
 _SETTLE = 20.0
+_LAST_WORDS = 2.0
+"""Seconds for what tasks have told at their ends, unless a frozen one still holds its line."""
 _SUCCESSOR = 1.0
 """Seconds that the first word of a task's new attempt may come after the last of its old one."""
 _ATTEMPTS = 1_000_000
@@ -138,6 +140,7 @@ class DirectEngine:
                 deadline = time.monotonic() + _SETTLE
             if deadline is not None and time.monotonic() > deadline:
                 job.cancel()  # an open transaction rolls back
+        server.hear_out(_LAST_WORDS)
         self._listen(server, wait=0.0)
         missing = not_shipped(self._run.connector, job.report)
         if missing is not None:
