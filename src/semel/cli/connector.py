@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,7 +97,7 @@ def run_(
         planned.sink.close()
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, _setting(stop))
         watcher = _Watcher(console, planned, live)
         with watcher:
             progress = run(raw, until_caught_up=until_caught_up, stop=stop, observe=watcher.observe)
@@ -122,6 +124,16 @@ def run_(
             *(summary[k] for k in ("records", "rows", "failed", "commits")),
             seconds,
         )
+
+
+def _setting(stop: threading.Event) -> Callable[..., None]:
+    """A signal's handler that sets an event, in a thread of its own: the one that the signal has
+    interrupted may hold the event's lock, and would wait for itself."""
+
+    def handle(*_signal: object) -> None:
+        _thread.start_new_thread(stop.set, ())  # threading.Thread has a lock of that kind, too
+
+    return handle
 
 
 def validate(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
