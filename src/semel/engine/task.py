@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 _IDLE = 0.25
 _OWN_LOSS = 30.0
 """Seconds after the end of a session in which Kafka may mistake the task for one of another run."""
-_WORD = 0.5
+_WORD = 2.0
 """Seconds that the driver's "stop" takes to be heard by a task that wakes up."""
 _ASK_AGAIN = 0.5
 """Seconds until a task that the group could not confirm asks again."""
