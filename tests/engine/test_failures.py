@@ -60,7 +60,7 @@ def test_a_postgresql_that_goes_away_and_comes_back_costs_nothing_but_time(
     postgres = own_postgres()
     source = topic(partitions=2)
     produce(source, records(300))
-    config = configure(source, {**SMALL, "connection.url": postgres.url, "max.retries": 100})
+    config = configure(source, {**SMALL, "connection.url": postgres.url, "max.retries": 5000})
     running = start(config)
     running.until(lambda p: p.rows > 0)
     if how == "kill":

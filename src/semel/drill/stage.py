@@ -56,7 +56,7 @@ _QUICK = {
     "consumer.override.reconnect.backoff.max.ms": "500",
     "admin.override.reconnect.backoff.ms": "50",
     "admin.override.reconnect.backoff.max.ms": "500",
-    "max.retries": "200",
+    "max.retries": "5000",
     "retry.backoff.ms": "200",
 }
 """Shorter timeouts than in production, so that a drill does not wait for most of its time."""

@@ -269,7 +269,7 @@ def _server(server: Postgres | MariaDB, url: str, password: str) -> Store:
             "connection.password": password,
         },
         _OF_ANY | _OF_SERVERS | _OF_TASKS,
-        {"connection.idle.in.transaction.timeout.ms": "1000"},
+        {"connection.idle.in.transaction.timeout.ms": "5000"},
         server=server,
     )
 
