@@ -20,7 +20,7 @@ from semel.ledger import TopicPartition
 from semel.run import run
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, start, written
-from tests.engine.harness import caught_up, positions, records, sql
+from tests.engine.harness import caught_up, positions, records, sql, wait_until
 
 NOWHERE: Config = {
     "name": "nowhere",
@@ -233,6 +233,18 @@ def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
     produce(source, records(10))
     config = configure(source)
     file = written(config)
+
+    def once_let_go(command: str, *arguments: str) -> Ended:
+        """The server may learn a little later that a run has ended."""
+        told: list[Ended] = []
+
+        def done() -> bool:
+            told.append(semel("offsets", command, file, *arguments))
+            return "is running" not in told[-1].err
+
+        wait_until(done)
+        return told[-1]
+
     assert "the ledger holds nothing yet" in semel("offsets", "show", file).out
     running = start(config)
     running.until(lambda p: p.rows == 10)
@@ -244,13 +256,13 @@ def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
     assert (entry["topic"], entry["position"], entry["rows_written"]) == (source, 10, 10)
     running.stop()
 
-    assert semel("offsets", "set", file, f"{source}-0=7").out == f"{source}-0 = 7\n"
+    assert once_let_go("set", f"{source}-0=7").out == f"{source}-0 = 7\n"
     assert positions(config) == {TopicPartition(source, 0): 7}
     assert semel("offsets", "set", file, "nonsense").code == 2
     refusal = semel("offsets", "set", file, "another-0=7")
     assert (refusal.code, "does not read topic another" in refusal.err) == (2, True)
     assert caught_up(config).rows == 3
-    told = semel("offsets", "set", file, f"{source}-0=9", "--json")
+    told = once_let_go("set", f"{source}-0=9", "--json")
     assert json.loads(told.out) == [{"topic": source, "partition": 0, "position": 9}]
     told = semel("offsets", "reset", file, "--yes", "--json")
     assert (told.code, json.loads(told.out)) == (0, [])

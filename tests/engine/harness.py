@@ -34,7 +34,7 @@ from semel.audit import AuditReport, audit
 from semel.delivery import Delivery
 from semel.embedded import Kafka
 from semel.engine.direct import Progress
-from semel.errors import Fenced, SemelError
+from semel.errors import ConfigError, Fenced, SemelError, TransientError
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests import databases, matrix, searching
@@ -321,10 +321,32 @@ def until_one_is_fenced(
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
+    """Wait for a condition; a service that does not answer says nothing of it yet."""
     deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
+    while True:
+        late = time.monotonic() > deadline
+        try:
+            if condition():
+                return
+        except TransientError:
+            if late:
+                raise
+        assert not late, "it did not come about in time"
         time.sleep(0.02)
+
+
+def once_let_go(change: Callable[[], object]) -> None:
+    """Make a change that is refused while a run is alive: the server may learn a little later that
+    it has ended."""
+
+    def made() -> bool:
+        try:
+            change()
+        except ConfigError:
+            return False
+        return True
+
+    wait_until(made)
 
 
 def caught_up(
@@ -356,8 +378,8 @@ def records(count: int, start: int = 0) -> list[bytes]:
 def recreate(kafka: Kafka, topic: str) -> None:
     """Delete a topic and create it again, with one partition."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(10)
-    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics)
+    admin.delete_topics([topic], request_timeout=PATIENCE)[topic].result(PATIENCE)
+    wait_until(lambda: topic not in admin.list_topics(timeout=PATIENCE).topics)
     kafka.create_topic(topic, 1)
 
 

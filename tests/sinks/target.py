@@ -27,6 +27,7 @@ from semel.records import (
 )
 from semel.sinks import jdbc
 from semel.sinks.postgresql import PostgresSink
+from tests.patience import PATIENCE
 
 
 @contextmanager
@@ -35,6 +36,14 @@ def found_running() -> Iterator[None]:
     refused = pytest.raises(ConfigError, match="connector c is running: stop it before")
     with pytest.MonkeyPatch.context() as patch, refused:
         patch.setattr(jdbc, "RELEASE_TIME", 0)
+        yield
+
+
+@contextmanager
+def released_at_last() -> Iterator[None]:
+    """Positions are set once a run has ended, however slow the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jdbc, "RELEASE_TIME", PATIENCE)
         yield
 
 

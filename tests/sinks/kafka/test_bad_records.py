@@ -13,7 +13,7 @@ from semel.errors import BadRecord, ConfigError
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
-from tests.engine.harness import LocalSpark, caught_up, positions, records, wait_until
+from tests.engine.harness import LocalSpark, caught_up, once_let_go, positions, records
 from tests.sinks.kafka.conftest import Configure, Start
 from tests.sinks.kafka.copying import assert_each_once, consume, target
 
@@ -77,7 +77,7 @@ def test_offsets_are_not_changed_under_a_run(
 ) -> None:
     source = topic()
     produce(source, records(10))
-    session = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300}
+    session = {"session.timeout.ms": 8000, "heartbeat.interval.ms": 300}
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     running = start(config)
     running.until(lambda p: p.rows == 10)
@@ -87,15 +87,7 @@ def test_offsets_are_not_changed_under_a_run(
     with pytest.raises(ConfigError, match="is running"):
         sink.set_positions(None)
     running.stop()
-
-    def ended() -> bool:
-        try:
-            sink.set_positions({TopicPartition(source, 0): 5})
-        except ConfigError:
-            return False
-        return True
-
-    wait_until(ended)
+    once_let_go(lambda: sink.set_positions({TopicPartition(source, 0): 5}))
     assert positions(config) == {TopicPartition(source, 0): 5}
     sink.set_positions(None)
     assert positions(config) == {}
