@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import time
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
@@ -26,6 +28,7 @@ from tests.engine.harness import (
     records,
     recreate,
     sql,
+    wait_until,
 )
 
 pytestmark = pytest.mark.integration
@@ -157,12 +160,23 @@ def test_records_removed_under_a_running_task_stop_it(
     config = configure(source, {"consumer.override.fetch.max.wait.ms": 100})
     running = start(config)
     running.until(lambda p: bool(p.tasks))
-    running.spark.signal(0, signal.SIGSTOP)
-    time.sleep(1.5)  # the fetch that is under way ends
-    produce(source, records(20))
-    kafka.delete_records(source, {0: 15})
-    running.spark.signal(0, signal.SIGCONT)
-    with pytest.raises(OffsetOutOfRange, match="stored position 0, earliest available 15"):
+    tp = TopicPartition(source, 0)
+    for known in itertools.count(0, 20):
+        task = psutil.Process(running.spark.signal(0, signal.SIGSTOP))
+        wait_until(lambda task=task: task.status() == psutil.STATUS_STOPPED)  # type: ignore[misc]
+        time.sleep(1)  # the fetch that is under way ends
+        produce(source, records(20, known))
+        kafka.delete_records(source, {0: known + 15})
+        task.resume()
+        wait_until(
+            lambda end=known + 20: (  # type: ignore[misc]
+                not running.alive or running.progress.positions.get(tp) == end
+            )
+        )
+        if not running.alive:  # otherwise the fetch had not ended: it brought them
+            break
+    told = rf"stored position {known}, earliest available {known + 15}"
+    with pytest.raises(OffsetOutOfRange, match=told):
         running.wait()
 
 

@@ -53,8 +53,9 @@ def _sleeper(config: Mapping[str, Any], topic: str, told: Connection[str, None])
     while not subscription.consumer.assignment() and time.monotonic() < deadline:
         subscription.find_back((), {})
         subscription.consumer.poll(0.1)
+    member = subscription.consumer.memberid()
     os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(1)  # by now the consumer has noticed
+    wait_until(lambda: subscription.consumer.memberid() != member)  # the consumer has noticed
     subscription.consumer.assign([])
     subscription.close()
 
@@ -117,7 +118,7 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
     try:
         subscription.ask([source])
         _poll_until(subscription.consumer, subscription.consumer.assignment)
-        assert subscription.replaced() is False
+        _poll_until(subscription.consumer, lambda: subscription.replaced() is False)
         other.subscribe([source])
         _poll_until(other, other.assignment)  # one that has none yet may not come back from close()
         _poll_until(other, subscription.replaced)

@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _BACKOFF = (1.0, 60.0)
 _SETTLE = 20.0
+_CANCELLED = 20.0
+"""Seconds that a batch gets to end, and to end once it is cancelled."""
 _SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _NOT_SPARKS = (
     "bootstrap.servers",
@@ -194,7 +196,7 @@ class MicroBatchEngine:
         if not self._in_hand.acquire(timeout=_SETTLE):
             log.warning("the batch in hand does not end; it is cancelled")
             self._spark.sparkContext.cancelJobGroup(str(query.runId))
-            if not self._in_hand.acquire(timeout=_SETTLE):
+            if not self._in_hand.acquire(timeout=_CANCELLED):
                 raise ServiceError(
                     f"connector {self._run.connector.name}: a commit does not end: "
                     "nothing is heard of the store. It rolls back when this process ends"

@@ -91,6 +91,7 @@ def configure(kafka: Kafka, database: str) -> MakeConfig:
             "engine": "micro-batch",
             "tasks.max": "2",
             "retry.backoff.ms": "50",
+            "connection.loginTimeout": "600",
         } | {k.replace("_", "."): v for k, v in more.items()}
 
     return make
@@ -148,6 +149,10 @@ class Running:
             assert self._thread.is_alive(), self.error
             assert time.monotonic() < deadline, self.progress
             time.sleep(0.02)
+
+    @property
+    def over(self) -> bool:
+        return not self._thread.is_alive()
 
     def end(self, timeout: float = PATIENCE) -> BaseException | None:
         self._thread.join(timeout)

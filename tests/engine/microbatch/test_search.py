@@ -38,7 +38,7 @@ def test_a_task_that_is_killed_between_documents_and_positions(
         connection_url=opensearch.url,
         key_ignore="true",
         provenance="true",
-        read_timeout_ms="30000",
+        read_timeout_ms="600000",
         maxOffsetsPerTrigger="40",
     )
     config |= matrix.DELIVERIES[delivery]
