@@ -279,7 +279,7 @@ def produce(request: pytest.FixtureRequest) -> Produce:
         )
         partitions = 1
         if partition is None and keys is None:
-            partitions = len(producer.list_topics(topic, timeout=10).topics[topic].partitions)
+            partitions = len(producer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions)
         refused: list[str] = []
         delivered = 0
 
@@ -309,7 +309,7 @@ def produce(request: pytest.FixtureRequest) -> Produce:
                 except BufferError:
                     producer.poll(0.1)
             producer.poll(0)
-        assert producer.flush(60) == 0, f"{topic}: records not delivered after 60 s"
+        assert producer.flush(PATIENCE) == 0, f"{topic}: records not delivered"
         assert not refused, f"{topic}: {len(refused)} records refused, first: {refused[0]}"
         assert delivered == len(values)
 

@@ -81,7 +81,7 @@ class HiveMetastore(Server):
     name = "Hive metastore"
     log_name = "metastore.log"
     port_names = ("thrift",)
-    start_timeout = 120.0
+    start_timeout = 300.0
     stop_timeout = 10.0
     jar_set: ClassVar[jars.JarSet] = jars.HIVE_METASTORE
 

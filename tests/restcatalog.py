@@ -157,7 +157,7 @@ class RestCatalogServer(Server):
     name = "Iceberg REST catalog"
     log_name = "catalog.log"
     port_names = ("http",)
-    start_timeout = 60.0
+    start_timeout = 300.0
     stop_timeout = 10.0
 
     @property

@@ -251,7 +251,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=2 * PATIENCE,
         env={**os.environ, **environment},
     )
 

@@ -19,6 +19,7 @@ from semel.sinks.kafka.ledger import stranger
 from semel.sinks.kafka.producer import LEFT_BEHIND, Report, Transactions
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -34,13 +35,13 @@ def test_offsets_with_an_open_transaction_are_pending_and_are_told_without_it(
     first = min(places)
     groups.set_offsets(source, [KafkaPartition(source, 0, 5, "note")])
     producer = Producer({**client, "transactional.id": source})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE)
     producer.begin_transaction()
     moved = [KafkaPartition(source, 0, 9, "later")]
-    producer.send_offsets_to_transaction(moved, stranger(client, source), 30)
+    producer.send_offsets_to_transaction(moved, stranger(client, source), PATIENCE)
     assert groups.offsets(source, places, stable=True) == ({}, places)
     assert groups.offsets(source, places) == ({first: (5, "note")}, set())
-    producer.abort_transaction(30)
+    producer.abort_transaction(PATIENCE)
     wait_until(lambda: not groups.offsets(source, places, stable=True)[1])
     assert groups.offsets(source, places, stable=True) == ({first: (5, "note")}, set())
 
@@ -93,7 +94,7 @@ def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> No
         assert coordinator(group) != broker.node
 
         def after_all_know(producer: Producer, _report: Report) -> None:
-            wait_until(lambda: len(producer.list_topics(timeout=5).brokers) == 1)
+            wait_until(lambda: len(producer.list_topics(timeout=PATIENCE).brokers) == 1)
 
         # librdkafka waits for the coordinator that it knew, and for ever: once it does not (its
         # issue 5511), the call need not be left behind.

@@ -6,10 +6,12 @@ from __future__ import annotations
 import pytest
 
 from semel.embedded import Kafka
+from semel.engine import direct
 from semel.lag import lag, published
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start, configure, start
 from tests.engine.harness import caught_up, positions, records, wait_until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +21,9 @@ def test_positions_published_to_the_group_equal_the_ledger_after_a_run(
     topic: MakeTopic,
     produce: Produce,
     configure: Configure,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(direct, "_SETTLE", PATIENCE)  # what a task publishes last, as it closes
     source = topic(partitions=3)
     produce(source, records(1000))
     config = configure(source, {"tasks.max": 2, "consumer.override.max.poll.records": 50})

@@ -46,7 +46,7 @@ def read(kafka: Kafka, topic: str, count: int, partition: int = 0) -> list[bytes
 
 def offsets(kafka: Kafka, topic: str, partition: int = 0) -> tuple[int, int]:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"})
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE)
     consumer.close()
     return low, high
 
@@ -70,8 +70,8 @@ def test_records_without_partition_and_keys_go_to_the_partitions_in_turn(
 
 def test_topics_are_not_created_by_themselves(kafka: Kafka) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.list_topics("never-created", timeout=5)
-    assert "never-created" not in admin.list_topics(timeout=5).topics
+    admin.list_topics("never-created", timeout=PATIENCE)
+    assert "never-created" not in admin.list_topics(timeout=PATIENCE).topics
 
 
 def test_creating_a_topic_twice_is_refused_with_its_name(kafka: Kafka, topic: MakeTopic) -> None:
@@ -111,7 +111,7 @@ def test_group_may_have_short_sessions_and_forms_at_once(
         }
     )
     consumer.subscribe([name])
-    messages = consumer.consume(1, 60)
+    messages = consumer.consume(1, PATIENCE)
     consumer.close()
     assert [message.value() for message in messages] == [b"a"]
 
@@ -150,15 +150,15 @@ def test_transactions_go_on_while_one_of_three_brokers_is_away(tmp_path: Path) -
         kafka.create_topic("kept", 3, config={"retention.ms": "-1"})
         client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
         producer = Producer({**client, "transactional.id": "mine", "retry.backoff.ms": 10})
-        producer.init_transactions(30)
+        producer.init_transactions(PATIENCE)
 
         def transaction(meanwhile: Callable[[], object]) -> None:
             producer.begin_transaction()
             for partition in range(3):
                 producer.produce("kept", b"x", partition=partition)
-            producer.flush(30)
+            producer.flush(PATIENCE)
             meanwhile()
-            producer.commit_transaction(60)
+            producer.commit_transaction(PATIENCE)
 
         first, second = kafka.others
         for broker, end in ((first, first.kill), (second, second.stop)):

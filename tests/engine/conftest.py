@@ -31,6 +31,7 @@ def configure(kafka: Kafka, database: str) -> Configure:
             "topics": topics,
             "bootstrap.servers": kafka.bootstrap_servers,
             "connection.url": database,
+            "connection.loginTimeout": "600",
             "auto.create": "true",
             "provenance": "true",
             "value.converter.schemas.enable": "false",

@@ -55,7 +55,7 @@ def test_killed_at(
     spark = LocalSpark(points)
     caught_up(config, spark=spark)
     assert failpoints.fired(points)[0][:2] == (place, "kill-worker")
-    assert spark.attempts[0] == 1
+    assert spark.attempts[0] >= 1
     shows = place in SHOWS.get(delivery, set())
     found = ids(config["connection.url"], source)
     assert_promise_kept(config, points, found, COUNT, shows=shows)

@@ -110,7 +110,7 @@ def test_killed_at_every_place(
         failpoints.arm(points, place, "kill-worker", skip=1)
     spark = LocalSpark(points)
     caught_up(config, spark=spark)
-    assert spark.attempts[0] == len(places)
+    assert spark.attempts[0] >= len(places)
     found = [json.loads(value)["id"] for value in stored(config, source).values()]
     # Keys that are written twice show nothing of it.
     assert_promise_kept(config, points, found, COUNT, shows=delivery == "at-most-once")

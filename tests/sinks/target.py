@@ -63,6 +63,7 @@ class Target:
             "bootstrap.servers": "nowhere:9092",
             "topics": "t",
             "connection.url": self.url,
+            "connection.loginTimeout": "600",
             **{k.replace("_", "."): v for k, v in keys.items()},
         }
 

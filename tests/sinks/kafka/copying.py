@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.audit import AuditReport, audit
+from tests.patience import PATIENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,9 @@ def _ends(servers: str, topic: str) -> dict[int, int]:
     """Where each partition ends, open transactions and all."""
     consumer = _consumer(servers, "read_uncommitted")
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
         found = (KafkaPartition(topic, p) for p in partitions)
-        return {p.partition: consumer.get_watermark_offsets(p, timeout=10)[1] for p in found}
+        return {p.partition: consumer.get_watermark_offsets(p, timeout=PATIENCE)[1] for p in found}
     finally:
         consumer.close()
 

@@ -10,11 +10,13 @@ import pytest
 
 from semel.audit import audit
 from semel.embedded import Kafka
+from semel.engine import direct
 from semel.errors import ConfigError, OffsetOutOfRange
 from semel.lag import published
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, positions, records, recreate
+from tests.patience import PATIENCE
 from tests.sinks.kafka.conftest import Configure
 from tests.sinks.kafka.copying import assert_each_once, consume, target
 
@@ -222,8 +224,14 @@ def test_kept_partitions_need_as_many_in_the_target(topic: MakeTopic, configure:
 
 
 def test_another_cluster_holds_the_ledger_and_is_left_alone_by_the_source(
-    kafka: Kafka, other_kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+    kafka: Kafka,
+    other_kafka: Kafka,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(direct, "_SETTLE", PATIENCE)  # what a task publishes last, as it closes
     source = topic(partitions=2)
     produce(source, records(100), [b"%d" % i for i in range(100)])
     servers = other_kafka.bootstrap_servers

@@ -32,6 +32,7 @@ from tests.engine.harness import (
     some,
     wait_until,
 )
+from tests.patience import PATIENCE
 from tests.sinks.kafka.conftest import Config, Configure, Start
 from tests.sinks.kafka.copying import assert_each_once, ids, target
 
@@ -72,7 +73,7 @@ def test_killed_at(
     spark = LocalSpark(points)
     caught_up(config, spark=spark)
     assert failpoints.fired(points)[0][:2] == (place, "kill-worker")
-    assert spark.attempts[0] == 1
+    assert spark.attempts[0] >= 1
     shows = place in {"at-most-once": LOSES, "at-least-once": REPEATS}.get(delivery, set())
     assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
 
@@ -299,12 +300,12 @@ def test_records_of_aborted_transactions_in_the_source_are_none(
     producer = Producer(
         {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t", "log_level": 0}
     )
-    producer.init_transactions(20)
+    producer.init_transactions(PATIENCE)
     producer.begin_transaction()
     for value in records(10, start=1000):
         producer.produce(source, value)
-    producer.flush(10)
-    producer.abort_transaction(10)
+    producer.flush(PATIENCE)
+    producer.abort_transaction(PATIENCE)
     produce(source, records(10, start=10))
     config = configure(source)
     caught_up(config)

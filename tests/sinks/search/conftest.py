@@ -33,7 +33,7 @@ class Cluster:
             "bootstrap.servers": "nowhere:9092",
             "topics": self.topic,
             "connection.url": self.server.url,
-            "read.timeout.ms": 30000,
+            "read.timeout.ms": 600_000,
             "key.ignore": "true",
             **(keys or {}),
         }

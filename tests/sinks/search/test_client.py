@@ -65,7 +65,8 @@ def server() -> Iterator[Answering]:
 @pytest.fixture
 def sink(server: Answering) -> Iterator[SearchSink]:
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    made = plan({**BASE, "connection.url": url, "key.ignore": "true"}).sink
+    patient = {"connection.timeout.ms": "600000", "read.timeout.ms": "600000"}
+    made = plan({**BASE, **patient, "connection.url": url, "key.ignore": "true"}).sink
     assert isinstance(made, SearchSink)
     yield made
     made.close()
