@@ -165,7 +165,7 @@ def own_kafka(services_directory: Path) -> Iterator[Callable[[], Kafka]]:
     started: list[Kafka] = []
 
     def start() -> Kafka:
-        mine = Kafka(services_directory / f"kafka-{uuid.uuid4().hex[:8]}", heap="256m")
+        mine = Kafka(services_directory / f"kafka-{uuid.uuid4().hex[:8]}", heap="256m", session=2)
         started.append(mine)
         return mine.start()
 

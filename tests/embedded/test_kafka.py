@@ -10,15 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from semel.embedded import Kafka
 from semel.embedded.java import find_java, java_release
+from semel.embedded.process import comes_true
 from semel.errors import ServiceError
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.patience import PATIENCE
@@ -146,7 +150,7 @@ def test_data_survives_kill_and_restart_on_the_same_port(
 
 @pytest.mark.long
 def test_transactions_go_on_while_one_of_three_brokers_is_away(tmp_path: Path) -> None:
-    with Kafka(tmp_path, heap="256m", brokers=3) as kafka:
+    with Kafka(tmp_path, heap="256m", brokers=3, session=2) as kafka:
         kafka.create_topic("kept", 3, config={"retention.ms": "-1"})
         client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
         producer = Producer({**client, "transactional.id": "mine", "retry.backoff.ms": 10})
@@ -202,6 +206,50 @@ def test_broker_is_gone_when_its_parent_is_killed(tmp_path: Path) -> None:
         assert psutil.pid_exists(pid)
         parent.send_signal(signal.SIGKILL)
         assert wait_gone(pid)
+
+
+def test_what_is_answered_late_and_a_broker_that_was_silent_for_long_are_no_refusals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fenced = "Unable to replicate the partition: All brokers are currently fenced."
+    answers = [
+        KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, fenced),
+        KafkaError(KafkaError._TIMED_OUT),
+        KafkaError(KafkaError.TOPIC_ALREADY_EXISTS),  # of what was asked for before
+    ]
+    leaders = [None, -1, 1]
+
+    class Admin:
+        def create_topics(self, _topics: object, **_timeouts: float) -> dict[str, Future[None]]:
+            answer: Future[None] = Future()
+            answer.set_exception(KafkaException(answers.pop(0)))
+            return {"t": answer}
+
+        def list_topics(self, _topic: str, *, timeout: float) -> Any:
+            if (leader := leaders.pop(0)) is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            partitions = {0: SimpleNamespace(leader=leader)}
+            return SimpleNamespace(topics={"t": SimpleNamespace(partitions=partitions)})
+
+    kafka = Kafka(tmp_path)
+    monkeypatch.setattr(kafka, "_administer", Admin)
+    kafka.create_topic("t")
+    assert not answers
+    assert not leaders
+    answers.append(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS))
+    with pytest.raises(ServiceError, match="refuses to create topic t"):
+        kafka.create_topic("t")
+
+
+def test_a_condition_is_asked_once_more_when_the_time_is_up() -> None:
+    def stalled() -> bool:
+        time.sleep(0.02)
+        return bool(asked.pop())
+
+    asked = [1, 0]
+    assert comes_true(stalled, 0.01)
+    asked = [1, 0, 0]
+    assert not comes_true(stalled, 0.01)
 
 
 def test_taken_port_is_named(tmp_path: Path) -> None:

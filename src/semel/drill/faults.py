@@ -13,8 +13,8 @@ import psutil
 
 from semel import failpoints
 from semel.drill.plan import ANY_MOMENT, Fault, Kind
-from semel.drill.recovery import PATIENCE, Recovery
-from semel.drill.stage import DrillFailed, Stage
+from semel.drill.recovery import Recovery
+from semel.drill.stage import PATIENCE, DrillFailed, Stage
 from semel.drill.stores import SESSION, TRANSACTION
 from semel.drill.traffic import Traffic
 from semel.embedded.kafka import Broker
@@ -84,7 +84,7 @@ class Injector(Recovery):
             return True
 
         hit: list[int] = []
-        self._stage.until(strike, 30, "no Python worker runs")
+        self._stage.until(strike, PATIENCE, "no Python worker runs")
         return hit[0]
 
     def _driver_kill(self, fault: Fault) -> float:
@@ -102,7 +102,9 @@ class Injector(Recovery):
         process = self._stage.running
         mark = self.mark()
         if pid == process.pid:
-            self._stage.until(lambda: process.status is not None, 10, "the driver has not died")
+            self._stage.until(
+                lambda: process.status is not None, PATIENCE, "the driver has not died"
+            )
             self._stage.start()
         return self.gone_on(mark)
 

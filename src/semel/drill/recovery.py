@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from semel.drill.stage import DrillFailed, Process, Stage
+from semel.drill.stage import PATIENCE, DrillFailed, Process, Stage
 from semel.drill.traffic import Traffic
 from semel.errors import SemelError
 from semel.ledger import TopicPartition
 
-PATIENCE = 300.0
 _FENCED_STATUS = 4
 _UNDER_WAY = 0.5
 _KICK_EVERY = 0.4

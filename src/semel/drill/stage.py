@@ -25,6 +25,7 @@ from semel.drill.lakes import Lake
 from semel.drill.plan import Kind
 from semel.drill.stores import SESSION, store_of
 from semel.embedded import Kafka, leash
+from semel.embedded.process import comes_true
 from semel.embedded.server import Server
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka import Cluster, client_config
@@ -61,8 +62,11 @@ _QUICK = {
 }
 """Shorter timeouts than in production, so that a drill does not wait for most of its time."""
 
+PATIENCE = 300.0
 _POLL = 0.03
 _AUDITS, _PAUSE = 20, 0.5
+_BROKERS = 2.0
+"""Seconds after which a killed broker is known to be dead, and may come back."""
 
 
 class DrillFailed(SemelError):
@@ -140,7 +144,7 @@ class Stage:
         self.on_executors = False
         self.own_store = own_store
         self.store = store_of(raw, directory, own=own_store)
-        self.kafka = Kafka(directory / "kafka", brokers=self.store.brokers)
+        self.kafka = Kafka(directory / "kafka", brokers=self.store.brokers, session=_BROKERS)
         self.kinds = self.store.possible(kinds, raw.get("name", ""))
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
@@ -256,7 +260,9 @@ class Stage:
                 self.remember()
                 os.kill(self.process.pid, signal.SIGTERM)
                 process = self.process
-                self.until(lambda: process.status is not None, 30, "the connector does not stop")
+                self.until(
+                    lambda: process.status is not None, PATIENCE, "the connector does not stop"
+                )
             self.start(on_executors=on_executors)
 
     def workers(self) -> list[psutil.Process]:
@@ -376,13 +382,16 @@ class Stage:
         Raises:
             DrillFailed: it does not come true in time.
         """
-        deadline = time.monotonic() + patience
-        while not condition():
-            if time.monotonic() > deadline:
-                what = otherwise if isinstance(otherwise, str) else otherwise()
-                raise DrillFailed(f"{what} (waited {patience:.0f} s)")
+
+        def has_come() -> bool:
+            if condition():
+                return True
             meanwhile()
-            time.sleep(_POLL)
+            return False
+
+        if not comes_true(has_come, patience, _POLL):
+            what = otherwise if isinstance(otherwise, str) else otherwise()
+            raise DrillFailed(f"{what} (waited {patience:.0f} s)")
 
 
 def _is_daemon(process: psutil.Process) -> bool:

@@ -173,7 +173,7 @@ class Traffic:
             self._held = held
             self._more.notify_all()
 
-    def stop(self, timeout: float = 30.0) -> bool:
+    def stop(self, timeout: float = 300.0) -> bool:
         """Finish what is under way; False if that takes too long."""
         self._stop.set()
         self.kick()

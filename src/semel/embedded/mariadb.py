@@ -66,7 +66,7 @@ class MariaDB(Server):
                     user=self.user,
                     database=database,
                     autocommit=True,
-                    connect_timeout=10,
+                    connect_timeout=300,
                 ) as connection,
                 connection.cursor() as cursor,
             ):

@@ -134,7 +134,7 @@ class OpenSearch(Server):
         Raises:
             ServiceError: it refuses.
         """
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=30)
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=300)
         try:
             content = None if body is None else json.dumps(body)
             headers = {"content-type": "application/json"} if content else {}

@@ -81,15 +81,18 @@ class ServerProcess:
 
     def await_ready(self, ready: Callable[[], bool], timeout: float) -> None:
         """Waits until ``ready``; ServiceError with the end of the log if that does not come."""
-        deadline = time.monotonic() + timeout
-        while not ready():
+
+        def is_ready() -> bool:
+            if ready():
+                return True
             if self.pid is None:
                 raise ServiceError(f"{self.service} has not started. {self.log_end()}")
-            if time.monotonic() > deadline:
-                raise ServiceError(
-                    f"{self.service} has not become ready in {timeout:.0f} s. {self.log_end()}"
-                )
-            time.sleep(0.02)
+            return False
+
+        if not comes_true(is_ready, timeout):
+            raise ServiceError(
+                f"{self.service} has not become ready in {timeout:.0f} s. {self.log_end()}"
+            )
 
     def stop(self, stop_signal: signal.Signals, timeout: float) -> None:
         """Asks the process to end and waits; one that does not in time is killed."""
@@ -113,7 +116,7 @@ class ServerProcess:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         member.kill()
                 for member in family:
-                    _end(member, timeout=10)
+                    _end(member, timeout=60)
         self._forget()
 
     def log_end(self, lines: int = 15) -> str:
@@ -159,12 +162,20 @@ def _ended(process: psutil.Process) -> bool:
 
 def _end(process: psutil.Process, timeout: float) -> bool:
     """Waits for a process to end; False if it does not in time."""
+    return comes_true(lambda: _ended(process), timeout, 0.005)
+
+
+def comes_true(condition: Callable[[], bool], timeout: float, pause: float = 0.02) -> bool:
+    """Whether a condition comes true in time. It is asked once more when the time is up: this
+    process may have stalled meanwhile."""
     deadline = time.monotonic() + timeout
-    while not _ended(process):
-        if time.monotonic() > deadline:
+    while True:
+        late = time.monotonic() > deadline
+        if condition():
+            return True
+        if late:
             return False
-        time.sleep(0.005)
-    return True
+        time.sleep(pause)
 
 
 class PortFile:
