@@ -161,7 +161,8 @@ def test_a_broker_that_goes_away_and_comes_back_costs_nothing_but_time(
     kafka.create_topic("source", 2)
     servers = kafka.bootstrap_servers
     produce("source", records(300), bootstrap_servers=servers)
-    config = configure("source", {**SMALL, "bootstrap.servers": servers})
+    keys = {**SMALL, "bootstrap.servers": servers, "max.retries": 5000}
+    config = configure("source", keys)
     running = start(config)
     running.until(lambda p: p.rows > 0)
     kafka.kill()

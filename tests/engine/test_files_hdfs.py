@@ -112,7 +112,7 @@ def test_a_name_node_that_is_killed_while_the_connector_runs(
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(100))
-    config = files(source, {"max.retries": "100"})
+    config = files(source, {"max.retries": "5000"})
     running = start(config)
     wait_until(lambda: sum(positions(config).values()) == 100)
     hdfs.kill()

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,7 +21,6 @@ from semel.embedded import Kafka
 from semel.engine import microbatch, microtask
 from semel.engine.microcommit import Side
 from semel.errors import OffsetOutOfRange, ServiceError
-from semel.kafka import Cluster
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.engine.microbatch.conftest import (
@@ -48,10 +46,7 @@ def test_a_running_connector_takes_new_partitions_and_stops_when_told(
     produce(t, rows(10))
     running = launch(configure(t), even)
     running.reach(lambda p: p.records == 10)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_partitions([NewPartitions(t, 2)])[t].result()
-    cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
-    wait_until(lambda: cluster.topics()[t] == 2)
+    kafka.increase_partitions(t, 2)
     produce(t, rows(10, 10), partition=1)
     running.reach(lambda p: p.records == 20)
     running.stop.set()

@@ -218,7 +218,8 @@ def test_a_broker_that_dies_in_the_middle_of_a_transaction(
     kafka.create_topic("source", 2)
     servers = kafka.bootstrap_servers
     produce("source", records(300), bootstrap_servers=servers)
-    config = configure("source", {**SMALL, "bootstrap.servers": servers})
+    keys = {**SMALL, "bootstrap.servers": servers, "max.retries": 5000}
+    config = configure("source", keys)
     failpoints.arm(points, "sink.before_commit", "freeze", skip=2)
     running = start(config, spark=LocalSpark(points))
     wait_until(lambda: bool(failpoints.fired(points)))
