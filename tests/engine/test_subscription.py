@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.engine.subscription import Subscription
+from semel.groups import Groups
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests.conftest import MakeTopic
@@ -77,7 +78,9 @@ def test_a_task_that_slept_for_longer_than_its_session_is_told_that_it_may_be_ov
         assert ours.recv() == "assigned"
         asleep = psutil.Process(sleeper.pid)
         wait_until(lambda: asleep.status() == psutil.STATUS_STOPPED)
-        time.sleep(3)  # its session is over
+        time.sleep(3)
+        groups = Groups({"bootstrap.servers": config["bootstrap.servers"]})
+        wait_until(lambda: groups.is_idle(f"connect-{config['name']}"))  # its session is over
         asleep.resume()
         assert ours.poll(PATIENCE)
         assert ours.recv() == "away"
