@@ -180,6 +180,7 @@ def test_transactions_go_on_while_one_of_three_brokers_is_away(tmp_path: Path) -
     assert not any(each.pid for each in running)
 
 
+@pytest.mark.long
 def test_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     kafka = Kafka(tmp_path, heap="256m")
     thread = threading.Thread(target=kafka.start)

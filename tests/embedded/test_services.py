@@ -98,6 +98,7 @@ def test_stale_state_is_not_believed(directory: Path) -> None:
         assert Services(directory).status().postgres.pid == postgres
 
 
+@pytest.mark.long
 def test_one_that_died_is_started_again(directory: Path) -> None:
     with Services(directory) as services:
         before = services.status()

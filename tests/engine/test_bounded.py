@@ -66,7 +66,7 @@ CASES = [
 SHORT = [
     (delivery, place)
     for delivery, place in CASES
-    if delivery == "transactional" or place in ("deliver.between", "sink.before_commit")
+    if delivery == "transactional" or place == "deliver.between"
 ]
 IN_TASKS = ("task.after_poll", "task.after_convert")
 

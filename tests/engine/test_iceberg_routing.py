@@ -70,7 +70,7 @@ def assert_each_where_it_belongs_and_once(config: Config, expected: Iterable[int
 
 @pytest.mark.parametrize(
     ("skip", "most"),
-    some([(3, "120"), (4, "35"), (4, "200"), (5, "35")], {(3, "120"), (4, "35")}),
+    some([(3, "120"), (4, "35"), (4, "200"), (5, "35")], {(4, "35")}),
 )
 def test_killed_before_the_commit_of_a_table(
     skip: int, most: str, topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
@@ -118,7 +118,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
     assert_each_where_it_belongs_and_once(config, range(sent))
 
 
-@pytest.mark.parametrize("skip", [3, 4], ids=["before the first", "between two tables"])
+@pytest.mark.parametrize("skip", some([3, 4], {4}))
 def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
     skip: int, topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:
@@ -240,7 +240,7 @@ def assert_each_in_the_table_it_names_and_once(config: Config, expected: Iterabl
     ("skip", "most"),
     some(
         [(0, "120"), (1, "35"), (3, "35"), (4, "120"), (6, "200"), (7, "35")],
-        {(0, "120"), (4, "120"), (7, "35")},
+        {(4, "120")},
     ),
 )
 def test_killed_before_the_commit_of_a_table_that_is_named(

@@ -92,7 +92,7 @@ def own_opensearch(services_directory: Path, jdk: None) -> Iterator[Callable[[],
 
 
 @pytest.mark.cell(sink="elasticsearch", mode="direct", delivery="delivery")
-@pytest.mark.parametrize("delivery", some(DELIVERIES, {"at-most-once", "idempotent"}))
+@pytest.mark.parametrize("delivery", some(DELIVERIES, {"idempotent"}))
 def test_killed_at_every_place(
     delivery: str, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
 ) -> None:
@@ -208,6 +208,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_harms_nothing
     assert report.exact
 
 
+@pytest.mark.long
 def test_the_server_dies_and_comes_back_while_the_connector_runs(
     topic: MakeTopic,
     produce: Produce,

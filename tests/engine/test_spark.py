@@ -236,6 +236,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 def test_the_bounded_engine_survives_a_kill_and_spark_reads_and_optimizes_its_tables(
     topic: MakeTopic, produce: Produce, lake: Lake, launch: Launch, points: Path
 ) -> None:

@@ -53,7 +53,11 @@ REPEATS = {"deliver.between", "sink.after_commit"}
 PLACES = [("transactional", p) for p in failpoints.PLACES if p != "deliver.between"]
 PLACES += [("at-least-once", p) for p in sorted(REPEATS)]
 PLACES += [("at-most-once", p) for p in sorted(LOSES)]
-SHORT = [(d, p) for d, p in PLACES if d == "transactional" or p == "deliver.between"]
+SHORT = [
+    (delivery, place)
+    for delivery, place in PLACES
+    if place == "deliver.between" or (delivery == "transactional" and place.startswith("sink."))
+]
 
 
 @pytest.mark.cell(sink="kafka", mode="direct", delivery="delivery")
