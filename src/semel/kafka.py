@@ -357,12 +357,12 @@ class Cluster:
             answer[name].result()
         except KafkaException as error:
             code = error.args[0].code()
-            if code in _MAY_PASS:
-                raise self._failed(error) from None
-            if code != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise ServiceError(
-                    f"cannot create topic {name} in Kafka at {self._servers}: {error.args[0].str()}"
-                ) from None
+            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            failed = TransientError if code in _MAY_PASS else ServiceError
+            raise failed(
+                f"cannot create topic {name} in Kafka at {self._servers}: {error.args[0].str()}"
+            ) from None
 
     def largest_batch(self, topic: str) -> int | None:
         """How many bytes a topic takes at once; None where that may not be asked."""

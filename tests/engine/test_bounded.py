@@ -5,8 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from deltalake import DeltaTable
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.embedded import Kafka
-from semel.engine import boundedtask, triggers
+from semel.engine import bounded, boundedtask, triggers
 from semel.errors import (
     BadRecord,
     ConfigError,
@@ -113,19 +115,21 @@ def test_killed_at(
 def test_a_job_may_end_in_the_moment_that_waiting_for_it_does(
     topic: MakeTopic, produce: Produce, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Late(concurrent.futures.Future[Any]):
-        def result(self, timeout: float | None = None) -> Any:
-            found = super().result()
-            if timeout is not None:
-                raise TimeoutError
-            return found
+    late: list[int] = []
+
+    def wait(futures: Collection[Future[Any]], timeout: float) -> Any:
+        ended = concurrent.futures.wait(futures)
+        if late:
+            return ended
+        late.append(len(futures))
+        return SimpleNamespace(done=set(), not_done=set(futures))
 
     source = topic()
     produce(source, records(10))
     config = lake(source)
-    with monkeypatch.context() as patched:
-        patched.setattr("concurrent.futures._base.Future", Late)
-        assert caught_up(config).restarts == 0
+    monkeypatch.setattr(bounded, "wait", wait)
+    assert caught_up(config).restarts == 0
+    assert late
     assert_nothing_lost_nothing_twice(config, range(10))
 
 

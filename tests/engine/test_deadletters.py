@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from semel.config import ConnectorConfig, read
 from semel.engine import deadletters
-from semel.errors import TransientError
+from semel.errors import ServiceError, TransientError
 from semel.kafka import error_headers
 from semel.records import DeadLetter
 
@@ -98,7 +98,13 @@ def test_a_queue_that_stays_full_may_be_empty_later(
         send(letter("TASK_PUT"))
 
 
-def test_a_letter_that_is_not_taken_is_tried_again_with_another_producer(send: Send) -> None:
+def test_a_producer_that_is_at_its_end_says_nothing_of_the_letter(send: Send) -> None:
     Recorder.refusals += [KafkaException(KafkaError(KafkaError._FATAL, "out of order"))]
     with pytest.raises(TransientError, match="could not be written to topic dead: out of order"):
+        send(letter("TASK_PUT"))
+
+
+def test_a_letter_that_is_too_large_ends_the_connector(send: Send) -> None:
+    Recorder.refusals += [KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large"))]
+    with pytest.raises(ServiceError, match=r"too large\. Set producer\.override\.max"):
         send(letter("TASK_PUT"))

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from semel.engine import microbatch
+from semel.engine import direct, microbatch
 from semel.engine.base import Progress, SparkGone
 from semel.engine.bounded import BoundedEngine
-from semel.engine.control import Report
+from semel.engine.control import Address, Report
 from semel.engine.direct import DirectEngine
 from semel.engine.microbatch import MicroBatchEngine
 from semel.errors import Fenced, ServiceError, TransientError
@@ -59,9 +59,13 @@ def _run() -> Any:
     )
 
 
+def _server(*, reached: bool) -> Any:
+    return SimpleNamespace(reports=queue.Queue(), hear_out=lambda _patience: None, reached=reached)
+
+
 def _direct(spark: Any) -> None:
     run = _run()
-    server: Any = SimpleNamespace(reports=queue.Queue(), hear_out=lambda _patience: None)
+    server = _server(reached=True)
     spec: Any = SimpleNamespace(connector=run.connector)
     DirectEngine(run, spark, None)._supervise(server, spec, {})
 
@@ -88,6 +92,39 @@ def test_one_whose_spark_has_gone_ends_and_says_so(
     with caplog.at_level(logging.WARNING), pytest.raises(SparkGone, match="Spark has gone: "):
         drive(spark)
     assert not caplog.messages
+
+
+def test_a_bounded_run_that_is_to_stop_may_outlive_its_spark() -> None:
+    engine = _engine()
+
+    def trigger() -> bool:
+        engine._run.stop.set()
+        raise SparkGone("connector c: Spark has gone")
+
+    engine._trigger = trigger  # type: ignore[method-assign]
+    engine._loop({})
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_it_is_told_once_that_no_task_has_reached_the_driver(
+    reached: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(direct, "_SILENT", 0.0)
+    looks = iter([False, False, False, True])
+
+    class Job:
+        report = ""
+        spec = SimpleNamespace(control=Address("driver", 7077, b""))
+
+        @property
+        def ended(self) -> bool:
+            return next(looks)
+
+    job: Any = Job()
+    engine = DirectEngine(_run(), None, None)  # type: ignore[arg-type]
+    engine._watch(_server(reached=reached), job, {})
+    said = caplog.text.count("no task has reached this driver at driver:7077")
+    assert said == (0 if reached else 1)
 
 
 @pytest.mark.parametrize("replaced", [True, False])

@@ -40,18 +40,18 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         line = ControlLine(spec.control)
         try:
             _run(spec, index, attempt, line)
-            lost = line.orphaned
+            lost = "it has hung up" if line.orphaned else ""
         finally:
             line.close()
     except (OSError, EOFError) as error:
-        log.info("task %d: the driver is not to be reached: %s", index, error)
-        lost = True
+        lost = str(error) or "it hangs up"
     finally:
         gc.unfreeze()  # Spark may use this worker again
         gc.enable()
     if lost:
         time.sleep(_PAUSE)
-        raise ConnectionError(f"task {index} has no line to its driver")
+        where = f"{spec.control.host}:{spec.control.port}"
+        raise ConnectionError(f"task {index} has no line to its driver at {where}: {lost}")
 
 
 def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:

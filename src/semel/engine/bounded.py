@@ -130,7 +130,11 @@ class BoundedEngine:
             begun = time.monotonic()
             try:
                 full = self._trigger()
-            except (GaveUp, SparkGone):
+            except SparkGone:
+                if self._run.stop.is_set():  # who stops all may have stopped Spark first
+                    return
+                raise
+            except GaveUp:
                 raise
             except (TransientError, ServiceError) as error:
                 if isinstance(error, ServiceError) and not answered:

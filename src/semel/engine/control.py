@@ -72,7 +72,8 @@ def rebuild(report: Report) -> errors.SemelError:
 
 
 class ControlServer:
-    """The driver's end. ``reports`` fills from a thread for each connected task."""
+    """The driver's end. ``reports`` fills from a thread for each connected task; ``reached`` says
+    whether there ever was one."""
 
     def __init__(self, host: str) -> None:
         self._key = secrets.token_bytes(32)
@@ -82,6 +83,7 @@ class ControlServer:
         self._lines: set[Connection[Any, Any]] = set()
         self._attempts: dict[Connection[Any, Any], tuple[int, int]] = {}
         self._lock = threading.Lock()
+        self.reached = False
         self._open = 0
         self._ended = threading.Condition(self._lock)
         self._stopping = False
@@ -143,6 +145,7 @@ class ControlServer:
             return
         with self._lock:
             self._lines.add(line)
+            self.reached = True
             stopping = self._stopping
             if self._closed:
                 _hang_up(line)

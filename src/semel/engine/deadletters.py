@@ -63,8 +63,8 @@ class DeadLetterProducer:
             )
             if failures:
                 break
-        unconfirmed = len(failures) or self._producer.flush(_TIMEOUT)
-        if unconfirmed or failures:
+        left = 0 if failures else self._producer.flush(_TIMEOUT)
+        if failures or left:
             raise self._failed(failures[0] if failures else "no answer in time")
 
     def _produce(self, **message: Any) -> None:
@@ -79,7 +79,12 @@ class DeadLetterProducer:
                     raise self._failed(str(error)) from None
                 self._producer.poll(0.1)
             except KafkaException as error:
-                raise self._failed(error.args[0].str()) from None
+                failed = self._failed(error.args[0].str())
+                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise ServiceError(
+                        f"{failed}. Set producer.override.max.request.size above its size"
+                    ) from None
+                raise failed from None
 
     def _failed(self, reason: str) -> TransientError:
         return TransientError(

@@ -37,6 +37,7 @@ _LAST_WORDS = 2.0
 """Seconds for what tasks have told at their ends, unless a frozen one still holds its line."""
 _SUCCESSOR = 1.0
 """Seconds that the first word of a task's new attempt may come after the last of its old one."""
+_SILENT = 60.0
 _ATTEMPTS = 1_000_000
 """Attempts are numbered through all jobs of a run; Spark begins anew with each job."""
 
@@ -51,6 +52,7 @@ class DirectEngine:
         self._progress = Progress()
         self._totals: dict[tuple[int, int], Report] = {}
         self._newest: dict[int, int] = {}
+        self._warned = False
         self._error: SemelError | None = None
 
     def run(self) -> Progress:
@@ -108,8 +110,7 @@ class DirectEngine:
             try:
                 self._watch(server, job, targets)
             finally:
-                if not job.ended:  # or Spark would start its tasks again and again
-                    job.cancel()
+                job.end()  # or Spark would start its tasks again and again
             if self._error is not None or self._run.over(self._progress, targets):
                 return
             if job.gone is not None:
@@ -131,8 +132,16 @@ class DirectEngine:
     ) -> None:
         """Listen to the tasks until the job has ended."""
         deadline: float | None = None
+        began = time.monotonic()
         while not job.ended:
             self._listen(server)
+            if not (server.reached or self._warned) and time.monotonic() - began > _SILENT:
+                self._warned = True
+                log.warning(
+                    "no task has reached this driver at %s:%d for %.0f s: are there executors, and "
+                    "does spark.driver.host lead here from them?",
+                    *(job.spec.control.host, job.spec.control.port, _SILENT),
+                )
             self._run.observe(self._progress)
             done = self._error is not None or self._run.over(self._progress, targets)
             if done and deadline is None:
@@ -151,14 +160,14 @@ class DirectEngine:
         """Hear what has come. A fence is judged a moment later: each line has a thread of its own,
         and that of the attempt which has replaced the fenced one may be the slower of them."""
         reports: list[Report] = []
-        until, judged = time.monotonic() + wait, 0.0
+        until, fenced = time.monotonic() + wait, False
         with contextlib.suppress(queue.Empty):
             while True:
                 left = until - time.monotonic()
                 reports.append(server.reports.get(left > 0, max(left, 0.0)))
-                if reports[-1].kind == "fenced" and not judged:
-                    judged = time.monotonic() + _SUCCESSOR
-                until = judged
+                if not fenced:
+                    fenced = reports[-1].kind == "fenced"
+                    until = time.monotonic() + _SUCCESSOR if fenced else 0.0
         for report in sorted(reports, key=lambda r: r.kind == "fenced"):
             self._hear(report)
 
@@ -200,7 +209,7 @@ class _Job:
         self._first_attempt = number * _ATTEMPTS
         self._context = spark.sparkContext
         self._group = f"semel-{spec.connector.name}-{time.time_ns()}"
-        self._spec = spec
+        self.spec = spec
         self.failure = ""
         self.report = ""
         self.gone: SparkGone | None = None
@@ -215,8 +224,15 @@ class _Job:
         with contextlib.suppress(Exception):  # Spark may have gone
             self._context.cancelJobGroup(self._group)
 
+    def end(self) -> None:
+        """Leave nothing of it behind. Spark cancels what it knows: this job may be on its way."""
+        deadline = time.monotonic() + _SETTLE
+        while not self.ended and time.monotonic() < deadline:
+            self.cancel()
+            self._thread.join(0.1)
+
     def _work(self) -> None:
-        spec, tasks = self._spec, self._spec.connector.tasks_max
+        spec, tasks = self.spec, self.spec.connector.tasks_max
         first = self._first_attempt
 
         def body(index: int, _rows: Iterable[int]) -> Iterable[int]:

@@ -39,8 +39,9 @@ _PASSING = (
     "remaining connection",
     "terminating connection",  # the server went down while the connection was being made
     "server closed the connection",
-    "canceling authentication due to timeout",  # the server is busy, or this process was
-    # PgBouncer's
+    # The server is busy, or this process was.
+    "canceling authentication due to timeout",
+    # Of PgBouncer.
     "server login has been failing",
     "pgbouncer cannot connect to server",
     "client_login_timeout",

@@ -363,9 +363,7 @@ class SearchSink(Sink):
             hit("sink.before_commit")
             return refused + [r for request in wanted[-1:] for r in send(request)]
         except BaseException:
-            for future in sent:
-                future.cancel()
-            wait(sent)
+            wait([future for future in sent if not future.cancel()])
             self._indices.clear()
             raise
 
