@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -19,8 +20,9 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Guarantee, Mechanism
 from semel.drill import run as drill
-from semel.drill.plan import ANY_MOMENT, MEANING, Kind, plan
-from semel.drill.stage import BUILT_IN
+from semel.drill.faults import Injector
+from semel.drill.plan import ANY_MOMENT, MEANING, Fault, Kind, plan
+from semel.drill.stage import BUILT_IN, DrillFailed, Stage
 from semel.drill.stores import store_of
 from semel.drill.traffic import Shape
 from semel.embedded import Postgres, mariadb
@@ -523,6 +525,37 @@ class TestFencedTask:
         else:
             attempt.run_task(spec, 0, 0)
         assert told == expected
+
+
+@pytest.mark.parametrize("struck", [True, False])
+def test_a_driver_may_die_of_its_fault_between_two_looks(struck: bool) -> None:
+    """It is gone when the drill looks at it, and was not yet hit when it read what has fired."""
+
+    class Dying:
+        looks = 0
+        status: int | None = None
+        until = Stage.until
+
+        @property
+        def running(self) -> Any:
+            return SimpleNamespace(status=self.status, end=lambda: "exit status -9")
+
+        def fired(self) -> list[int]:
+            self.looks += 1
+            if self.looks == 2:
+                self.status = -9
+                return []
+            return [7] * (struck and self.looks > 2)
+
+        def do(self, *_arguments: object) -> None: ...
+
+        remember = arm = disarm = do
+
+    stage: Any = Dying()
+    traffic: Any = SimpleNamespace(kick=lambda: None)
+    fault = Fault(1, Kind.DRIVER_KILL, "task.before_publish", 0, 0.0)
+    with nullcontext() if struck else pytest.raises(DrillFailed, match="the connector has ended"):
+        assert Injector(stage, traffic, 1)._at(fault, "kill-driver", lambda: 0) == 7
 
 
 @pytest.mark.integration

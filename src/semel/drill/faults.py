@@ -53,9 +53,11 @@ class Injector(Recovery):
         before = len(self._stage.fired())
 
         def fired() -> bool:
+            ended = self._stage.running.status is not None  # by this fault, perhaps: look first
             if len(self._stage.fired()) > before:
                 return True
-            self._runs()
+            if ended:
+                self._runs()
             return False
 
         self._stage.arm(fault.place, action, fault.skip)
