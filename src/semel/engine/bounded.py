@@ -22,7 +22,15 @@ from pyspark.sql import SparkSession
 
 from semel import errors, failpoints
 from semel.engine import ranges, sample
-from semel.engine.base import Progress, Run, SparkGone, first_error, not_shipped, spark_gone
+from semel.engine.base import (
+    Progress,
+    Run,
+    SparkGone,
+    first_error,
+    gave_up,
+    not_shipped,
+    spark_gone,
+)
 from semel.engine.batch import Batch, bad_record
 from semel.engine.boundedtask import BoundedSpec, TaskResult, run_task
 from semel.engine.committer import described
@@ -141,7 +149,7 @@ class BoundedEngine:
                     raise  # at the start the user hears of it at once; later it may be restarting
                 failures += 1
                 if failures > self._connector.max_retries:
-                    raise GaveUp(_gave_up(self._connector.name, failures - 1, error)) from None
+                    raise GaveUp(gave_up(self._connector, failures - 1, error)) from None
                 log.warning("%s; trying again", error)
                 self._progress.restarts += 1
                 self._rest(pause)
@@ -308,7 +316,7 @@ class BoundedEngine:
                 raise  # the records are staged again
             except TransientError as error:
                 if attempt == self._connector.max_retries:
-                    raise GaveUp(_gave_up(self._connector.name, attempt, error)) from None
+                    raise GaveUp(gave_up(self._connector, attempt, error)) from None
                 attempt += 1
                 log.warning("%s; trying again", error)
                 if self._run.stop.wait(self._connector.retry_backoff_ms / 1000):
@@ -342,7 +350,3 @@ def _whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Adva
             )
         )
     return found
-
-
-def _gave_up(name: str, times: int, error: Exception) -> str:
-    return f"connector {name}: gave up after {times} retries (max.retries): {error}"

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
+from semel.engine.base import gave_up
 from semel.engine.batch import Batch
 from semel.engine.control import ControlLine
 from semel.engine.deliver import Deliverer
@@ -65,10 +66,7 @@ class Committer:
                 if self._line.orphaned:
                     raise
                 if attempt == self._connector.max_retries:
-                    raise ServiceError(
-                        f"connector {self._connector.name}: gave up after {attempt} retries "
-                        f"(max.retries): {error}"
-                    ) from None
+                    raise ServiceError(gave_up(self._connector, attempt, error)) from None
                 attempt += 1
                 self._tell(f"{error}; trying again")
                 if self._line.stop.wait(self._connector.retry_backoff_ms / 1000):

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semel import security
 from semel.config import ConnectorConfig, under
 from semel.engine import ranges
-from semel.engine.base import Progress, Run, not_shipped
+from semel.engine.base import Progress, Run, gave_up, not_shipped
 from semel.engine.deadletters import create_topic
 from semel.engine.microjob import MicroBatches, Stopped
 from semel.engine.microplan import FrameTransform
@@ -229,10 +229,7 @@ class MicroBatchEngine:
         """Let the next query try again, as often as ``max.retries`` allows."""
         self._failure = str(error)
         if self._failures >= self._run.connector.max_retries:
-            self._error = ServiceError(
-                f"connector {self._run.connector.name}: gave up after {self._failures} retries "
-                f"(max.retries): {error}"
-            )
+            self._error = ServiceError(gave_up(self._run.connector, self._failures, error))
         self._failures += 1
 
     def _lasting(self, error: Exception) -> Exception | None:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 
 from semel import errors
 from semel.engine import microtask
-from semel.engine.base import Progress, Run
+from semel.engine.base import Progress, Run, gave_up
 from semel.engine.batch import Batch, bad_record
 from semel.engine.committer import described
 from semel.engine.deliver import Deliverer
@@ -242,10 +242,7 @@ class MicroBatches:
         if not messages:
             return failures
         if failures >= self._connector.max_retries:
-            raise ServiceError(
-                f"connector {self._connector.name}: gave up after {failures} retries "
-                f"(max.retries): {messages[0]}"
-            )
+            raise ServiceError(gave_up(self._connector, failures, messages[0]))
         log.warning("%s; trying again", messages[0])
         if self._run.stop.wait(self._connector.retry_backoff_ms / 1000):
             raise Stopped
