@@ -27,12 +27,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.damage import Damage
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll, by_topic
 from semel.errors import OffsetOutOfRange
 from semel.kafka import Cluster, client_config
-from semel.ledger import LedgerEntry, TopicPartition
+from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.reader import read_ranges
 from semel.run import Plan, plan
 from semel.sinks.base import Snapshot
@@ -191,6 +192,7 @@ class _Auditor:
         self._untraced = dict(snapshot.untraced)
         self._earliest = cluster.earliest(self._entries)
         self._latest = cluster.latest(self._entries)
+        self._unreadable: list[Damage] = []
 
     def partitions(self, *, exact: bool) -> list[PartitionAudit]:
         offsets = self._kafka(exact=exact)
@@ -213,7 +215,7 @@ class _Auditor:
         replacing = _Replacing(self._pipeline, self._planned)
         starts = {tp: self._start(e) for tp, e in self._entries.items()}
         ends = {tp: e.position for tp, e in self._entries.items()}
-        for messages in read_ranges(connector, raw, starts, ends):
+        for messages in read_ranges(connector, raw, starts, ends, damaged=self._unreadable.append):
             for poll in by_topic(messages):
                 for partition in np.unique(poll.partitions).tolist():
                     mine = poll.offsets[poll.partitions == partition]
@@ -240,6 +242,7 @@ class _Auditor:
         rows = rows[rows >= entry.start_position]
         dead = _offsets_of(self._snapshot.dead.get(tp.topic), tp.partition)
         dead = dead[dead >= entry.start_position]
+        dead = dead[~_within(dead, self._holes_of(tp))]  # they count as lost, not as failed
         kafka = seen.all()
         distinct = np.unique(rows)
         judged = np.setdiff1d(distinct[distinct >= self._start(entry)], seen.unsure)
@@ -260,6 +263,10 @@ class _Auditor:
             compacted = (stray < entry.position) & ~np.isin(stray, kafka)
             unknown += int(compacted.sum())
             stray = stray[~compacted]
+        unreadable = [d.range for d in self._unreadable if d.topic_partition == tp]
+        damaged = _within(stray, unreadable) & (stray < entry.position)
+        unknown += int(damaged.sum())  # written before the damage was done
+        stray = stray[~damaged]
         target = self._snapshot.targets[tp.topic]
         untraced = min(missing, self._untraced.get(target, 0))
         if untraced:
@@ -282,6 +289,9 @@ class _Auditor:
             behind=max(0, self._latest[tp] - entry.position),
             unknown=unknown,
         )
+
+    def _holes_of(self, tp: TopicPartition) -> list[OffsetRange]:
+        return [h for h in self._snapshot.holes if h.topic_partition == tp]
 
     def _by_counts(self, offsets: Mapping[TopicPartition, _Seen]) -> list[PartitionAudit]:
         """Records in Kafka against records read; rows in the table against rows written, which
@@ -412,6 +422,14 @@ class _Replacing:
                     offsets[mine & unsure],
                 )
         return found
+
+
+def _within(offsets: np.ndarray, ranges: Sequence[OffsetRange]) -> np.ndarray:
+    """Which offsets lie in one of the ranges."""
+    found = np.zeros(len(offsets), dtype=bool)
+    for r in ranges:
+        found |= (offsets >= r.from_offset) & (offsets < r.until_offset)
+    return found
 
 
 def _offsets_of(table: pa.Table | None, partition: int) -> np.ndarray:

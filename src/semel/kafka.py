@@ -130,6 +130,8 @@ def client_config(connector: ConnectorConfig, raw: Mapping[str, str], kind: str)
         # heard of and begin anew, and then wait for the group's coordinator for ever.
         "metadata.recovery.strategy": "none",
     }
+    if kind == "consumer":  # Java's clients check them unless they are told not to
+        config["check.crcs"] = True
     try:
         overrides = security.librdkafka(overrides)
     except ConfigError as error:

@@ -58,14 +58,18 @@ class OffsetRange:
         return f"{self.topic}-{self.partition} [{self.from_offset}, {self.until_offset})"
 
 
+RETENTION, DAMAGED = "removed by retention", "damaged in Kafka"
+"""Why offsets could not be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Advance:
     """One range and what became of the records in it: the unit a ledger stores.
 
     ``written`` counts rows handed to the sink, tombstones included; ``filtered`` records that a
     transform left out; ``failed`` records that went to the dead letters. While one record makes
-    one row, ``read == written + filtered + failed``. ``lost`` counts offsets that retention removed
-    before they could be read; it is recorded as a hole.
+    one row, ``read == written + filtered + failed``. ``lost`` counts offsets that could not be
+    read, for the reason that ``cause`` gives; the range is recorded as a hole then.
     """
 
     range: OffsetRange
@@ -74,6 +78,7 @@ class Advance:
     filtered: int = 0
     failed: int = 0
     lost: int = 0
+    cause: str = RETENTION
 
 
 @dataclass(frozen=True, slots=True)

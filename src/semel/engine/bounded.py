@@ -21,6 +21,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from semel import errors, failpoints
+from semel.damage import Damage
 from semel.engine import ranges, sample
 from semel.engine.base import (
     Progress,
@@ -173,18 +174,43 @@ class BoundedEngine:
         most = self._connector.max_offsets_per_trigger
         wanted, more = self._plan(most)
         stop: DeadLetter | None = None
+        damaged: dict[TopicPartition, Damage] = {}
         while wanted:
             results = self._staged(wanted)
             stops = [r.stop for r in results if r.stop is not None]
-            if not stops:
+            damages = [r.damage for r in results if r.damage is not None]
+            if not stops and not damages:
                 self._commit(wanted, results)
                 break
-            stop = stops[0]
+            stop = next(iter(stops), stop)
             for each in stops:
                 wanted = before(wanted, TopicPartition(each.topic, each.partition), each.offset)
+            for damage in damages:
+                known = damaged.get(damage.topic_partition, damage)
+                damaged[damage.topic_partition] = min(known, damage, key=_start)
+                wanted = before(wanted, damage.topic_partition, damage.range.from_offset)
         if stop is not None:
             raise bad_record(self._connector.name, stop)
-        return more
+        for damage in damaged.values():
+            self._pass_over(damage)
+        return more or bool(damaged)
+
+    def _pass_over(self, damage: Damage) -> None:
+        """Record the hole that offsets leave which cannot be read, or stop there.
+
+        Raises:
+            BadRecord: ``errors.tolerance`` is ``none``.
+        """
+        run, tp = self._run, damage.topic_partition
+        position = ranges.positions(run.connector, run.sink, run.cluster, [tp])[tp]
+        if self._connector.errors_tolerance == "none":
+            raise damage.stop(self._connector.name, position)
+        letter = damage.letter(position)
+        log.warning("%s: %s; goes on after them", tp, letter.message)
+        advances = damage.advances(position)
+        for a in advances:
+            self._retrying(Batch([a], Staged((), [letter] if a is advances[-1] else [])))
+        self._progress.positions |= {tp: damage.range.until_offset}
 
     def _plan(self, most: int) -> tuple[list[OffsetRange], bool]:
         run = self._run
@@ -228,7 +254,7 @@ class BoundedEngine:
         future = self._jobs.submit(self._job, parts)
         results = self._watch(future)
         failed = [r for r in results if r.error]
-        if failed or any(r.stop is not None for r in results):
+        if failed or any(r.stop is not None or r.damage is not None for r in results):
             for r in results:
                 self._sink.discard(Staged((), files=r.files))
         if failed:
@@ -333,6 +359,10 @@ def interval(run: Run) -> float:
         return seconds(run.connector.processing_time)
     assert isinstance(run.sink, StagingSink)
     return run.sink.interval or seconds(_INTERVAL)
+
+
+def _start(damage: Damage) -> int:
+    return damage.range.from_offset
 
 
 def _whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advance]:

@@ -21,9 +21,10 @@ from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
+from semel.damage import Damage, examine
 from semel.engine.base import unexpected
 from semel.engine.batch import Batcher
-from semel.engine.consumer import consumer_config, raised, received, without_events
+from semel.engine.consumer import Events, consumer_config, raised, received, without_events
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
 from semel.errors import SemelError, TransientError
@@ -65,7 +66,8 @@ class TaskResult:
     """What a task has staged.
 
     ``stop`` is the bad record before which its partition must end, with ``errors.tolerance=none``;
-    ``error`` names what ends the connector, or is ``TransientError``. Nothing is staged then.
+    ``damage`` are offsets that cannot be read, before which it must end, too; ``error`` names what
+    ends the connector, or is ``TransientError``. Nothing is staged then.
     """
 
     index: int
@@ -73,6 +75,7 @@ class TaskResult:
     letters: Sequence[DeadLetter] = ()
     files: Sequence[Any] = ()
     stop: DeadLetter | None = None
+    damage: Damage | None = None
     error: str = ""
     message: str = ""
 
@@ -141,6 +144,9 @@ class Worker:
         except KafkaException as error:
             stager.discard()
             raise raised(self._spec.connector, index, error) from error
+        except _Damaged as found:
+            stager.discard()
+            return TaskResult(index, damage=found.damage)
         except BaseException:
             stager.discard()
             raise
@@ -175,7 +181,7 @@ class Worker:
                 counts[tp] += (a.read, a.written, a.filtered, a.failed)
                 positions[tp] = a.range.until_offset
             letters += batch.commit.dead_letters
-        advances = [Advance(r, *counts[r.topic_partition].tolist()) for r in wanted]
+        advances = [_counted(r, *counts[r.topic_partition].tolist()) for r in wanted]
         return TaskResult(index, advances, letters, stager.finish())
 
     def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[TopicPoll]]:
@@ -186,9 +192,9 @@ class Worker:
         try:
             while reading.open:
                 size = min(self._spec.connector.max_poll_records, reading.size)
-                records, ends = self._received(size)
+                events = self._received(size)
                 now = time.monotonic()
-                if records or ends:
+                if events.records or events.ends or events.unreadable:
                     heard = asked = now
                 elif now - heard > _PATIENCE:
                     self._connect_anew()
@@ -202,9 +208,12 @@ class Worker:
                         self._connect_anew()
                         self._consumer.assign(reading.left())
                     asked = time.monotonic()
-                polls = reading.take(records)
-                for tp, end in ends.items():  # after the records that came before it
+                polls = reading.take(events.records)
+                for tp, end in events.ends.items():  # after the records that came before it
                     reading.reached(tp, end)
+                for tp, reason in events.unreadable.items():
+                    if tp in reading.open:
+                        self._examine(tp, reading.position(tp), reason)
                 for tp in reading.finished():
                     self._consumer.incremental_unassign([KafkaPartition(*tp)])
                 if polls:
@@ -213,11 +222,20 @@ class Worker:
         finally:
             self._consumer.unassign()
 
-    def _received(self, most: int) -> tuple[Sequence[Message], Mapping[TopicPartition, int]]:
+    def _examine(self, tp: TopicPartition, position: int, reason: str) -> None:
+        name = self._spec.connector.name
+        damage = examine(name, self._config, tp, position)
+        if damage is not None:
+            raise _Damaged(damage)
+        raise TransientError(
+            f"connector {name}: {tp} at offset {position}: {reason}; it was whole when asked again"
+        )
+
+    def _received(self, most: int) -> Events:
         connector = self._spec.connector
         messages, events = received(connector, self._index, self._consumer, most, 0.1)
         try:
-            return without_events(messages, log.info) if events else (messages, {})
+            return without_events(messages, log.info) if events else Events(messages)
         except OutOfOrder as error:
             raise TransientError(f"connector {connector.name}: {error}") from None
 
@@ -234,6 +252,14 @@ class Worker:
         self._consumer = fresh
 
 
+class _Damaged(Exception):
+    """A range holds offsets that cannot be read."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(damage.reason)
+        self.damage = damage
+
+
 class _Reading:
     """Which ranges are still being read."""
 
@@ -245,6 +271,10 @@ class _Reading:
     def left(self) -> list[KafkaPartition]:
         """What is still to be read, and from where."""
         return [KafkaPartition(tp.topic, tp.partition, self._at[tp]) for tp in self.open]
+
+    def position(self, tp: TopicPartition) -> int:
+        """The next offset of a range that is still being read."""
+        return self._at[tp]
 
     @property
     def size(self) -> int:
@@ -280,6 +310,10 @@ class _Reading:
             if keep.any():
                 polls.append(poll if keep.all() else poll.only(keep))
         return polls
+
+
+def _counted(r: OffsetRange, read: int, written: int, filtered: int, failed: int) -> Advance:
+    return Advance(r, read, written, filtered, failed)
 
 
 def _label(wanted: Sequence[OffsetRange]) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from semel.config import ConnectorConfig
+from semel.damage import UNREADABLE
 from semel.engine.poll import OutOfOrder
 from semel.errors import Displaced, SemelError, ServiceError
 from semel.kafka import MEMBERSHIP, SEEK_AGAIN, client_config
@@ -106,26 +108,43 @@ def received(
     return messages, events
 
 
-def without_events(
-    messages: list[Message], tell: Callable[[str], None]
-) -> tuple[list[Message], dict[TopicPartition, int]]:
-    """The records, and the partitions that were read to their ends.
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The records of a poll and what stood between them: the partitions that were read to their
+    ends, and those that came upon a batch that cannot be read, with the reason."""
+
+    records: list[Message]
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unreadable: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+
+def without_events(messages: list[Message], tell: Callable[[str], None]) -> Events:
+    """Take the events out, and what follows an unreadable batch in its partition.
 
     Raises:
         OutOfOrder: the consumer must be told its positions again.
     """
-    records, ends = [], {}
+    records: list[Message] = []
+    ends: dict[TopicPartition, int] = {}
+    unreadable: dict[TopicPartition, str] = {}
     for message in messages:
         error = message.error()
+        if error is None and not unreadable:
+            records.append(message)
+            continue
+        tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+        if tp in unreadable:
+            continue
         if error is None:
             records.append(message)
         elif error.code() == KafkaError._PARTITION_EOF:
-            tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
             ends[tp] = int(message.offset() or 0)
+        elif error.code() in UNREADABLE:
+            unreadable[tp] = error.str()
         elif error.code() in SEEK_AGAIN:
             raise OutOfOrder(error.str())
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
             tell("too slow between two polls; joins the group again")
         else:
             log.info("%s %s", message.topic() or "", error.str())
-    return records, ends
+    return Events(records, ends, unreadable)

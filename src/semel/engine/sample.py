@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
+from semel.damage import Damage
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import by_topic
 from semel.kafka import Cluster
@@ -86,10 +87,16 @@ def _sample(
     share = -(-_RECORDS // len(mine))
     latest = cluster.latest(mine)
     ends = {tp: min(latest[tp], at + share) for tp, at in mine.items()}
-    messages = [*itertools.chain.from_iterable(read_ranges(connector, raw, mine, ends))]
+    polls = read_ranges(connector, raw, mine, ends, damaged=_passed_over)
+    messages = [*itertools.chain.from_iterable(polls)]
     if not messages:
         return None
     return by_topic(messages)[0].raw(key=True, timestamp=True, headers=True)
+
+
+def _passed_over(damage: Damage) -> None:
+    """The engine judges it when it gets there."""
+    log.info("the sample leaves out %s: %s", damage.range, damage.reason)
 
 
 def _infer(pipeline: Pipeline, topic: str, sample: pa.Table) -> pa.Schema | None:

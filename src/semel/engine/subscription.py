@@ -59,7 +59,7 @@ class Subscription:
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
         self._admin = client_config(connector, raw, "admin")
         self.cluster = Cluster(self._admin)
-        self._config = config = consumer_config(connector, raw, index)
+        self.config = config = consumer_config(connector, raw, index)
         self.consumer = Consumer(config, logger=log)
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
@@ -169,7 +169,7 @@ class Subscription:
     def _connect_anew(self) -> None:
         """What the old consumer says from now on is not heard."""
         self._on_revoke(False)
-        old, self.consumer = self.consumer, Consumer(self._config, logger=log)
+        old, self.consumer = self.consumer, Consumer(self.config, logger=log)
         self._given(False)
         _close(old)  # before another one takes its place in the group, if it can be
         self._ask_again()
@@ -242,7 +242,7 @@ class Subscription:
         except SemelError as error:  # nor will it ever answer
             log.warning("%s", error)
             return True
-        mine = self._config["group.instance.id"]
+        mine = self.config["group.instance.id"]
         members = found.members if found is not None else []
         return any(m.group_instance_id == mine and m.member_id not in self._own for m in members)
 

@@ -23,12 +23,13 @@ from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
+from semel.damage import examine
 from semel.delivery import Guarantee
 from semel.engine import ranges
 from semel.engine.batch import Batch, Batcher, bad_record
 from semel.engine.committer import Committer
 from semel.engine.conflicts import Conflicts
-from semel.engine.consumer import raised, received, without_events
+from semel.engine.consumer import Events, raised, received, without_events
 from semel.engine.control import Address, ControlLine
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
@@ -45,7 +46,7 @@ from semel.errors import (
 )
 from semel.failpoints import hit
 from semel.ledger import TopicPartition
-from semel.records import Rejected, RowsRejected
+from semel.records import Commit, Rejected, RowsRejected
 from semel.sinks import sink_class
 from semel.sinks.base import Membership
 
@@ -127,6 +128,7 @@ class Task:
         self._member: Membership | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
+        self._unreadable: Mapping[TopicPartition, str] = {}
         self._generation = 0
         self._lost_at = float("-inf")
         self._trouble: SemelError | None = None
@@ -180,6 +182,11 @@ class Task:
             self._subscription.find_back(self._owned, self._positions)
             polls = self._poll()
             self._subscription.renew()
+            if self._unreadable:
+                self._commit(polls)
+                self._wait_pending()
+                self._pass_over()
+                return
             if not polls and not self._ends:
                 self._check_pending()
                 if self._pending is None:
@@ -190,16 +197,7 @@ class Task:
                         self._take()
                 self._progress.report_in_time()
                 return
-            hit("task.after_poll")
-            batch = self._batcher.batch(polls, self._positions, self._ends)
-            hit("task.after_convert")
-            self._wait_pending()
-            self._subscription.look_for_topics()
-            self._submit(batch, polls)
-            self._ends = {}
-            if batch.stop is not None:
-                self._wait_pending()
-                raise bad_record(self._connector.name, batch.stop)
+            self._commit(polls)
         except OutOfOrder:
             self._synchronise()
         except LedgerConflict as conflict:
@@ -208,6 +206,46 @@ class Task:
         except TransientError as error:
             self._failed(error)
             self._synchronise()
+
+    def _commit(self, polls: Sequence[TopicPoll]) -> None:
+        """Convert a poll and begin to commit it."""
+        hit("task.after_poll")
+        batch = self._batcher.batch(polls, self._positions, self._ends)
+        hit("task.after_convert")
+        self._wait_pending()
+        self._subscription.look_for_topics()
+        self._submit(batch, polls)
+        self._ends = {}
+        if batch.stop is not None:
+            self._wait_pending()
+            raise bad_record(self._connector.name, batch.stop)
+
+    def _pass_over(self) -> None:
+        """Find out what cannot be read; record the hole and go on after it, or stop there.
+
+        Raises:
+            BadRecord: it stays unreadable, and ``errors.tolerance`` is ``none``.
+        """
+        connector = self._connector
+        for tp, reason in self._unreadable.items():
+            position = self._positions.get(tp)
+            if position is None:
+                continue
+            found = examine(connector.name, self._subscription.config, tp, position)
+            if found is None:
+                self._progress.tell(f"{tp} at offset {position}: {reason}; it was whole when asked")
+                continue
+            if connector.errors_tolerance == "none":
+                raise found.stop(connector.name, position)
+            letter = found.letter(position)
+            self._progress.tell(f"{tp}: {letter.message}; goes on after them")
+            advances = found.advances(position)
+            for a in advances:
+                letters = [letter] if a is advances[-1] else []
+                batch = Batch([a], Commit([], letters))
+                self._submit(batch, [])
+                self._wait_pending()
+        self._take()
 
     def _failed(self, error: TransientError) -> None:
         """A failure outside of what is retried on the spot: read on from the ledger."""
@@ -240,10 +278,11 @@ class Task:
             raise trouble
         if generation != self._generation:
             raise OutOfOrder  # what the poll holds may be another task's by now
-        tell = self._progress.tell
-        records, ends = without_events(messages, tell) if events else (messages, {})
-        self._ends = {tp: end for tp, end in ends.items() if end > self._positions.get(tp, end)}
-        return by_topic(records) if records else []
+        poll = without_events(messages, self._progress.tell) if events else Events(messages)
+        at = self._positions
+        self._ends = {tp: end for tp, end in poll.ends.items() if end > at.get(tp, end)}
+        self._unreadable = poll.unreadable
+        return by_topic(poll.records) if poll.records else []
 
     def _is_small(self, messages: Sequence[Message]) -> bool:
         few = len(messages) < min(_SMALL, self._connector.max_poll_records)

@@ -56,7 +56,7 @@ _CREATE = (
 # Statements are filled in with literals, not bound parameters: one round trip instead of three.
 _RANGES = """SELECT * FROM jsonb_to_recordset({ranges}) AS r(
     topic text, partition integer, from_offset bigint, until_offset bigint,
-    read bigint, written bigint, filtered bigint, failed bigint, lost bigint)"""
+    read bigint, written bigint, filtered bigint, failed bigint, lost bigint, cause text)"""
 
 _UNTIMED = "set_config('lock_timeout', current_setting('semel.lock_timeout'), true)"
 
@@ -80,7 +80,7 @@ _CHECK = "AND o.position = r.from_offset"
 
 _HOLES = f"""WITH r AS ({_RANGES})
     INSERT INTO {HOLES} (connector, topic, partition, from_offset, until_offset, reason)
-    SELECT {{connector}}, topic, partition, from_offset, until_offset, 'removed by retention' FROM r
+    SELECT {{connector}}, topic, partition, from_offset, until_offset, cause FROM r
     WHERE lost > 0 ON CONFLICT DO NOTHING"""
 
 _POSITIONS = f"""SELECT o.topic, o.partition, o.position FROM {OFFSETS} o
@@ -182,7 +182,7 @@ class PostgresLedger:
         return [LedgerEntry(**row) for row in rows.to_pylist()]
 
     def holes(self) -> list[OffsetRange]:
-        """The ranges that retention removed before they were read."""
+        """The ranges that could not be read."""
         if not self.exists():
             return []
         rows = self._connection.query(
@@ -237,6 +237,7 @@ def _payload(advances: Sequence[Advance]) -> str:
                 "filtered": a.filtered,
                 "failed": a.failed,
                 "lost": a.lost,
+                "cause": a.cause,
             }
             for a in advances
         ]

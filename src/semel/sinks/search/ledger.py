@@ -270,7 +270,7 @@ def _moved(source: Mapping[str, Any], advance: Advance, now: str) -> dict[str, A
     hole = {
         "from_offset": advance.range.from_offset,
         "until_offset": advance.range.until_offset,
-        "reason": "removed by retention",
+        "reason": advance.cause,
         "recorded_at": now,
     }
     holes = [*source["holes"], *([hole] if advance.lost else [])]

@@ -64,7 +64,7 @@ class SqlLedger:
                 f"WHERE {self._at(a.range.topic_partition)}"
             )
             if a.lost:
-                self._record_hole(a.range)
+                self._record_hole(a.range, a.cause)
         return outcome
 
     def guard(self, advances: Sequence[Advance]) -> Outcome:
@@ -73,12 +73,12 @@ class SqlLedger:
         stored = self._positions([r.topic_partition for r in ranges])
         return judge(self.connector, stored, ranges)
 
-    def _record_hole(self, hole: OffsetRange) -> None:
+    def _record_hole(self, hole: OffsetRange, cause: str) -> None:
         columns = (*_KEY, "from_offset", "until_offset", "reason", "recorded_at")
         self._dialect.execute(
             f"INSERT INTO {HOLES.quoted} ({listed(columns)}) VALUES "
             f"({self._literal(self.connector)}, {self._literal(hole.topic)}, {hole.partition}, "
-            f"{hole.from_offset}, {hole.until_offset}, 'removed by retention', "
+            f"{hole.from_offset}, {hole.until_offset}, {self._literal(cause)}, "
             f"{self._dialect.now})"
         )
 
@@ -122,7 +122,7 @@ class SqlLedger:
         ]
 
     def holes(self) -> list[OffsetRange]:
-        """The ranges that retention removed before they were read."""
+        """The ranges that could not be read."""
         if not self.exists():
             return []
         names = ("topic", "partition", "from_offset", "until_offset")

@@ -1,0 +1,158 @@
+"""Record batches that cannot be read: damaged in Kafka's log, or on their way from it.
+
+After a batch whose checksum is wrong librdkafka reads on from the middle of it, and what it takes
+for the next offset there may be any number. So nothing that a consumer says of a partition after
+such a batch is used; the partition is read again from a known position.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.errors import BadRecord, TransientError
+from semel.ledger import DAMAGED, Advance, OffsetRange, TopicPartition
+from semel.records import DeadLetter
+
+UNREADABLE = (
+    KafkaError._BAD_MSG,
+    KafkaError._BAD_COMPRESSION,
+    KafkaError._NOT_IMPLEMENTED,
+    KafkaError.INVALID_MSG,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+)
+"""A consumer's errors for a batch that it cannot read."""
+_TELL_THE_BATCH = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
+"""Those whose offset is the first one of the batch."""
+
+_TRIES = 3
+_PAUSE = 1.0
+"""Seconds between two tries."""
+_PATIENCE = 10.0
+"""Seconds that Kafka gets to answer one try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Offsets that stay unreadable, over several connections; none of the batch can be trusted."""
+
+    range: OffsetRange
+    reason: str
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.range.topic_partition
+
+    def advances(self, position: int) -> list[Advance]:
+        """What moves a partition over it: to its start, if there is a gap, and past it."""
+        tp, start = self.topic_partition, max(position, self.range.from_offset)
+        hole = OffsetRange(*tp, start, self.range.until_offset)
+        moved = [Advance(hole, lost=hole.until_offset - start, cause=DAMAGED)]
+        return [Advance(OffsetRange(*tp, position, start)), *moved] if position < start else moved
+
+    def letter(self, position: int) -> DeadLetter:
+        """One dead letter for the batch. It holds no key and no value: which of the batch's bytes
+        are wrong is not known."""
+        start, until = max(position, self.range.from_offset), self.range.until_offset
+        return DeadLetter(
+            topic=self.range.topic,
+            partition=self.range.partition,
+            offset=start,
+            key=None,
+            value=None,
+            headers=(),
+            timestamp=None,
+            stage="KAFKA_CONSUME",
+            exception="org.apache.kafka.common.errors.CorruptRecordException",
+            message=f"offsets {start} to {until - 1} cannot be read: {self.reason}",
+        )
+
+    def stop(self, connector: str, position: int) -> BadRecord:
+        """The error of a connector that does not pass over it."""
+        start, until = max(position, self.range.from_offset), self.range.until_offset
+        return BadRecord(
+            f"connector {connector}: {self.topic_partition} is damaged: offsets {start} to "
+            f"{until - 1} cannot be read ({self.reason}; read {_TRIES} times over new "
+            "connections). Everything before them is committed. If another replica is whole, let "
+            "it lead the partition; or set errors.tolerance=all to go on after them and record the "
+            "hole"
+        )
+
+
+def examine(
+    connector: str, config: Mapping[str, Any], tp: TopicPartition, position: int
+) -> Damage | None:
+    """Read a partition from ``position`` on over new connections. None if that succeeds: what was
+    damaged was damaged on its way.
+
+    ``config`` is the configuration of the consumer that could not read it.
+
+    Raises:
+        BadRecord: nothing can be read there, and where that ends cannot be told.
+        TransientError: Kafka does not answer.
+    """
+    config = {k: v for k, v in config.items() if k != "group.instance.id"}
+    error: KafkaError | None = None
+    for attempt in range(_TRIES):
+        time.sleep(_PAUSE if attempt else 0)
+        consumer = Consumer({**config, "group.id": f"{config['group.id']}-examination"})
+        try:
+            first = _first(connector, consumer, tp, position)
+            error = first.error()
+            if error is None or error.code() not in UNREADABLE:
+                return None
+            if attempt == _TRIES - 1 and error.code() in _TELL_THE_BATCH:
+                return _extent(connector, consumer, tp, int(first.offset() or 0), error)
+        finally:
+            consumer.close()
+    assert error is not None
+    raise BadRecord(
+        f"connector {connector}: {tp} cannot be read at offset {position}: {error.str()}. "
+        "Everything before it is committed. Where the damage ends is not known: find the next "
+        "offset that can be read, and set it with semel offsets set"
+    )
+
+
+def _extent(
+    connector: str, consumer: Consumer, tp: TopicPartition, base: int, error: KafkaError
+) -> Damage:
+    def is_inside(offset: int) -> bool:
+        found = _first(connector, consumer, tp, offset)
+        code = found.error()
+        return code is not None and code.code() in UNREADABLE and found.offset() == base
+
+    return Damage(OffsetRange(*tp, base, end_of(base, is_inside)), error.str())
+
+
+def end_of(base: int, is_inside: Callable[[int], bool]) -> int:
+    """The first offset after ``base`` that is not inside of the batch that begins there."""
+    inside, step = base, 1
+    while is_inside(inside + step):
+        inside, step = inside + step, 2 * step
+    outside = inside + step
+    while outside - inside > 1:
+        middle = (inside + outside) // 2
+        if is_inside(middle):
+            inside = middle
+        else:
+            outside = middle
+    return outside
+
+
+def _first(connector: str, consumer: Consumer, tp: TopicPartition, offset: int) -> Message:
+    """The first record or event of a partition."""
+    consumer.assign([KafkaPartition(*tp, offset)])
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        found = consumer.poll(0.1)
+        if found is not None and found.topic() == tp.topic:
+            return found
+    raise TransientError(
+        f"connector {connector}: {tp} could not be read at offset {offset}, and Kafka sent nothing "
+        f"for {_PATIENCE:.0f} s when it was asked again"
+    )

@@ -1,0 +1,161 @@
+"""Record batches that are damaged on the broker's disk, and on their way from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from semel import damage
+from semel.audit import audit
+from semel.damage import end_of
+from semel.embedded import Kafka, logs
+from semel.engine.consumer import without_events
+from semel.errors import BadRecord
+from semel.ledger import TopicPartition
+from tests.conftest import Produce
+from tests.engine.conftest import Configure, Lake
+from tests.engine.harness import caught_up, ids, name, positions, records, sql
+
+TOPIC = "orders"
+ZERO, ONE = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+
+
+class Event:
+    """A record, or the error of a consumer."""
+
+    def __init__(self, offset: int, code: int | None = None, partition: int = 0) -> None:
+        self._offset, self._code, self._partition = offset, code, partition
+
+    def error(self) -> Event | None:
+        return None if self._code is None else self
+
+    def code(self) -> int | None:
+        return self._code
+
+    def str(self) -> str:
+        return "failed CRC32C check"
+
+    def topic(self) -> str:
+        return TOPIC
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+
+@pytest.mark.parametrize("last", [40, 41, 42, 47, 55, 103, 40_000])
+def test_the_end_of_a_damaged_batch_is_found_by_asking_for_offsets(last: int) -> None:
+    asked: list[int] = []
+
+    def is_inside(offset: int) -> bool:
+        asked.append(offset)
+        return offset <= last
+
+    assert end_of(40, is_inside) == last + 1
+    assert len(asked) < 40
+
+
+def test_nothing_is_believed_of_a_partition_after_a_batch_that_cannot_be_read() -> None:
+    bad, unsupported, seek_again = damage.UNREADABLE[0], damage.UNREADABLE[2], -140
+    poll = [
+        Event(39),
+        Event(40, bad),
+        Event(7_311_721_685_388_894_768, unsupported),  # librdkafka's next offset: any number
+        Event(70),
+        Event(0, partition=1),
+        Event(7_311_721_685_388_894_769, seek_again),
+    ]
+    events = without_events(poll, print)  # type: ignore[arg-type]
+    assert [(m.partition(), m.offset()) for m in events.records] == [(0, 39), (1, 0)]
+    assert events.unreadable == {ZERO: "failed CRC32C check"}
+
+
+@pytest.fixture
+def damaged(own_kafka: Callable[[], Kafka], produce: Produce) -> Kafka:
+    """Ten batches of ten records in partition 0, of which that at offset 40 is damaged; ten good
+    records in partition 1."""
+    kafka = own_kafka()
+    kafka.create_topic(TOPIC, 2)
+    for start in range(0, 100, 10):
+        servers = kafka.bootstrap_servers
+        produce(TOPIC, records(10, start), partition=0, bootstrap_servers=servers)
+    produce(TOPIC, records(10, 100), partition=1, bootstrap_servers=servers)
+    kafka.stop()
+    batches = logs.batches(logs.partition_directory(kafka.directory / "data", ZERO))
+    logs.flip(next(b for b in batches if b.first_offset == 40))
+    return kafka.start()
+
+
+STOPS = rf"{TOPIC}-0 is damaged: offsets 40 to 49 cannot be read .*failed CRC32C check.*"
+LEFT = [*range(40), *range(50, 110)]
+
+
+@pytest.mark.integration
+def test_a_damaged_batch_stops_each_engine_and_with_tolerance_is_passed_over(
+    damaged: Kafka, configure: Configure, lake: Lake, tmp_path: Path
+) -> None:
+    servers = {"bootstrap.servers": damaged.bootstrap_servers}
+    tolerant = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    config = configure(TOPIC, servers)
+    with pytest.raises(BadRecord, match=STOPS):
+        caught_up(config)
+    assert positions(config)[ZERO] == 40
+    progress = caught_up({**config, **tolerant})
+    assert progress.positions == {ZERO: 100, ONE: 10}
+    url = config["connection.url"]
+    assert ids(url, TOPIC) == LEFT
+    holes = sql(url, "SELECT partition, from_offset, until_offset, reason FROM semel_holes")
+    assert holes == [(0, 40, 50, "damaged in Kafka")]
+    letters = sql(url, 'SELECT partition, "offset", key, value, stage, message FROM dead')
+    assert [x[:5] for x in letters] == [(0, 40, None, None, "KAFKA_CONSUME")]
+    assert "offsets 40 to 49 cannot be read" in letters[0][5]
+    report = audit({**config, **tolerant})
+    assert report.kept
+    assert (report.lost, report.duplicated) == (0, 0)
+    assert sum(p.retention for p in report.partitions) == 10
+
+    staged = lake(TOPIC, servers)
+    with pytest.raises(BadRecord, match=STOPS):
+        caught_up(staged)
+    assert positions(staged)[ZERO] == 40
+    caught_up({**staged, "errors.tolerance": "all"})
+    report = audit({**staged, "errors.tolerance": "all"})
+    assert (report.kept, report.lost, report.duplicated) == (True, 0, 0)
+    assert sum(p.rows for p in report.partitions) == len(LEFT)
+
+
+@pytest.mark.integration
+def test_damage_done_after_a_record_was_written_is_not_held_against_its_row(
+    damaged: Kafka, configure: Configure
+) -> None:
+    unchecked = {"consumer.override.check.crcs": "false"}
+    config = configure(TOPIC, {"bootstrap.servers": damaged.bootstrap_servers})
+    caught_up({**config, **unchecked, "errors.tolerance": "all", "name": config["name"]})
+    report = audit(config)
+    assert (report.lost, report.duplicated) == (0, 0)
+    assert report.unknown >= 9
+
+
+@pytest.mark.integration
+@pytest.mark.long
+def test_a_topic_that_begins_with_damage_is_sampled_and_read(
+    own_kafka: Callable[[], Kafka], produce: Produce, configure: Configure
+) -> None:
+    kafka = own_kafka()
+    source = name()
+    kafka.create_topic(source, 1)
+    for start in (0, 10):
+        produce(source, records(10, start), bootstrap_servers=kafka.bootstrap_servers)
+    kafka.stop()
+    tp = TopicPartition(source, 0)
+    logs.flip(next(logs.batches(logs.partition_directory(kafka.directory / "data", tp))))
+    kafka.start()
+    config = configure(
+        source, {"bootstrap.servers": kafka.bootstrap_servers, "errors.tolerance": "all"}
+    )
+    caught_up(config)
+    assert ids(config["connection.url"], source) == list(range(10, 20))
