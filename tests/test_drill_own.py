@@ -17,7 +17,7 @@ from pyiceberg.catalog import load_catalog
 from semel.drill.own import check_empty, without_letters
 from semel.drill.stage import BUILT_IN, Stage
 from semel.errors import ConfigError, ServiceError
-from semel.ledger import TopicPartition
+from semel.ledger import TopicPartition, firsts
 from semel.run import plan
 
 COMMON = {
@@ -86,7 +86,7 @@ def foreign_files(path: Path, **keys: str) -> Mapping[str, str]:
 def _prepared(keys: Mapping[str, str], positions: Mapping[str, int]) -> None:
     sink = plan({**COMMON, **keys}).sink
     sink.prepare(positions)
-    sink.start({TopicPartition(topic, 0): at for topic, at in positions.items()})
+    sink.start(firsts({TopicPartition(topic, 0): at for topic, at in positions.items()}))
     sink.close()
 
 

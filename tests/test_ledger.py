@@ -13,7 +13,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from semel import failpoints
 from semel.errors import LedgerConflict, TransientError
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
+from semel.ledger import (
+    Advance,
+    Hole,
+    LedgerEntry,
+    OffsetRange,
+    Outcome,
+    TopicPartition,
+    firsts,
+    judge,
+)
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
 from tests.engine.harness import once_let_go
@@ -129,13 +138,13 @@ class Drivers(RuleBasedStateMachine):
     @initialize()
     def prepare(self) -> None:
         self.sinks[0].prepare([])
-        self.other.start(dict.fromkeys(PARTITIONS, 3))
+        self.other.start(firsts(dict.fromkeys(PARTITIONS, 3)))
 
     @rule(who=st.booleans(), positions=st.dictionaries(st.sampled_from(PARTITIONS), OFFSETS))
     def start(self, who: bool, positions: dict[TopicPartition, int]) -> None:
         if positions:
             self.model = {**positions, **self.model}
-            held = self.sinks[who].start(positions)
+            held = self.sinks[who].start(firsts(positions))
             assert held == {tp: self.model[tp] for tp in positions}
 
     @rule(who=st.booleans(), ranges=batches(), how=st.sampled_from(["commit", "advance"]))
@@ -192,7 +201,7 @@ class Drivers(RuleBasedStateMachine):
 
     @rule(who=st.booleans(), positions=st.dictionaries(st.sampled_from(PARTITIONS), OFFSETS))
     def set_by_hand(self, who: bool, positions: dict[TopicPartition, int]) -> None:
-        self.sinks[who].set_positions(positions)
+        self.sinks[who].set_positions(firsts(positions))
         self.model.update(positions)
         for tp in positions:
             self.counts.pop(tp, None)
@@ -249,18 +258,18 @@ def test_first_positions_are_inserted_once(target: Target) -> None:
     sink = target.sink()
     sink.prepare([])
     tp, other = PARTITIONS[:2]
-    assert sink.start({tp: 5}) == {tp: 5}
-    assert sink.start({tp: 9, other: 2}) == {tp: 5, other: 2}
+    assert sink.start(firsts({tp: 5})) == {tp: 5}
+    assert sink.start(firsts({tp: 9, other: 2})) == {tp: 5, other: 2}
     entry = sink.entries()[0]
     assert (entry.position, entry.start_position) == (5, 5)
-    assert sink.start({}) == {}
+    assert sink.start(firsts({})) == {}
 
 
 def test_counts_add_up(target: Target) -> None:
     sink = target.sink()
     sink.prepare([])
     tp = PARTITIONS[0]
-    sink.start({tp: 100})
+    sink.start(firsts({tp: 100}))
     sink.advance([Advance(span(tp, 100, 110), 8, 5, 2, 1)])
     sink.advance([Advance(span(tp, 110, 120), lost=9)])
     sink.commit([Advance(span(tp, 120, 130), 10, 10, 0, 0)], Commit([]))
@@ -268,7 +277,7 @@ def test_counts_add_up(target: Target) -> None:
     assert entry == LedgerEntry(
         tp.topic, tp.partition, 130, 100, 18, 15, 2, 1, 9, updated_at=entry.updated_at
     )
-    assert list(sink.snapshot([]).holes) == [span(tp, 110, 120)]
+    assert list(sink.snapshot([]).holes) == [Hole(*tp, 110, 120)]
 
 
 def test_the_time_of_an_entry_is_that_of_its_commit(target: Target) -> None:
@@ -276,7 +285,7 @@ def test_the_time_of_an_entry_is_that_of_its_commit(target: Target) -> None:
     sink = target.sink()
     sink.prepare([])
     tp = PARTITIONS[0]
-    sink.start({tp: 0})
+    sink.start(firsts({tp: 0}))
     before = target.values("SELECT clock_timestamp()")[0]
     sink.advance([Advance(span(tp, 0, 1))])
     assert target.values("SELECT updated_at FROM semel_offsets")[0] >= before
@@ -286,7 +295,7 @@ def test_a_hundred_partitions_move_together(target: Target) -> None:
     sink = target.sink()
     sink.prepare([])
     tps = [TopicPartition("t", p) for p in range(100)]
-    sink.start(dict.fromkeys(tps, 0))
+    sink.start(firsts(dict.fromkeys(tps, 0)))
     moves = [Advance(span(tp, 0, 5), 5, 5) for tp in tps]
     assert sink.advance(moves) is Outcome.APPLIED
     assert sink.advance(moves) is Outcome.REPLAYED
@@ -320,7 +329,7 @@ def test_of_two_that_race_for_a_range_one_applies_and_writes(target: Target) -> 
     sinks = [target.sink() for _ in range(2)]
     sinks[0].prepare(["t"])
     tp = TopicPartition("t", 0)
-    sinks[0].start({tp: 0})
+    sinks[0].start(firsts({tp: 0}))
 
     for step in range(30):
         move = [Advance(span(tp, step, step + 1), 1, 1)]
@@ -339,7 +348,7 @@ def test_of_two_that_race_with_different_ranges_one_is_told(target: Target) -> N
     sinks = [target.sink() for _ in range(2)]
     sinks[0].prepare(["t"])
     tp = TopicPartition("t", 0)
-    sinks[0].start({tp: 0})
+    sinks[0].start(firsts({tp: 0}))
     position = 0
     for _ in range(20):
         ends = (position + 1, position + 2)
@@ -365,7 +374,7 @@ def test_several_drivers_may_create_the_ledger_at_once(target: Target) -> None:
 def test_several_drivers_may_insert_first_positions_at_once(target: Target) -> None:
     sinks = [target.sink() for _ in range(4)]
     sinks[0].prepare([])
-    found = race(4, lambda n: sinks[n].start(dict.fromkeys(PARTITIONS, n)))
+    found = race(4, lambda n: sinks[n].start(firsts(dict.fromkeys(PARTITIONS, n))))
     assert all(f == found[0] for f in found)
     assert len({(e.position) for e in sinks[0].entries()}) == 1
 
@@ -374,11 +383,11 @@ def test_connectors_do_not_see_each_other(target: Target) -> None:
     one, two = target.sink("it's"), target.sink("its")
     one.prepare([])
     tp = PARTITIONS[0]
-    one.start({tp: 1})
+    one.start(firsts({tp: 1}))
     assert two.entries() == []
     with pytest.raises(LedgerConflict, match="stands at None"):
         two.advance([Advance(span(tp, 1, 2))])
-    two.start({tp: 7})
+    two.start(firsts({tp: 7}))
     one.set_positions(None)
     assert [e.position for e in two.entries()] == [7]
 
@@ -389,7 +398,7 @@ def test_without_the_check_a_test_can_see_what_it_prevents(
     sink = target.sink()
     sink.prepare([])
     tp = PARTITIONS[0]
-    sink.start({tp: 0})
+    sink.start(firsts({tp: 0}))
     monkeypatch.setenv(failpoints.NO_LEDGER_CHECK, "1")
     assert sink.advance([Advance(span(tp, 5, 6))]) is Outcome.APPLIED
     assert sink.advance([Advance(span(tp, 5, 6))]) is Outcome.APPLIED
@@ -408,19 +417,19 @@ def test_positions_cannot_be_set_while_the_connector_is_claimed(target: Target) 
     running, also, admin = (target.sink() for _ in range(3))
     running.prepare([])
     tp = PARTITIONS[0]
-    running.start({tp: 3})
+    running.start(firsts({tp: 3}))
     running.claim()
     also.claim()  # tasks and driver claim together
     for positions in ({tp: 0}, None):
         with found_running():
-            admin.set_positions(positions)
+            admin.set_positions(positions and firsts(positions))
     running.close()
     with found_running():
-        admin.set_positions({tp: 0})
-    target.sink("another").set_positions({tp: 0})
+        admin.set_positions(firsts({tp: 0}))
+    target.sink("another").set_positions(firsts({tp: 0}))
     threading.Timer(0.2, also.close).start()  # whose lock the server lets go of later than that
     with released_at_last():
-        admin.set_positions({tp: 0})
+        admin.set_positions(firsts({tp: 0}))
     assert [e.position for e in running.entries()] == [0]
 
 
@@ -452,15 +461,15 @@ def test_forgetting_removes_positions_and_holes(target: Target) -> None:
     sink = target.sink()
     sink.prepare([])
     one, two = PARTITIONS[:2]
-    sink.start({one: 0, two: 0})
+    sink.start(firsts({one: 0, two: 0}))
     sink.advance([Advance(span(one, 0, 5), lost=5), Advance(span(two, 0, 5), lost=5)])
-    sink.set_positions({one: 2})
+    sink.set_positions(firsts({one: 2}))
     assert [(e.topic_partition, e.position, e.records_lost) for e in sink.entries()] == [
         (one, 2, 0),
         (two, 5, 5),
     ]
-    assert list(sink.snapshot([]).holes) == [span(two, 0, 5)]
-    sink.set_positions({})
+    assert list(sink.snapshot([]).holes) == [Hole(*two, 0, 5)]
+    sink.set_positions(firsts({}))
     assert len(sink.entries()) == 2
     sink.set_positions(None)
     assert sink.entries() == []

@@ -58,8 +58,30 @@ class OffsetRange:
         return f"{self.topic}-{self.partition} [{self.from_offset}, {self.until_offset})"
 
 
-RETENTION, DAMAGED = "removed by retention", "damaged in Kafka"
-"""Why offsets could not be read."""
+RETENTION = "removed by retention"
+DAMAGED = "damaged in Kafka"
+RECREATED = "topic created again"
+TRUNCATED = "log truncated"
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Offsets of which the present log says nothing, and why.
+
+    :data:`RETENTION` and :data:`DAMAGED`: they were never read. :data:`RECREATED` and
+    :data:`TRUNCATED`: they were read from a log that is gone; the target may hold rows of them, and
+    rows of the records that have these offsets now.
+    """
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    reason: str = RETENTION
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +92,8 @@ class Advance:
     transform left out; ``failed`` records that went to the dead letters. While one record makes
     one row, ``read == written + filtered + failed``. ``lost`` counts offsets that could not be
     read, for the reason that ``cause`` gives; the range is recorded as a hole then.
+    ``leader_epoch`` and ``epoch_offset`` are as in :class:`LedgerEntry`, -1 if this range has shown
+    none.
     """
 
     range: OffsetRange
@@ -79,11 +103,20 @@ class Advance:
     failed: int = 0
     lost: int = 0
     cause: str = RETENTION
+    leader_epoch: int = -1
+    epoch_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """What a ledger holds for one topic-partition: the position and running counts."""
+    """What a ledger holds for one topic-partition: the position, what it points at, and counts.
+
+    ``cluster_id`` and ``topic_id`` (KIP-516) name the log that the position belongs to; empty means
+    not known, as in entries of older versions. ``leader_epoch`` (KIP-320) belongs to the record
+    before ``epoch_offset``, which is at most the position: offsets between the two hold no records,
+    but may belong to later epochs. Both are -1 while they are not known. ``target`` names what
+    holds this topic's results, see :meth:`semel.sinks.base.Sink.targets`.
+    """
 
     topic: str
     partition: int
@@ -95,6 +128,11 @@ class LedgerEntry:
     records_failed: int = 0
     records_lost: int = 0
     updated_at: str = ""
+    cluster_id: str = ""
+    topic_id: str = ""
+    leader_epoch: int = -1
+    epoch_offset: int = -1
+    target: str = ""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -102,8 +140,11 @@ class LedgerEntry:
 
     def after(self, advance: Advance, at: str) -> LedgerEntry:
         """The entry once ``advance`` has been applied."""
+        knows = advance.leader_epoch >= 0
         return replace(
             self,
+            leader_epoch=advance.leader_epoch if knows else self.leader_epoch,
+            epoch_offset=advance.epoch_offset if knows else self.epoch_offset,
             position=advance.range.until_offset,
             records_read=self.records_read + advance.read,
             rows_written=self.rows_written + advance.written,
@@ -119,9 +160,54 @@ def first(tp: TopicPartition, position: int) -> LedgerEntry:
     return LedgerEntry(tp.topic, tp.partition, position, position)
 
 
+def firsts(positions: Mapping[TopicPartition, int]) -> list[LedgerEntry]:
+    """First entries at these positions, of logs that are not known."""
+    return [first(tp, at) for tp, at in positions.items()]
+
+
 def now() -> str:
     """The time as entries hold it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Rebase:
+    """An entry as it was read, what is to replace it, and the hole that this leaves.
+
+    It gives an entry what was not known of its log, or moves it to another log.
+    """
+
+    old: LedgerEntry
+    new: LedgerEntry
+    hole: Hole | None = None
+
+
+def pending(
+    connector: str, stored: Mapping[TopicPartition, LedgerEntry], rebases: Iterable[Rebase]
+) -> list[Rebase]:
+    """Those of the rebases that are still to be done: a compare-and-set for each.
+
+    Raises:
+        LedgerConflict: an entry is neither the old nor the new one.
+    """
+    found = []
+    for rebase in rebases:
+        entry = stored.get(rebase.old.topic_partition)
+        if entry is not None and _points_at(entry) == _points_at(rebase.new):
+            continue
+        if entry is None or _points_at(entry) != _points_at(rebase.old):
+            raise LedgerConflict(
+                f"connector {connector}: the ledger's entry of {rebase.old.topic_partition} has "
+                f"changed (position {rebase.old.position} before, now "
+                f"{None if entry is None else entry.position}). Nothing was written. Does another "
+                f"run of {connector} write too?"
+            )
+        found.append(rebase)
+    return found
+
+
+def _points_at(entry: LedgerEntry) -> tuple[object, ...]:
+    return entry.position, entry.cluster_id, entry.topic_id, entry.target
 
 
 class Outcome(Enum):

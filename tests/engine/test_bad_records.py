@@ -13,7 +13,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 from semel import failpoints
 from semel.embedded import Kafka
 from semel.errors import BadRecord, ConfigError, ServiceError
-from semel.ledger import TopicPartition
+from semel.ledger import TopicPartition, firsts
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.embedded.test_kafka import offsets
@@ -58,7 +58,7 @@ def table(url: str, name: str) -> None:
 
 def set_positions(config: Config, topic: str, partition: int, offset: int) -> None:
     sink = plan(config).sink
-    once_let_go(lambda: sink.set_positions({TopicPartition(topic, partition): offset}))
+    once_let_go(lambda: sink.set_positions(firsts({TopicPartition(topic, partition): offset})))
     sink.close()
 
 

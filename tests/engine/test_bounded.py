@@ -28,7 +28,7 @@ from semel.errors import (
     SemelError,
     ServiceError,
 )
-from semel.ledger import OffsetRange, TopicPartition
+from semel.ledger import Hole, TopicPartition
 from semel.run import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
@@ -336,7 +336,7 @@ def test_records_that_retention_removed_are_a_hole_or_an_error(
     caught_up({**config, "offset.out.of.range": "earliest"})
     assert ids(config) == [*range(50), *range(70, 100)]
     snapshot = plan(config).sink.snapshot([source])
-    assert list(snapshot.holes) == [OffsetRange(source, 0, 50, 70)]
+    assert list(snapshot.holes) == [Hole(source, 0, 50, 70)]
     assert sum(e.records_lost for e in snapshot.entries) == 20
 
 

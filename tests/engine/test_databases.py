@@ -15,7 +15,7 @@ from semel.audit import audit
 from semel.drill.disk import Disk
 from semel.embedded import Kafka
 from semel.errors import ConfigError, Fenced, ServiceError
-from semel.ledger import TopicPartition
+from semel.ledger import TopicPartition, firsts
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.databases import SYSTEMS
@@ -105,7 +105,7 @@ def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     first.until(lambda p: p.rows > 0)
     sink = plan(config).sink
     with pytest.raises(ConfigError, match="is running: stop it"):
-        sink.set_positions({TopicPartition(source, 0): 0})
+        sink.set_positions(firsts({TopicPartition(source, 0): 0}))
     sink.close()
     second = start(config)
     wait_until(lambda: not (first.alive and second.alive))

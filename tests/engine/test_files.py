@@ -21,7 +21,7 @@ from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.embedded import Kafka
 from semel.errors import BadRecord, Fenced, OffsetOutOfRange, ServiceError
-from semel.ledger import OffsetRange, TopicPartition
+from semel.ledger import Hole, TopicPartition
 from semel.run import plan
 from semel.sinks.files import places
 from tests.conftest import MakeTopic, Produce
@@ -473,7 +473,7 @@ def test_records_that_retention_removed_are_a_hole_or_an_error(
     caught_up({**config, "offset.out.of.range": "earliest"})
     assert ids(config) == [*range(50), *range(70, 100)]
     snapshot = plan(config).sink.snapshot([source])
-    assert list(snapshot.holes) == [OffsetRange(source, 0, 50, 70)]
+    assert list(snapshot.holes) == [Hole(source, 0, 50, 70)]
 
 
 def test_folders_by_the_records_time(topic: MakeTopic, produce: Produce, files: Files) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from semel.engine import microtopics, ranges
 from semel.engine.microtopics import KnownTopics
-from semel.ledger import OffsetRange, TopicPartition
+from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.run import Plan, plan
 from tests.sinks.search.test_config import BASE
 
@@ -37,9 +37,9 @@ def made(monkeypatch: pytest.MonkeyPatch, **keys: str) -> tuple[Plan, dict[Topic
     found = plan(raw)
     entered: dict[TopicPartition, int] = {}
 
-    def start(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        entered.update(positions)
-        return dict(positions)
+    def start(entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        entered.update({e.topic_partition: e.position for e in entries})
+        return dict(entered)
 
     monkeypatch.setattr(found.sink, "start", start)
     monkeypatch.setattr(found.sink, "prepare", lambda _topics: None)

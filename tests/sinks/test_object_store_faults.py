@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from semel.config import ConnectorConfig, read
 from semel.errors import TransientError
-from semel.ledger import Outcome, TopicPartition
+from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, DeadLetter
 from semel.sinks.base import StagingSink
 from semel.sinks.delta.sink import DeltaSink
@@ -59,7 +59,7 @@ class Place:
         made: Any = self.kind()
         sink: StagingSink = made(read(ConnectorConfig, raw), raw)
         sink.prepare(["t"])
-        sink.start({FIRST: 0})
+        sink.start(firsts({FIRST: 0}))
         return sink
 
 

@@ -18,7 +18,7 @@ from semel import failpoints
 from semel.config import read
 from semel.embedded import Postgres
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.ledger import Outcome, TopicPartition
+from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.postgresql.config import PostgresConfig
@@ -244,7 +244,7 @@ def test_a_role_that_may_not_create_uses_a_ledger_made_for_it(target: Target, cl
         connection_user=clerk, connection_password="x", errors_deadletterqueue_table="dead"
     )
     sink.prepare(["t"])
-    sink.start({TP: 0})
+    sink.start(firsts({TP: 0}))
     assert sink.commit([advance(0, 1)], Commit([records([{"a": 1}])])) is Outcome.APPLIED
 
 
@@ -261,7 +261,7 @@ def test_a_killed_session_may_pass_and_the_next_call_reconnects(target: Target) 
     target.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 0)")
     sink = target.sink(**KEYED)
     sink.prepare(["t"])
-    sink.start({TP: 0})
+    sink.start(firsts({TP: 0}))
     batch = Commit([records([{"v": 1}], keys=[1])])
     assert sink.commit([advance(0, 1)], batch) is Outcome.APPLIED  # makes a staging table
     for n in (1, 2):
@@ -278,7 +278,7 @@ def test_a_session_killed_within_a_transaction_leaves_nothing(
     target.execute("CREATE TABLE t (a int)")
     sink = target.sink()
     sink.prepare(["t"])
-    sink.start({TP: 0})
+    sink.start(firsts({TP: 0}))
     pid = backend(sink)
 
     def kill(place: str) -> None:
@@ -312,7 +312,7 @@ def test_a_restarted_server_is_found_again(own_postgres: Callable[[], Postgres])
     sink = target.sink()
     sink.prepare(["t"])
     sink.claim()
-    sink.start({TP: 0})
+    sink.start(firsts({TP: 0}))
     batch = Commit([records([{"a": 1}])])
     for n, stop in enumerate((server.stop, server.kill)):
         stop()
@@ -363,7 +363,7 @@ def test_a_full_disk_may_pass(own_postgres: Callable[[], Postgres], tmp_path: Pa
         target.execute("ALTER TABLE t ALTER pad SET STORAGE PLAIN")
         sink = target.sink()
         sink.prepare(["t"])
-        sink.start({TP: 0})
+        sink.start(firsts({TP: 0}))
         big = Commit([records([{"a": n, "pad": "x" * 2000} for n in range(4000)])])
         with pytest.raises(TransientError, match=r"No space left on device.*53100"):
             sink.commit([advance(0, 4000)], big)
@@ -413,7 +413,7 @@ def ledgered(target: Target) -> PostgresSink:
     target.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     sink = target.sink(**KEYED)
     sink.prepare(["t"])
-    sink.start({TP: 0})
+    sink.start(firsts({TP: 0}))
     return sink
 
 
@@ -455,7 +455,7 @@ def test_a_killed_process_leaves_all_or_nothing(
     failpoints.arm(tmp_path, place, "kill-worker")
     assert committer(target, tmp_path, mode).wait(PATIENCE) == -signal.SIGKILL
     assert target.values("SELECT count(*) FROM t") == [written]
-    assert sink.start({TP: 99}) == {TP: written}
+    assert sink.start(firsts({TP: 99})) == {TP: written}
 
     again = committer(target, tmp_path, mode)  # the failpoint is used up
     assert again.communicate(timeout=PATIENCE)[0].strip() == ("replayed" if written else "applied")
@@ -538,7 +538,7 @@ def test_a_process_that_froze_in_a_copy_gives_the_ledger_up(target: Target, mech
     target.execute("CREATE TABLE t (id int8)")
     sink = target.sink(connection_idle_in_transaction_timeout_ms="1000")
     sink.prepare(["t"])
-    sink.start({TopicPartition("t", 0): 0})
+    sink.start(firsts({TopicPartition("t", 0): 0}))
     frozen = subprocess.Popen(
         [sys.executable, "-c", FREEZES_IN_COPY, target.url], stderr=subprocess.DEVNULL
     )
@@ -576,7 +576,7 @@ def test_only_the_wait_for_the_ledger_is_bounded(target: Target) -> None:
     target.url += ("&" if "?" in target.url else "?") + "options=-c%20lock_timeout%3D7777"
     sink = target.sink()
     sink.prepare(["t"])
-    sink.start({TopicPartition("t", 0): 0})
+    sink.start(firsts({TopicPartition("t", 0): 0}))
     for first, guarded in ((0, False), (1, True)):
         with sink._connection.transaction():
             moved = [advance(first, first + 1)]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import TransientError
-from semel.ledger import Outcome, TopicPartition
+from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, Records, RowsRejected
 from tests.sinks.target import Target, advance, changes, put, records, refused
 
@@ -30,7 +30,7 @@ def test_rejected_rows_leave_rows_and_positions_as_they_were(target: Target, mod
     sink = target.sink(**{**UPSERT, "insert_mode": mode}, errors_deadletterqueue_table="dead")
     sink.prepare(["t"])
     tp = TopicPartition("t", 0)
-    sink.start({tp: 0})
+    sink.start(firsts({tp: 0}))
     batch = records([{"v": n} for n in (1, 11, 2, 12, 3)], keys=[1, 2, 3, 4, 5])
     with pytest.raises(RowsRejected) as caught:
         sink.commit([advance(0, 5)], Commit([batch]))
@@ -40,7 +40,7 @@ def test_rejected_rows_leave_rows_and_positions_as_they_were(target: Target, mod
     ]
     assert "t_v_check" in caught.value.rejected[0].message
     assert target.values("SELECT id FROM t") == []
-    assert sink.start({tp: 99}) == {tp: 0}
+    assert sink.start(firsts({tp: 99})) == {tp: 0}
     rest = without(batch, {1, 3})
     assert sink.commit([advance(0, 5)], Commit([rest])) is Outcome.APPLIED
     assert target.values("SELECT v FROM t ORDER BY id") == [1, 2, 3]

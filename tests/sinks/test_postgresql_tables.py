@@ -11,6 +11,7 @@ import pytest
 
 from semel.config import read
 from semel.errors import ConfigError, ServiceError
+from semel.ledger import firsts
 from semel.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.postgresql.config import DEBEZIUM, PostgresConfig
 from semel.sinks.postgresql.tables import Name, parse_name
@@ -626,7 +627,7 @@ def test_dead_letters_are_committed_with_the_rows(target: Target) -> None:
     target.execute("CREATE TABLE t (a int)")
     sink = target.sink(errors_deadletterqueue_table="dead")
     sink.prepare(["t"])
-    sink.start({advance(0, 3).range.topic_partition: 0})
+    sink.start(firsts({advance(0, 3).range.topic_partition: 0}))
     commit = Commit([records([{"a": 1}])], [letter(1), letter(2, "NUL \0 and \udcff")])
     sink.commit([advance(0, 3)], commit)
     found = target.query('SELECT *, headers::text AS h FROM dead ORDER BY "offset"')

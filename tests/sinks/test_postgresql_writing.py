@@ -11,7 +11,7 @@ import pytest
 from adbc_driver_postgresql import dbapi
 
 from semel.errors import ConfigError
-from semel.ledger import TopicPartition
+from semel.ledger import TopicPartition, firsts
 from semel.records import Commit, Records
 from semel.sinks.postgresql import writer
 from tests.engine.harness import wait_until
@@ -363,7 +363,7 @@ def test_keys_there_already_are_upserted_after_new_ones_and_before(target: Targe
     target.execute(TABLE)
     sink = target.sink(**UPSERT)
     sink.prepare(["t"])
-    sink.start({TopicPartition("t", 0): 0})
+    sink.start(firsts({TopicPartition("t", 0): 0}))
     put(sink, records([{"v": "a"}, {"v": "b"}], keys=[1, 2]))
     put(sink, records([{"v": "c"}, {"v": "d"}], keys=[2, 3]))
     put(sink, records([{"v": "e"}, {"v": "f"}], keys=[4, 5]))

@@ -12,7 +12,7 @@ import pytest
 from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.errors import LedgerConflict
-from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition
+from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition, firsts
 from semel.records import KEY, OFFSET, PARTITION, TOPIC, Commit, Records
 from semel_lmdb import LmdbSink
 
@@ -71,7 +71,7 @@ def commit_second(directory: Path) -> None:
 @pytest.mark.parametrize("place", [p for p in failpoints.PLACES if p.startswith("sink.")])
 def test_killed_at(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = sink(tmp_path)
-    store.start({AT_T: 0})
+    store.start(firsts({AT_T: 0}))
     store.commit(advance(0, 3), Commit([FIRST]))
     monkeypatch.setenv(failpoints.DIRECTORY, str(tmp_path))  # for processes that are started now
     failpoints.arm(tmp_path, place, "kill-worker")
@@ -92,7 +92,7 @@ def test_killed_at(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_gap_writes_nothing(tmp_path: Path) -> None:
     store = sink(tmp_path)
-    store.start({AT_T: 0})
+    store.start(firsts({AT_T: 0}))
     with pytest.raises(LedgerConflict, match="stands at 0"):
         store.commit(advance(3, 5), Commit([SECOND]))
     (entry,) = store.entries()

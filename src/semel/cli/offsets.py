@@ -14,7 +14,7 @@ from rich.table import Table
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
-from semel.ledger import TopicPartition
+from semel.ledger import TopicPartition, firsts
 from semel.run import plan
 
 app = typer.Typer(no_args_is_help=True, help="Show or change a connector's stored positions.")
@@ -54,7 +54,7 @@ def set_(
         _check_topic(planned.connector, tp.topic)
         if wanted.setdefault(tp, at) != at:
             raise ConfigError(f"{tp} is given two positions, {wanted[tp]} and {at}: leave one out")
-    planned.sink.set_positions(wanted)
+    planned.sink.set_positions(firsts(wanted))
     planned.sink.close()
     if as_json:
         print(json.dumps([{**tp._asdict(), "position": at} for tp, at in wanted.items()]))

@@ -14,7 +14,7 @@ from semel.engine.base import Run
 from semel.engine.microcommit import widened
 from semel.engine.microtask import MicroSpec
 from semel.engine.ranges import entering
-from semel.ledger import OffsetRange, TopicPartition
+from semel.ledger import OffsetRange, TopicPartition, firsts
 from semel.records import METADATA
 
 
@@ -68,7 +68,7 @@ class KnownTopics:
             if topics:
                 run.sink.prepare(topics)
                 self._prepared |= topics
-            run.sink.start(new)
+            run.sink.start(firsts(new))
             self._partitions |= new.keys()
         unseen = {tp: at for tp, at in starts.items() if tp.topic not in self._sampled}
         if not unseen:

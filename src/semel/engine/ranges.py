@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from semel.config import ConnectorConfig
 from semel.errors import OffsetOutOfRange
 from semel.kafka import Cluster
-from semel.ledger import Advance, OffsetRange, TopicPartition
+from semel.ledger import Advance, OffsetRange, TopicPartition, firsts
 from semel.sinks.base import Sink
 
 
@@ -28,7 +28,7 @@ def first_positions(
     from_latest = connector.offset_reset == "latest"
     known_topics = sink.known_topics()
     latest = {tp for tp in missing if from_latest and tp.topic not in known_topics}
-    sink.start(cluster.earliest(missing - latest) | cluster.latest(latest))
+    sink.start(firsts(cluster.earliest(missing - latest) | cluster.latest(latest)))
 
 
 def entering(
@@ -59,7 +59,7 @@ def positions(
     earliest = cluster.earliest(partitions)
     new = {tp: earliest[tp] for tp in partitions if tp not in stored}
     if new:
-        stored |= sink.start(entering(sink, cluster, new, {tp.topic for tp in stored}))
+        stored |= sink.start(firsts(entering(sink, cluster, new, {tp.topic for tp in stored})))
     found = {tp: stored[tp] for tp in partitions}
     behind = {tp: at for tp, at in found.items() if at < earliest[tp]}
     if behind:

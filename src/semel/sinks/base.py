@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.delivery import Mechanism, Support
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import KEY, Commit, Records
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Snapshot:
     """
 
     entries: Sequence[LedgerEntry]
-    holes: Sequence[OffsetRange] = ()
+    holes: Sequence[Hole] = ()
     records: Mapping[str, pa.Table] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     untraced: Mapping[str, int] = field(default_factory=dict)
@@ -193,9 +193,24 @@ class Sink(ABC):
         """Topics that the connector has read before, wherever its ledger is."""
         return {e.topic for e in self.entries()}
 
+    def targets(self, topics: Collection[str]) -> Mapping[str, str]:
+        """What holds the results of each of the topics, by a name that changes when it is another
+        one. Entries keep it, so that a connector notices when its results went elsewhere. A topic
+        whose entries lie inside its target needs none."""
+        return {}
+
     @abstractmethod
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Insert first positions where the ledger has none; return what it holds for all."""
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        """Insert first entries where the ledger has none; return the positions that it holds for
+        all of them."""
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:  # noqa: B027
+        """Replace entries in one transaction and record the holes, as :func:`semel.ledger.pending`
+        judges. A sink whose entries keep no ids of clusters and topics has nothing to do.
+
+        Raises:
+            LedgerConflict: nothing was written.
+        """
 
     def joining(self, task: int) -> None:  # noqa: B027
         """The task of this number is about to join the consumer group. For a store that fences the
@@ -267,8 +282,8 @@ class Sink(ABC):
         that has no such lock, who moves positions by hand while the connector runs fences it."""
 
     @abstractmethod
-    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
-        """Set positions by hand, or forget the connector with None.
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+        """Set entries by hand, or forget the connector with None.
 
         Raises:
             ConfigError: the connector runs.

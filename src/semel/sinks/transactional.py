@@ -10,13 +10,24 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import ClassVar, Generic, TypeVar
 
 from semel.config import ConnectorConfig
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, first, judge, now
+from semel.ledger import (
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    judge,
+    now,
+    pending,
+)
 from semel.records import Commit
 from semel.sinks.base import Sink
 
@@ -63,6 +74,10 @@ class TransactionalSink(Sink, Generic[Transaction]):
     def forget_entries(self, transaction: Transaction) -> None:
         """Remove all entries of this connector, and of no other."""
 
+    def write_holes(self, transaction: Transaction, holes: Collection[Hole]) -> None:
+        """Keep what the present log says nothing of, for the audit. A store that keeps no holes
+        leaves them in the log of the run alone."""
+
     @abstractmethod
     def put(self, transaction: Transaction, commit: Commit) -> None:
         """Write rows and tombstones.
@@ -95,20 +110,31 @@ class TransactionalSink(Sink, Generic[Transaction]):
             found = self.read_entries(transaction)
         return [found[tp] for tp in sorted(found)]
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         with self.transaction(writing=True) as transaction:
-            stored = self.read_entries(transaction)
-            new = {tp: first(tp, at) for tp, at in positions.items() if tp not in stored}
+            stored = dict(self.read_entries(transaction))
+            new = [entry for entry in entries if entry.topic_partition not in stored]
             if new:
-                self.write_entries(transaction, new.values())
-        return {tp: {**new, **stored}[tp].position for tp in positions}
+                self.write_entries(transaction, new)
+        stored |= {entry.topic_partition: entry for entry in new}
+        return {e.topic_partition: stored[e.topic_partition].position for e in entries}
 
-    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
         with self.transaction(writing=True) as transaction:
-            if positions is None:
+            left = pending(self._connector.name, self.read_entries(transaction), rebases)
+            if left:
+                at = now()
+                self.write_entries(transaction, [replace(r.new, updated_at=at) for r in left])
+            holes = [r.hole for r in left if r.hole is not None]
+            if holes:
+                self.write_holes(transaction, holes)
+
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+        with self.transaction(writing=True) as transaction:
+            if entries is None:
                 self.forget_entries(transaction)
             else:
-                self.write_entries(transaction, [first(tp, at) for tp, at in positions.items()])
+                self.write_entries(transaction, entries)
 
     # Committing
 

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.config import ConnectorConfig, read
-from semel.ledger import TopicPartition
+from semel.ledger import TopicPartition, firsts
 from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.delta.sink import DeltaSink
 
@@ -40,7 +40,7 @@ class Lake:
         raw = self.config(name, keys)
         made = DeltaSink(read(ConnectorConfig, raw), raw)
         made.prepare(["t"])
-        made.start({FIRST: 0})
+        made.start(firsts({FIRST: 0}))
         return made
 
     def table(self, name: str = "t") -> DeltaTable:

@@ -13,7 +13,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from semel import failpoints
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.ledger import OffsetRange, Outcome, TopicPartition
+from semel.ledger import Hole, Outcome, TopicPartition, firsts
 from semel.records import Commit
 from semel.sinks.delta import sink as module
 from semel.sinks.delta.table import Table, translated
@@ -133,7 +133,7 @@ def test_holes_are_recorded(lake: Lake) -> None:
     sink.advance([advance(10, 15, lost=5)])
     sink.advance([advance(15, 16, lost=1)])
     snapshot = lake.sink().snapshot(["t"])
-    assert list(snapshot.holes) == [OffsetRange("t", 0, 10, 15), OffsetRange("t", 0, 15, 16)]
+    assert list(snapshot.holes) == [Hole("t", 0, 10, 15), Hole("t", 0, 15, 16)]
     assert snapshot.entries[0].records_lost == 6
     assert snapshot.rows == {"t": 10}
 
@@ -159,7 +159,7 @@ def test_after_a_crash_between_two_tables_only_the_second_is_written(
         return Commit([records([{"id": i} for i in range(5)], topic=t) for t in ("t", "u")])
 
     sink = lake.sink(keys=keys)
-    sink.start({TopicPartition("u", 0): 0})
+    sink.start(firsts({TopicPartition("u", 0): 0}))
     sink.accommodate(both().records[0])
     sink.accommodate(both().records[1])
     seen = []
@@ -184,7 +184,7 @@ def test_at_most_once_writes_nothing_where_one_of_two_tables_has_moved_already(l
     keys = {"topics": "t,u", "delivery": "at-most-once"}
     sink, other = lake.sink(keys=keys), lake.sink(keys=keys)
     for each in (sink, other):
-        each.start({TopicPartition("u", 0): 0})
+        each.start(firsts({TopicPartition("u", 0): 0}))
         each.accommodate(records([{"id": 1}]))
         each.accommodate(records([{"id": 1}], topic="u"))
     advances = [advance(0, 5), advance(0, 5, topic="u")]
@@ -196,7 +196,7 @@ def test_at_most_once_writes_nothing_where_one_of_two_tables_has_moved_already(l
 def test_positions_are_set_and_forgotten_by_hand(lake: Lake) -> None:
     sink = lake.sink()
     sink.commit([advance(0, 10)], values(0, 10))
-    lake.sink().set_positions({FIRST: 4})
+    lake.sink().set_positions(firsts({FIRST: 4}))
     (entry,) = lake.sink().entries()
     assert (entry.position, entry.start_position, entry.records_read) == (4, 4, 0)
     with pytest.raises(LedgerConflict):
@@ -204,7 +204,7 @@ def test_positions_are_set_and_forgotten_by_hand(lake: Lake) -> None:
     lake.sink().set_positions(None)
     raw = lake.config()
     assert module.DeltaSink(module.read(module.ConnectorConfig, raw), raw).entries() == []
-    assert lake.sink().start({FIRST: 7}) == {FIRST: 0}
+    assert lake.sink().start(firsts({FIRST: 7})) == {FIRST: 0}
 
 
 def test_tables_that_cannot_be_written_safely_are_refused(lake: Lake) -> None:

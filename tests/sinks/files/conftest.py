@@ -13,7 +13,7 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.embedded.hdfs import Hdfs
-from semel.ledger import TopicPartition
+from semel.ledger import TopicPartition, firsts
 from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.files import places
 from semel.sinks.files.ledger import State
@@ -47,7 +47,7 @@ class Folder:
         """A sink that has entered its first position."""
         made = self.made(name, keys)
         made.prepare(["t"])
-        made.start({FIRST: 0})
+        made.start(firsts({FIRST: 0}))
         return made
 
     def state(self, name: str = "c") -> State:

@@ -22,7 +22,7 @@ from fsspec.implementations.webhdfs import WebHDFS
 
 from semel.embedded.hdfs import Hdfs
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.ledger import Outcome
+from semel.ledger import Outcome, firsts
 from semel.records import Commit
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.sink import FilesSink
@@ -181,7 +181,7 @@ class TestGateways:
         sink = directory.sink()
         sink.commit([advance(0, 10)], values(0, 10))
         (file,) = directory.files()
-        sink.set_positions({FIRST: 0})
+        sink.set_positions(firsts({FIRST: 0}))
         with pytest.raises(ServiceError, match=r"is there already.*move it away"):
             sink.commit([advance(0, 10)], values(0, 10))
         filesystem, root = fsspec.url_to_fs(directory.where)
@@ -193,7 +193,7 @@ class TestGateways:
 def test_a_file_that_is_read_and_written_again_replaces_the_first(directory: Folder) -> None:
     sink = directory.sink()
     sink.commit([advance(0, 10)], values(0, 10))
-    sink.set_positions({FIRST: 0})
+    sink.set_positions(firsts({FIRST: 0}))
     assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.APPLIED
     assert ids(directory) == list(range(10))
 

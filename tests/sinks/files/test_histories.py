@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel.errors import LedgerConflict, TransientError
-from semel.ledger import Advance
+from semel.ledger import Advance, firsts
 from semel.records import Commit
 from semel.sinks.base import Staged
 from semel.sinks.files import ledger as ledger_module
@@ -59,7 +59,7 @@ class Writer:
 
     def start(self, partition: int) -> None:
         """Another partition appears: the ledger goes on, the positions stay."""
-        self.sink.start({FIRST._replace(partition=partition): 0})
+        self.sink.start(firsts({FIRST._replace(partition=partition): 0}))
 
     def commit(self, *, dies: bool) -> None:
         if self.held is None:

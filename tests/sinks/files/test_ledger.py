@@ -18,7 +18,7 @@ from semel.errors import (
     TargetChanged,
     TransientError,
 )
-from semel.ledger import OffsetRange, Outcome
+from semel.ledger import Hole, Outcome, firsts
 from semel.records import Commit, DeadLetter
 from semel.sinks.files import ledger as module
 from semel.sinks.files import sink as sink_module
@@ -213,7 +213,7 @@ def test_a_deletion_that_was_missed_does_not_let_a_zombie_in(folder: Folder) -> 
 def test_files_that_were_begun_under_an_older_entry_are_written_again(place: Folder) -> None:
     sink = place.sink(keys={"topics": "t,u"})
     staged = sink.stage(values(0, 10))
-    sink.start({FIRST._replace(topic="u"): 0})
+    sink.start(firsts({FIRST._replace(topic="u"): 0}))
     with pytest.raises(TargetChanged, match="written again"):
         sink.commit([advance(0, 10)], staged)
     assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.APPLIED
@@ -340,7 +340,7 @@ def test_counts_and_holes_are_carried_on(place: Folder) -> None:
     sink.advance([advance(10, 15, lost=5)])
     sink.advance([advance(15, 16, lost=1)])
     snapshot = place.sink().snapshot(["t"])
-    assert list(snapshot.holes) == [OffsetRange("t", 0, 10, 15), OffsetRange("t", 0, 15, 16)]
+    assert list(snapshot.holes) == [Hole("t", 0, 10, 15), Hole("t", 0, 15, 16)]
     (entry,) = snapshot.entries
     assert (entry.records_read, entry.rows_written, entry.records_lost) == (10, 10, 6)
     assert entry.updated_at.startswith("20")
@@ -350,22 +350,22 @@ def test_positions_are_set_and_forgotten_and_fence(place: Folder) -> None:
     sink = place.sink()
     sink.commit([advance(0, 10)], values(0, 10))
     by_hand = place.made()
-    by_hand.set_positions({FIRST: 5})
+    by_hand.set_positions(firsts({FIRST: 5}))
     with pytest.raises(LedgerConflict, match="the ledger stands at 5"):
         sink.commit([advance(10, 20)], values(10, 20))
     by_hand.set_positions(None)
     assert place.made().entries() == []
     with pytest.raises(LedgerConflict, match="stands at None"):
         sink.commit([advance(10, 20)], values(10, 20))
-    assert place.sink().start({FIRST: 0}) == {FIRST: 0}
+    assert place.sink().start(firsts({FIRST: 0})) == {FIRST: 0}
     assert len(place.files()) == 1
 
 
 def test_a_first_position_stays(place: Folder) -> None:
     sink, other = place.sink(), place.sink()
-    assert other.start({FIRST: 7}) == {FIRST: 0}
+    assert other.start(firsts({FIRST: 7})) == {FIRST: 0}
     second = FIRST._replace(partition=1)
-    assert other.start({FIRST: 7, second: 3}) == {FIRST: 0, second: 3}
+    assert other.start(firsts({FIRST: 7, second: 3})) == {FIRST: 0, second: 3}
     assert [e.position for e in sink.entries()] == [0, 3]
 
 
@@ -410,7 +410,7 @@ def test_without_a_transaction_results_are_moved_at_once(place: Folder) -> None:
     assert sink.write(staged, [advance(0, 10)]) is Outcome.REPLAYED
     assert len(place.files()) == 1
     gone = sink.stage(values(10, 12))
-    sink.start({FIRST._replace(partition=1): 0})
+    sink.start(firsts({FIRST._replace(partition=1): 0}))
     place.sink()
     with pytest.raises(TargetChanged, match="is gone"):
         sink.write(gone, [advance(10, 12)])

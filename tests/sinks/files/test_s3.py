@@ -9,7 +9,7 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.errors import ConfigError, LedgerConflict, TransientError
-from semel.ledger import Outcome
+from semel.ledger import Outcome, firsts
 from semel.records import Commit
 from semel.sinks.files import snapshot as snapshots
 from semel.sinks.files.sink import FilesSink
@@ -57,7 +57,7 @@ def test_a_bucket_that_is_not_there_is_named(lake: Lake) -> None:
     with pytest.raises(TransientError, match=r"s3://nowhere.*bucket does not exist"):
         sink.prepare(["t"])
     with pytest.raises(TransientError, match="bucket does not exist"):
-        sink.start({FIRST: 0})
+        sink.start(firsts({FIRST: 0}))
     with pytest.raises(TransientError, match="bucket does not exist"):
         sink.stage(values(0, 10))
 

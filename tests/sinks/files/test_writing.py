@@ -23,7 +23,7 @@ from semel.converters.json_columns import JSON
 from semel.drill.stores import store_of
 from semel.errors import ConfigError
 from semel.ledger import Advance as Moved
-from semel.ledger import OffsetRange, TopicPartition
+from semel.ledger import OffsetRange, TopicPartition, firsts
 from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records
 from semel.run import plan
 from semel.sinks.files.config import FilesConfig
@@ -217,7 +217,7 @@ def test_provenance_that_came_later_is_told(folder: Folder) -> None:
 
 def test_a_file_is_named_by_its_partition_and_its_offsets(folder: Folder) -> None:
     sink = folder.sink(keys={"topics": "t"})
-    sink.start({advance(0, 1, partition=1).range.topic_partition: 3})
+    sink.start(firsts({advance(0, 1, partition=1).range.topic_partition: 3}))
     batch = [records([{"id": p}, {"id": p}], offsets=[3, 7], partition=p) for p in (0, 1)]
     moved = [
         Moved(OffsetRange("t", 0, 0, 9), read=2, written=2),
@@ -450,7 +450,7 @@ def test_a_topic_whose_files_no_disk_can_name_is_refused_and_an_object_store_tak
         folder.made(keys={"topics": topic}).prepare([topic])
     sink = bucket.made(keys={"topics": topic})
     sink.prepare([topic])
-    sink.start({TopicPartition(topic, 0): 0})
+    sink.start(firsts({TopicPartition(topic, 0): 0}))
     staged = sink.stage(Commit([records([{"id": 1}], topic=topic)]))
     sink.commit([advance(0, 1, topic=topic)], staged)
     assert len(bucket.files()) == 1

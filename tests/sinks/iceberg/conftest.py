@@ -14,7 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from semel.config import ConnectorConfig, read
-from semel.ledger import TopicPartition
+from semel.ledger import TopicPartition, firsts
 from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.iceberg.catalog import connect
 from semel.sinks.iceberg.sink import IcebergSink
@@ -60,7 +60,7 @@ class Warehouse:
         """A sink that has entered its first position."""
         made = self.unprepared(name, keys)
         made.prepare(["t"])
-        made.start({FIRST: 0})
+        made.start(firsts({FIRST: 0}))
         return made
 
     def unprepared(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> IcebergSink:

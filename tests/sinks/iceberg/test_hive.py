@@ -9,7 +9,7 @@ import pytest
 from thrift.transport.TTransport import TTransportException
 
 from semel.errors import ConfigError
-from semel.ledger import Outcome
+from semel.ledger import Outcome, firsts
 from semel.records import Commit
 from semel.sinks.iceberg import hive
 from semel.sinks.iceberg.hive import LOCKS
@@ -84,12 +84,12 @@ def test_a_metastore_that_does_not_compare_is_refused(
 ) -> None:
     """One that is told nothing behaves as one that does not understand."""
     started = metastore.sink()
-    started.set_positions({FIRST: 0})
+    started.set_positions(firsts({FIRST: 0}))
     location = metastore.table().metadata_location
     monkeypatch.setattr(hive, "_expecting", lambda _: {})
     for wanted in ({FIRST: 1}, None):
         with pytest.raises(ConfigError, match=r"catalog.uri=thrift.*Upgrade it to Hive"):
-            started.set_positions(wanted)
+            started.set_positions(wanted and firsts(wanted))
     for keys in (
         {},
         {

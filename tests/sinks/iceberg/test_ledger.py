@@ -12,7 +12,7 @@ from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy.exc import OperationalError
 
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TargetChanged, TransientError
-from semel.ledger import OffsetRange, Outcome, TopicPartition
+from semel.ledger import Hole, Outcome, TopicPartition, firsts
 from semel.records import Commit, DeadLetter
 from semel.sinks.base import Staged
 from semel.sinks.iceberg import sink as module
@@ -85,7 +85,7 @@ def test_a_ledger_that_moves_without_rows_fences_too(warehouse: Warehouse) -> No
     sink.advance([advance(10, 20)])
     with pytest.raises(Conflict):
         zombie.commit([], {"x": "1"})
-    warehouse.sink().set_positions({FIRST: 3})
+    warehouse.sink().set_positions(firsts({FIRST: 3}))
     with pytest.raises(LedgerConflict, match="stands at 3"):
         sink.commit([advance(20, 30)], values(20, 30))
 
@@ -178,7 +178,7 @@ def test_each_connector_and_topic_has_an_entry_of_its_own(warehouse: Warehouse) 
     keys = {"topics": "t,u.v"}
     first, second = warehouse.sink("a", keys), warehouse.sink("a:b", keys)
     other = TopicPartition("u.v", 3)
-    assert first.start({other: 7}) == {other: 7}
+    assert first.start(firsts({other: 7})) == {other: 7}
     first.commit([advance(0, 10), advance(7, 9, topic="u.v", partition=3)], values(0, 10))
     second.commit([advance(0, 5)], values(0, 5))
     found = {
@@ -195,11 +195,11 @@ def test_first_positions_are_stored_before_the_first_row(warehouse: Warehouse) -
     """With auto.offset.reset=latest nothing is passed over by a crash before the first commit."""
     sink = warehouse.unprepared()
     sink.prepare(["t"])
-    assert sink.start({FIRST: 100}) == {FIRST: 100}
+    assert sink.start(firsts({FIRST: 100})) == {FIRST: 100}
     assert sink.schema("t") is None
     later = warehouse.unprepared()
     later.prepare(["t"])
-    assert later.start({FIRST: 500}) == {FIRST: 100}
+    assert later.start(firsts({FIRST: 500})) == {FIRST: 100}
     assert later.commit([advance(100, 110)], values(100, 110)) is Outcome.APPLIED
     (entry,) = later.entries()
     assert (entry.position, entry.start_position) == (110, 100)
@@ -211,7 +211,7 @@ def test_holes_are_recorded(warehouse: Warehouse) -> None:
     sink.advance([advance(10, 15, lost=5)])
     sink.advance([advance(15, 16, lost=1)])
     snapshot = warehouse.sink().snapshot(["t"])
-    assert list(snapshot.holes) == [OffsetRange("t", 0, 10, 15), OffsetRange("t", 0, 15, 16)]
+    assert list(snapshot.holes) == [Hole("t", 0, 10, 15), Hole("t", 0, 15, 16)]
     assert snapshot.entries[0].records_lost == 6
     assert snapshot.rows == {"db.t": 10}
 
@@ -219,14 +219,14 @@ def test_holes_are_recorded(warehouse: Warehouse) -> None:
 def test_positions_are_set_and_forgotten_by_hand(warehouse: Warehouse) -> None:
     sink = warehouse.sink()
     sink.commit([advance(0, 10)], values(0, 10))
-    warehouse.sink().set_positions({FIRST: 4})
+    warehouse.sink().set_positions(firsts({FIRST: 4}))
     (entry,) = warehouse.sink().entries()
     assert (entry.position, entry.start_position, entry.records_read) == (4, 4, 0)
     with pytest.raises(LedgerConflict):
         sink.commit([advance(10, 20)], values(10, 20))
     warehouse.sink().set_positions(None)
     assert warehouse.unprepared().entries() == []
-    assert warehouse.sink().start({FIRST: 7}) == {FIRST: 0}
+    assert warehouse.sink().start(firsts({FIRST: 7})) == {FIRST: 0}
 
 
 def test_dead_letters_are_kept_once(warehouse: Warehouse) -> None:
@@ -245,7 +245,7 @@ def test_dead_letters_are_kept_once(warehouse: Warehouse) -> None:
     assert sorted(r["offset"] for r in warehouse.rows("db.dead")) == [9, 10]
     snapshot = again.snapshot(["t"])
     assert sorted(snapshot.dead["t"].column("offset").to_pylist()) == [9, 10]
-    again.set_positions({FIRST: 9})
+    again.set_positions(firsts({FIRST: 9}))
     again._letters.keep([letter(9)])
     assert sorted(r["offset"] for r in warehouse.rows("db.dead")) == [9, 9, 10]
 

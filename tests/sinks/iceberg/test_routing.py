@@ -16,7 +16,7 @@ from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.engine.ranges import first_positions
 from semel.errors import ConfigError, LedgerConflict, TargetChanged
-from semel.ledger import Outcome, TopicPartition
+from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, Records
 from semel.run import plan
 from semel.sinks.iceberg.dynamic import DynamicTables, _names
@@ -237,7 +237,7 @@ def test_partitions_whose_tables_differ_are_brought_level_group_by_group(
 ) -> None:
     sink = warehouse.sink(keys=BOTH)
     second = TopicPartition("t", 1)
-    sink.start({second: 0})
+    sink.start(firsts({second: 0}))
     sink.commit([advance(0, 8), advance(0, 8, partition=1)], values(0, 8))
     one = warehouse.unprepared(keys={"iceberg.tables": "db.a"})
     one.commit([advance(8, 12)], values(8, 12))
@@ -389,7 +389,7 @@ def test_a_run_that_was_overtaken_does_not_move_the_ledger_back(warehouse: Wareh
 def test_positions_that_are_set_by_hand_are_those_of_all_tables(warehouse: Warehouse) -> None:
     sink = warehouse.sink(keys=DYNAMIC)
     sink.commit([advance(0, 2)], to("db.a", "db.b"))
-    sink.set_positions({FIRST: 1})
+    sink.set_positions(firsts({FIRST: 1}))
     sink = warehouse.sink(keys=DYNAMIC)
     assert sink.uneven([FIRST]) == {}
     sink.commit([advance(1, 2)], to("db.b", first=1))
@@ -412,11 +412,13 @@ def test_positions_are_set_by_hand_while_the_connector_commits(
     if step == "_home.move":  # the other way round: the run commits while positions are set
         hand = warehouse.unprepared(keys=DYNAMIC)
         interrupted(monkeypatch, hand._tables._home, "move", lambda: run(sink))
-        hand.set_positions(wanted)
+        hand.set_positions(wanted and firsts(wanted))
     else:
         where = sink if step == "_land_in" else sink._tables
         by_hand = warehouse.unprepared(keys=DYNAMIC)
-        interrupted(monkeypatch, where, step, lambda: by_hand.set_positions(wanted))
+        interrupted(
+            monkeypatch, where, step, lambda: by_hand.set_positions(wanted and firsts(wanted))
+        )
         with pytest.raises(LedgerConflict):
             run(sink)
     after = warehouse.sink(keys=DYNAMIC)

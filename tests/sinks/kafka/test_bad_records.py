@@ -10,7 +10,7 @@ from semel import failpoints
 from semel.audit import audit
 from semel.embedded import Kafka
 from semel.errors import BadRecord, ConfigError
-from semel.ledger import TopicPartition
+from semel.ledger import TopicPartition, firsts
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import LocalSpark, caught_up, once_let_go, positions, records
@@ -83,11 +83,11 @@ def test_offsets_are_not_changed_under_a_run(
     running.until(lambda p: p.rows == 10)
     sink = plan(config).sink
     with pytest.raises(ConfigError, match="is running"):
-        sink.set_positions({TopicPartition(source, 0): 5})
+        sink.set_positions(firsts({TopicPartition(source, 0): 5}))
     with pytest.raises(ConfigError, match="is running"):
         sink.set_positions(None)
     running.stop()
-    once_let_go(lambda: sink.set_positions({TopicPartition(source, 0): 5}))
+    once_let_go(lambda: sink.set_positions(firsts({TopicPartition(source, 0): 5})))
     assert positions(config) == {TopicPartition(source, 0): 5}
     sink.set_positions(None)
     assert positions(config) == {}

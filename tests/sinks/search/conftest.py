@@ -10,7 +10,7 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.embedded.opensearch import OpenSearch
-from semel.ledger import TopicPartition
+from semel.ledger import TopicPartition, firsts
 from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.search.sink import SearchSink
 from tests.engine.harness import some
@@ -46,7 +46,7 @@ class Cluster:
         self._made.append(made)
         if started:
             made.prepare([self.topic])
-            made.start({self.first: 0})
+            made.start(firsts({self.first: 0}))
         return made
 
     def keyed(self, keys: Mapping[str, Any] | None = None) -> SearchSink:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semel.errors import ConfigError, LedgerConflict, TransientError
-from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition
+from semel.ledger import Advance, Hole, Outcome, TopicPartition, firsts
 from semel.records import Commit
 from semel.sinks.search import sink as module
 from semel.sinks.search.sink import SearchSink
@@ -110,7 +110,7 @@ def test_the_rule_holds_for_each_partition(cluster: Cluster) -> None:
     """Their documents are moved one by one, so a crash may leave some of a batch moved."""
     second = TopicPartition(cluster.topic, 1)
     sink = cluster.sink()
-    sink.start({second: 0})
+    sink.start(firsts({second: 0}))
     both = [*moved(cluster, 0, 10), *moved(cluster, 0, 20, partition=1)]
     sink.advance(both[:1])
     assert sink.write(values(cluster, 0, 10), both) is Outcome.APPLIED
@@ -123,7 +123,7 @@ def test_first_positions_are_entered_once(cluster: Cluster) -> None:
     sink = cluster.sink()
     sink.advance(moved(cluster, 0, 10))
     second = TopicPartition(cluster.topic, 1)
-    assert sink.start({cluster.first: 99, second: 5}) == {cluster.first: 10, second: 5}
+    assert sink.start(firsts({cluster.first: 99, second: 5})) == {cluster.first: 10, second: 5}
     with pytest.raises(LedgerConflict, match="stands at None"):
         sink.advance(moved(cluster, 0, 1, partition=7))
 
@@ -134,8 +134,8 @@ def test_holes_are_recorded(cluster: Cluster) -> None:
     sink.advance(moved(cluster, 5, 6, lost=1))
     found = cluster.sink().snapshot([cluster.topic])
     assert list(found.holes) == [
-        OffsetRange(cluster.topic, 0, 0, 5),
-        OffsetRange(cluster.topic, 0, 5, 6),
+        Hole(cluster.topic, 0, 0, 5),
+        Hole(cluster.topic, 0, 5, 6),
     ]
     assert found.entries[0].records_lost == 6
 
@@ -143,13 +143,13 @@ def test_holes_are_recorded(cluster: Cluster) -> None:
 def test_positions_can_be_set_and_forgotten_by_hand(cluster: Cluster) -> None:
     sink = cluster.sink()
     sink.advance(moved(cluster, 0, 10))
-    cluster.sink().set_positions({cluster.first: 3})
+    cluster.sink().set_positions(firsts({cluster.first: 3}))
     assert (position(sink), sink.entries()[0].records_read) == (3, 0)
     with pytest.raises(LedgerConflict):
         sink.advance(moved(cluster, 10, 20))
     sink.set_positions(None)
     assert sink.entries() == []
-    assert sink.start({cluster.first: 2}) == {cluster.first: 2}
+    assert sink.start(firsts({cluster.first: 2})) == {cluster.first: 2}
     sink.advance(moved(cluster, 2, 4))
     assert position(sink) == 4
 
@@ -157,13 +157,15 @@ def test_positions_can_be_set_and_forgotten_by_hand(cluster: Cluster) -> None:
 def test_new_partitions_stop_a_connector_whose_ids_are_keys(cluster: Cluster) -> None:
     second = TopicPartition(cluster.topic, 1)
     sink = cluster.keyed()
-    sink.start({second: 0})  # nothing has been read yet
+    sink.start(firsts({second: 0}))  # nothing has been read yet
     sink.advance(moved(cluster, 0, 10))
     third = TopicPartition(cluster.topic, 2)
     with pytest.raises(ConfigError, match=r"has a new partition, 2\..*cannot be compared"):
-        sink.start({third: 0})
-    assert cluster.keyed({"behavior.on.new.partitions": "continue"}).start({third: 0}) == {third: 0}
-    assert cluster.sink().start({TopicPartition(cluster.topic, 3): 0})
+        sink.start(firsts({third: 0}))
+    assert cluster.keyed({"behavior.on.new.partitions": "continue"}).start(firsts({third: 0})) == {
+        third: 0
+    }
+    assert cluster.sink().start(firsts({TopicPartition(cluster.topic, 3): 0}))
 
 
 def test_a_process_that_was_frozen_asks_the_ledger_again_before_it_sends(

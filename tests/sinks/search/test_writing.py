@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import ConfigError, TransientError
+from semel.ledger import firsts
 from semel.records import Commit, DeadLetter, Records
 from semel.sinks.search.writing import GENERATION
 from tests.sinks.search.conftest import Cluster, refused
@@ -249,7 +250,7 @@ def test_dead_letters_are_there_once_each(either: Cluster) -> None:
 def test_what_is_read_again_after_positions_were_set_by_hand_is_newer(cluster: Cluster) -> None:
     sink = cluster.keyed()
     sink.write(Commit([records([{"v": 1}], topic=cluster.topic, keys=["a"], offsets=[50])]))
-    cluster.sink().set_positions({cluster.first: 0})
+    cluster.sink().set_positions(firsts({cluster.first: 0}))
     again = cluster.keyed()
     again.write(Commit([records([{"v": 2}], topic=cluster.topic, keys=["a"], offsets=[3])]))
     assert cluster.versions() == {"a": GENERATION + 3}

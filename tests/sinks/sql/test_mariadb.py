@@ -14,7 +14,7 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.embedded.mariadb import MariaDB
 from semel.errors import ConfigError, TransientError
-from semel.ledger import Outcome, TopicPartition
+from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, RowsRejected
 from semel.sinks import jdbc
 from semel.sinks.sql import mysql
@@ -221,7 +221,7 @@ def test_a_run_that_begins_while_positions_are_changed_comes_again(
 
 def test_a_writer_that_waits_for_the_ledger_finds_that_it_has_lost(target: Target) -> None:
     first, second = target.sink(), target.sink()
-    first.start({T0: 0})
+    first.start(firsts({T0: 0}))
     commit = Commit([records([{"id": 1}])])
     with first._dialect.transaction():
         first._ledger.advance([advance(0, 1)])
@@ -235,7 +235,7 @@ def test_a_writer_that_waits_for_the_ledger_finds_that_it_has_lost(target: Targe
 def test_the_server_ends_a_transaction_that_is_idle_for_too_long(target: Target) -> None:
     frozen = target.sink(connection_idle_in_transaction_timeout_ms="1000")
     other = target.sink()
-    other.start({T0: 0})
+    other.start(firsts({T0: 0}))
     applied: list[Outcome] = []
     while not applied:  # it may be slow itself, and lose its transaction before
         with pytest.raises(TransientError), frozen._dialect.transaction():

@@ -15,7 +15,7 @@ import pytest
 
 from semel import failpoints
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.ledger import OffsetRange, Outcome, TopicPartition
+from semel.ledger import Hole, Outcome, TopicPartition, firsts
 from semel.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.sql.sink import SqlSink
 from tests.sinks.sql.conftest import MakeSink, Query
@@ -32,7 +32,7 @@ def put(sink: SqlSink, *batches: Any) -> None:
 
 def started(sink: SqlSink) -> SqlSink:
     sink.prepare(["t"])
-    assert sink.start({T0: 0}) == {T0: 0}
+    assert sink.start(firsts({T0: 0})) == {T0: 0}
     return sink
 
 
@@ -66,7 +66,7 @@ def test_a_gap_or_an_overlap_writes_nothing(
 def test_a_batch_is_applied_as_a_whole_or_conflicts(make: MakeSink, query: Query) -> None:
     sink = make()
     sink.prepare(["t"])
-    sink.start({T0: 0, TopicPartition("t", 1): 5})
+    sink.start(firsts({T0: 0, TopicPartition("t", 1): 5}))
     sink.commit([advance(0, 2)], Commit([records([{"id": 1}, {"id": 2}])]))
     with pytest.raises(LedgerConflict):
         sink.commit([advance(0, 2), advance(5, 6, partition=1)], Commit([records([{"id": 3}])]))
@@ -100,14 +100,17 @@ def test_whoever_has_waited_for_a_commit_sees_what_it_has_done(
 
 def test_first_positions_are_inserted_once(make: MakeSink) -> None:
     sink = started(make())
-    assert sink.start({T0: 9, TopicPartition("t", 1): 4}) == {T0: 0, TopicPartition("t", 1): 4}
+    assert sink.start(firsts({T0: 9, TopicPartition("t", 1): 4})) == {
+        T0: 0,
+        TopicPartition("t", 1): 4,
+    }
     assert make("another").entries() == []
 
 
 def test_holes_are_recorded_with_the_position(make: MakeSink) -> None:
     sink = started(make())
     sink.commit([advance(0, 7, lost=7)], Commit([]))
-    assert list(sink.snapshot([]).holes) == [OffsetRange("t", 0, 0, 7)]
+    assert list(sink.snapshot([]).holes) == [Hole("t", 0, 0, 7)]
     assert sink.entries()[0].records_lost == 7
 
 
@@ -128,11 +131,11 @@ def test_positions_are_changed_by_hand_only_while_no_run_is_alive(make: MakeSink
     run, other = started(make()), make()
     run.claim()
     with found_running():
-        other.set_positions({T0: 3})
-    make("d").set_positions({T0: 1})
+        other.set_positions(firsts({T0: 3}))
+    make("d").set_positions(firsts({T0: 1}))
     threading.Timer(0.2, run.close).start()  # whose lock a server lets go of later than that
     with released_at_last():
-        other.set_positions({T0: 3})
+        other.set_positions(firsts({T0: 3}))
     assert [e.position for e in other.entries()] == [3]
     other.set_positions(None)
     assert other.entries() == []
@@ -377,7 +380,7 @@ def test_dead_letters_are_written_with_the_position_and_the_last_failure_stays(
 
     sink.commit([advance(0, 1)], Commit([], [letter("first")]))
     sink.close()
-    make().set_positions({T0: 0})
+    make().set_positions(firsts({T0: 0}))
     sink.commit([advance(0, 1)], Commit([], [letter("it's \\ the last")]))
     ((key, value, headers, message),) = query('SELECT "key", value, headers, message FROM letters')
     assert (bytes(key), value, message) == (b"\0k", None, "it's \\ the last")

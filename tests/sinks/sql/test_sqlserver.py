@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import TransientError
-from semel.ledger import Outcome, TopicPartition
+from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, RowsRejected
 from semel.sinks.sql.sink import SqlSink
 from semel.sinks.sql.sqlserver import SqlServer
@@ -173,7 +173,7 @@ def test_connectors_whose_names_no_code_page_has_are_apart(make: MakeSink) -> No
     for position, name in enumerate(("\u4e2d", "\u6587")):
         sink = make(name)
         sink.prepare(["t"])
-        assert sink.start({T0: position}) == {T0: position}
+        assert sink.start(firsts({T0: position})) == {T0: position}
 
 
 def test_tables_in_a_schema_of_their_own(make: MakeSink, query: Query) -> None:
@@ -186,7 +186,7 @@ def test_tables_in_a_schema_of_their_own(make: MakeSink, query: Query) -> None:
 def test_a_writer_that_waits_for_the_ledger_too_long_comes_again(make: MakeSink) -> None:
     first, second = make(), make(connection_lock_timeout_ms="200")
     first.prepare(["t"])
-    first.start({T0: 0})
+    first.start(firsts({T0: 0}))
     commit = Commit([records([{"id": 1}])])
     with first._dialect.transaction():
         first._ledger.advance([advance(0, 1)])

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, TopicPartition, judge
 from semel.sinks.delta.table import Table
 
 _FORGOTTEN = -1
@@ -66,7 +66,7 @@ class DeltaLedger:
             found.append(entry)
         return found
 
-    def holes(self, topic: str) -> list[OffsetRange]:
+    def holes(self, topic: str) -> list[Hole]:
         """The ranges that retention removed before they were read."""
         found = []
         for partition in range(self._count(self._name(topic))):
@@ -74,8 +74,8 @@ class DeltaLedger:
                 continue
             name = self._name(topic, partition)
             for n in range(self._count(f"{name}:holes")):
-                ends = [self._count(f"{name}:hole:{n}:{end}") for end in ("from", "until")]
-                found.append(OffsetRange(topic, partition, *ends))
+                begins, ends = (self._count(f"{name}:hole:{n}:{at}") for at in ("from", "until"))
+                found.append(Hole(topic, partition, begins, ends))
         return found
 
     def judge(self, advances: Sequence[Advance]) -> Outcome:

@@ -150,9 +150,9 @@ class DeltaSink(StagingSink):
             self._topics = set(found)
         return self._topics
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        self._topics |= {tp.topic for tp in positions}
-        return self._positions.start(positions)
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        self._topics |= {entry.topic for entry in entries}
+        return self._positions.start({e.topic_partition: e.position for e in entries})
 
     # Staging
 
@@ -281,7 +281,8 @@ class DeltaSink(StagingSink):
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         return keys_of(self._config, records)
 
-    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+        positions = None if entries is None else {e.topic_partition: e.position for e in entries}
         letters = dict(positions or {e.topic_partition: 0 for e in self.entries()})
         if positions is None:
             self._positions.forget(self._known_topics())

@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
-from semel.ledger import LedgerEntry, OffsetRange
+from semel.ledger import Hole, LedgerEntry
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.delta.config import DeltaConfig
@@ -31,7 +31,7 @@ def take(
     in the table that holds its rows."""
     provenance = connector.provenance_columns
     entries: list[LedgerEntry] = []
-    holes: list[OffsetRange] = []
+    holes: list[Hole] = []
     records: dict[str, pa.Table] = {}
     rows: dict[str, int] = {}
     untraced: dict[str, int] = {}

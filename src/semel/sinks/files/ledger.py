@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from semel.errors import LedgerConflict, ServiceError
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, TopicPartition, judge
 from semel.sinks.files.store import Store, at_once
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class State:
     connector: str
     sequence: int = 0
     entries: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
-    holes: tuple[OffsetRange, ...] = ()
+    holes: tuple[Hole, ...] = ()
     files: tuple[Landing, ...] = ()
 
     def judge(self, advances: Sequence[Advance]) -> Outcome:
@@ -79,7 +79,11 @@ class State:
         for a in advances:
             tp = a.range.topic_partition
             moved[tp] = moved[tp].after(a, now)
-        lost = tuple(a.range for a in advances if a.lost)
+        lost = tuple(
+            Hole(*a.range.topic_partition, a.range.from_offset, a.range.until_offset, a.cause)
+            for a in advances
+            if a.lost
+        )
         return replace(
             self,
             sequence=self.sequence + 1,
@@ -129,7 +133,7 @@ def _read(name: str, content: bytes) -> State:
             facts["connector"],
             int(facts["sequence"]),
             {e.topic_partition: e for e in entries},
-            tuple(OffsetRange(**h) for h in facts["holes"]),
+            tuple(Hole(**h) for h in facts["holes"]),
             tuple(Landing(**f) for f in facts["files"]),
         )
     except (ValueError, KeyError, TypeError):

@@ -219,7 +219,8 @@ class FilesSink(StagingSink):
     def entries(self) -> list[LedgerEntry]:
         return [e for _, e in sorted(self._ledger.newest().entries.items())]
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        positions = {e.topic_partition: e.position for e in entries}
         state = self._ledger.newest()
         if positions.keys() - state.entries.keys():
             state = self._moved(lambda before: before.started(positions))
@@ -387,8 +388,9 @@ class FilesSink(StagingSink):
         """Nothing to hold on to: there are no locks. Whoever moves positions by hand while the
         connector runs fences it."""
 
-    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
-        self._moved(State.forgotten if positions is None else lambda s: s.set(positions))
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+        positions = {e.topic_partition: e.position for e in entries or ()}
+        self._moved(State.forgotten if entries is None else lambda s: s.set(positions))
 
     def close(self) -> None:
         """Nothing is held open."""

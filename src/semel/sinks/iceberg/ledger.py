@@ -11,9 +11,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from semel.errors import ServiceError
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, TopicPartition, judge
 from semel.sinks.iceberg.table import Table
 
 _FIELDS = {
@@ -70,7 +71,7 @@ class IcebergLedger:
             tp = TopicPartition(topic, int(partition))
             try:
                 facts = json.loads(text)
-                counts = {f: int(facts[k]) for k, f in _FIELDS.items()}
+                counts: dict[str, Any] = {f: int(facts[k]) for k, f in _FIELDS.items()}
             except (ValueError, KeyError, TypeError):
                 raise ServiceError(
                     f"Iceberg table {self._table.where}: property {name}={text!r} is not a ledger "
@@ -85,9 +86,9 @@ class IcebergLedger:
         """All entries, by topic and partition."""
         return [e.entry for _, e in sorted(self._known().items())]
 
-    def holes(self) -> list[OffsetRange]:
+    def holes(self) -> list[Hole]:
         """The ranges that retention removed before they were read."""
-        return [OffsetRange(*tp, *h) for tp, e in sorted(self._known().items()) for h in e.holes]
+        return [Hole(*tp, *h) for tp, e in sorted(self._known().items()) for h in e.holes]
 
     def positions(self) -> dict[TopicPartition, int]:
         return {tp: e.entry.position for tp, e in self._known().items()}

@@ -181,7 +181,8 @@ class IcebergSink(StagingSink):
     def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return self._tables.uneven(among)
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        positions = {e.topic_partition: e.position for e in entries}
         self._tables.start(positions)
         stored = {e.topic_partition: e.position for e in self.entries()}
         return {tp: stored[tp] for tp in positions if tp in stored}
@@ -292,7 +293,8 @@ class IcebergSink(StagingSink):
         # There is one table at least: see IcebergConfig.
         return keys_of(self._tables.all()[0].keyed(), records)
 
-    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+        positions = None if entries is None else {e.topic_partition: e.position for e in entries}
         self._tables.check_commits()
         letters = dict(positions or {e.topic_partition: 0 for e in self.entries()})
         self._tables.set(positions)

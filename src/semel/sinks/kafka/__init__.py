@@ -31,7 +31,7 @@ from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.failpoints import hit
 from semel.groups import Groups
 from semel.kafka import IDEMPOTENCE, Cluster, acks, client_config, confirms_all, is_true
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, first, judge, now
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge, now
 from semel.records import HEADERS, TIMESTAMP, Commit
 from semel.sinks.base import Membership, Sink, Snapshot
 from semel.sinks.kafka import snapshot
@@ -257,13 +257,14 @@ class KafkaSink(Sink):
             if left:
                 time.sleep(_PENDING)
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        positions = {e.topic_partition: e.position for e in entries}
         if self._member is None and not self._alone(positions):
-            return dict(positions)  # the run that is at work enters what is missing
+            return positions  # the run that is at work enters what is missing
         self._read(positions)
-        new = {tp: first(tp, at) for tp, at in positions.items() if tp not in self._stored}
+        new = [e for e in entries if e.topic_partition not in self._stored]
         if new:
-            self._transact(None, new.values())
+            self._transact(None, new)
         return {tp: self._stored[tp].position for tp in positions}
 
     def _alone(self, partitions: Iterable[TopicPartition]) -> bool:
@@ -274,17 +275,17 @@ class KafkaSink(Sink):
         self._stored.clear()
         return self._group.is_idle()
 
-    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
         self._targets.prepare(self._source.matching(self._connector))
         self._refuse_running()
         self._recorded()
         for task in range(self._ledger.tasks):
             self._transactions.fence(self._group.instance(task))
         try:
-            if positions is None:
+            if entries is None:
                 self._ledger.forget()
             else:
-                self._ledger.set([first(tp, at) for tp, at in positions.items()])
+                self._ledger.set(list(entries))
         except TransientError:
             self._refuse_running()
             raise

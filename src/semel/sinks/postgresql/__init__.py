@@ -179,9 +179,9 @@ class PostgresSink(Sink):
         with self._connection.transaction():
             return self._ledger.entries()
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         with self._connection.transaction():
-            return self._ledger.start(positions)
+            return self._ledger.start(entries)
 
     def schema(self, topic: str) -> pa.Schema | None:
         if self._config.folds_names:
@@ -382,7 +382,7 @@ class PostgresSink(Sink):
     def claim(self) -> None:
         self._connection.on_connect(f"SELECT pg_advisory_lock_shared({self._lock_key()})")
 
-    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
         with self._connection.transaction():
             if not self._is_alone():
                 raise ConfigError(
@@ -390,10 +390,10 @@ class PostgresSink(Sink):
                     "changed"
                 )
             self._ledger.create()
-            if positions is None:
+            if entries is None:
                 self._ledger.forget()
             else:
-                self._ledger.set(positions)
+                self._ledger.set(entries)
 
     def _is_alone(self) -> bool:
         """Hold off runs of the connector until the transaction ends, unless one is alive."""

@@ -8,14 +8,14 @@ in docs/ledger.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from semel.errors import LedgerConflict
 from semel.failpoints import ledger_check_disabled
 from semel.ledger import (
     Advance,
+    Hole,
     LedgerEntry,
-    OffsetRange,
     Outcome,
     TopicPartition,
     judge,
@@ -158,12 +158,12 @@ class PostgresLedger:
         rows = self._connection.query(self._filled(_POSITIONS, payload, lock=lock)).to_pylist()
         return {TopicPartition(r["topic"], r["partition"]): r["position"] for r in rows}
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Insert first positions where there are none; return what is stored for all."""
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        """Insert first entries where there are none; return the positions stored for all."""
         payload = json.dumps(
             [
-                {"topic": tp.topic, "partition": tp.partition, "from_offset": position}
-                for tp, position in positions.items()
+                {"topic": e.topic, "partition": e.partition, "from_offset": e.position}
+                for e in entries
             ]
         )
         self._connection.execute(self._filled(_START, payload))
@@ -181,15 +181,15 @@ class PostgresLedger:
         )
         return [LedgerEntry(**row) for row in rows.to_pylist()]
 
-    def holes(self) -> list[OffsetRange]:
-        """The ranges that could not be read."""
+    def holes(self) -> list[Hole]:
+        """Offsets that the present log says nothing of."""
         if not self.exists():
             return []
         rows = self._connection.query(
-            f"""SELECT topic, partition, from_offset, until_offset FROM {HOLES}
+            f"""SELECT topic, partition, from_offset, until_offset, reason FROM {HOLES}
             WHERE connector = {self._literal} ORDER BY 1, 2, 3"""
         )
-        return [OffsetRange(**row) for row in rows.to_pylist()]
+        return [Hole(**row) for row in rows.to_pylist()]
 
     def exists(self) -> bool:
         """Whether the ledger's tables are there."""
@@ -199,11 +199,11 @@ class PostgresLedger:
         )
         return bool(found.column("there")[0].as_py())
 
-    def set(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Overwrite positions by hand; counts and holes start anew from there."""
-        if positions:
-            self.forget(positions)
-            self.start(positions)
+    def set(self, entries: Collection[LedgerEntry]) -> None:
+        """Overwrite entries by hand; holes start anew from there."""
+        if entries:
+            self.forget([entry.topic_partition for entry in entries])
+            self.start(entries)
 
     def forget(self, only: Iterable[TopicPartition] | None = None) -> None:
         """Remove the given topic-partitions, or all of the connector."""

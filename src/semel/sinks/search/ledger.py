@@ -11,7 +11,7 @@ from typing import Any
 
 from semel.errors import ConfigError, TransientError
 from semel.failpoints import ledger_check_disabled
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, TopicPartition, judge
 from semel.sinks.search.client import Client
 
 INDEX = "semel_offsets"
@@ -153,10 +153,10 @@ class SearchLedger:
         found = [LedgerEntry(**{n: source[n] for n in names}) for source in self._sources()]
         return sorted(found, key=lambda e: e.topic_partition)
 
-    def holes(self) -> list[OffsetRange]:
+    def holes(self) -> list[Hole]:
         """The ranges that retention removed before they were read."""
         found = [
-            OffsetRange(s["topic"], s["partition"], h["from_offset"], h["until_offset"])
+            Hole(s["topic"], s["partition"], h["from_offset"], h["until_offset"], h["reason"])
             for s in self._sources()
             for h in s["holes"]
         ]

@@ -251,7 +251,8 @@ class SearchSink(Sink):
     def entries(self) -> list[LedgerEntry]:
         return self._ledger.entries()
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        positions = {e.topic_partition: e.position for e in entries}
         keyed = {tp.topic for tp in positions if self._config.ids_are_keys(tp.topic)}
         if keyed and self._config.new_partitions == "fail":
             moved = self._ledger.moved(keyed)
@@ -400,12 +401,12 @@ class SearchSink(Sink):
     def claim(self) -> None:
         """Nothing is held: an index has no locks, and the ledger fences."""
 
-    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
         self._ledger.create()
-        if positions is None:
+        if entries is None:
             self._ledger.forget()
-        elif positions:
-            self._ledger.set(positions)
+        elif entries:
+            self._ledger.set({e.topic_partition: e.position for e in entries})
 
     def close(self) -> None:
         if self._pool is not None:

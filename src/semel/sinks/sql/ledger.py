@@ -6,11 +6,11 @@ the database has no lock for rows, whoever writes is alone from the start of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import pyarrow as pa
 
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
+from semel.ledger import Advance, Hole, LedgerEntry, OffsetRange, Outcome, TopicPartition, judge
 from semel.sinks.postgresql.connection import quote
 from semel.sinks.postgresql.tables import Name
 from semel.sinks.sql.dialect import Dialect, listed
@@ -92,8 +92,9 @@ class SqlLedger:
         rows = self._dialect.query(self._dialect.held(names, OFFSETS, where))
         return {TopicPartition(r["topic"], r["partition"]): r["position"] for r in rows.to_pylist()}
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Insert first positions where there are none; return what is stored for all."""
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        """Insert first entries where there are none; return the positions stored for all."""
+        positions = {e.topic_partition: e.position for e in entries}
         there = self._positions(positions)
         new = [(tp, position) for tp, position in positions.items() if tp not in there]
         if new:
@@ -121,21 +122,21 @@ class SqlLedger:
             for row in rows.to_pylist()
         ]
 
-    def holes(self) -> list[OffsetRange]:
-        """The ranges that could not be read."""
+    def holes(self) -> list[Hole]:
+        """Offsets that the present log says nothing of."""
         if not self.exists():
             return []
-        names = ("topic", "partition", "from_offset", "until_offset")
+        names = ("topic", "partition", "from_offset", "until_offset", "reason")
         rows = self._dialect.query(
             f"SELECT {listed(names)} FROM {HOLES.quoted} WHERE {self._mine} ORDER BY 1, 2, 3"
         )
-        return [OffsetRange(**row) for row in rows.to_pylist()]
+        return [Hole(**row) for row in rows.to_pylist()]
 
-    def set(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Overwrite positions by hand; counts and holes start anew from there."""
-        if positions:
-            self.forget(positions)
-            self.start(positions)
+    def set(self, entries: Collection[LedgerEntry]) -> None:
+        """Overwrite entries by hand; holes start anew from there."""
+        if entries:
+            self.forget([entry.topic_partition for entry in entries])
+            self.start(entries)
 
     def forget(self, only: Iterable[TopicPartition] | None = None) -> None:
         """Remove the given topic-partitions, or all of the connector."""

@@ -165,10 +165,10 @@ class SqlSink(Sink):
         with self._dialect.transaction(reading=True):
             return self._ledger.entries()
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         try:
             with self._dialect.transaction():
-                return self._ledger.start(positions)
+                return self._ledger.start(entries)
         except DataRefused as error:  # another task has entered one meanwhile
             raise TransientError(str(error)) from None
 
@@ -350,7 +350,7 @@ class SqlSink(Sink):
     def claim(self) -> None:
         self._dialect.claim()
 
-    def set_positions(self, positions: Mapping[TopicPartition, int] | None) -> None:
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
         with self._dialect.alone() as alone:
             if not alone:
                 raise ConfigError(
@@ -360,10 +360,10 @@ class SqlSink(Sink):
             with self._dialect.transaction():
                 self._ledger.create()
             with self._dialect.transaction():
-                if positions is None:
+                if entries is None:
                     self._ledger.forget()
                 else:
-                    self._ledger.set(positions)
+                    self._ledger.set(entries)
 
     def close(self) -> None:
         self._dialect.close()
