@@ -33,7 +33,7 @@ from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll, by_topic
 from semel.errors import OffsetOutOfRange
 from semel.kafka import Cluster, client_config
-from semel.ledger import Hole, LedgerEntry, TopicPartition
+from semel.ledger import DAMAGED, RETENTION, Hole, LedgerEntry, OffsetRange, TopicPartition
 from semel.reader import read_ranges
 from semel.run import Plan, plan
 from semel.sinks.base import Snapshot
@@ -291,7 +291,9 @@ class _Auditor:
         )
 
     def _holes_of(self, tp: TopicPartition) -> list[Hole]:
-        return [h for h in self._snapshot.holes if h.topic_partition == tp]
+        """Those that were never read."""
+        unread = [h for h in self._snapshot.holes if h.reason in (RETENTION, DAMAGED)]
+        return [h for h in unread if h.topic_partition == tp]
 
     def _by_counts(self, offsets: Mapping[TopicPartition, _Seen]) -> list[PartitionAudit]:
         """Records in Kafka against records read; rows in the table against rows written, which
@@ -424,7 +426,7 @@ class _Replacing:
         return found
 
 
-def _within(offsets: np.ndarray, ranges: Sequence[Hole]) -> np.ndarray:
+def _within(offsets: np.ndarray, ranges: Sequence[Hole | OffsetRange]) -> np.ndarray:
     """Which offsets lie in one of the ranges."""
     found = np.zeros(len(offsets), dtype=bool)
     for r in ranges:
