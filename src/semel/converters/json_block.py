@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
@@ -16,6 +17,7 @@ import pyarrow.json as pj
 from semel.converters import json_duck
 from semel.converters.base import Failure
 from semel.converters.json_columns import Column
+from semel.converters.json_floats import Written, unfaithful
 from semel.converters.json_text import joined, kind, members, place, shown, syntax_error
 from semel.records import DATA_EXCEPTION
 
@@ -116,7 +118,14 @@ class ObjectReader:
         )
         if table.num_rows != len(text):
             raise Unreadable("more than one JSON value in a record")
-        done = {c.name: way.finish(_one(table[c.name])) for c, way in ways}
+        done, written = {}, Written(text, content)
+        for c, way in ways:
+            parsed = _one(table[c.name])
+            if _holds_floats(parsed.type):
+                number = unfaithful(written, c.name, parsed)
+                if number is not None:
+                    raise Unreadable(f"field {c.name}: {shown(number)} {misfit(number, c)}")
+            done[c.name] = way.finish(parsed)
         if self._raw:
             done.update(zip(self._raw, json_duck.raw(text, self._raw), strict=True))
         arrays = [self._complete(c, done[c.name]) for c in self.columns]
@@ -239,7 +248,11 @@ def misfit(value: str, column: Column) -> str:
         whole = kind(value) == "a number" and value.lstrip("-").isdigit()
         return f"is out of range for {wanted}" if whole else "is not a whole number"
     if t.is_floating(wanted):
-        return f"is out of range for {wanted}" if kind(value) == "a number" else "is not a number"
+        if kind(value) != "a number":
+            return "is not a number"
+        if re.fullmatch(r"-?\d{1,38}(\.0*)?", value):
+            return f"is not exact in {wanted}"
+        return f"is out of range for {wanted}"
     if t.is_string(wanted) or t.is_large_string(wanted):
         return "is not valid text" if kind(value) == "a string" else "is not a string"
     for matches, what in _MISFITS:
@@ -253,10 +266,19 @@ _MISFITS = (
     (pa.types.is_binary, "is not bytes as base64 text"),
     (pa.types.is_large_binary, "is not bytes as base64 text"),
     (pa.types.is_fixed_size_binary, "is not bytes of this length as base64 text"),
+    (
+        lambda t: pa.types.is_timestamp(t) and t.unit in ("s", "ms"),
+        "is neither an ISO 8601 timestamp nor epoch milliseconds, or finer than the column",
+    ),
     (pa.types.is_timestamp, "is neither an ISO 8601 timestamp nor epoch milliseconds"),
     (pa.types.is_date, "is neither a date (YYYY-MM-DD) nor days since 1970"),
     (pa.types.is_time, "is neither a time of day nor milliseconds"),
 )
+
+
+def _holds_floats(parsed: pa.DataType) -> bool:
+    item = parsed.value_type if pa.types.is_list(parsed) else parsed
+    return bool(pa.types.is_float32(item) or pa.types.is_float64(item))
 
 
 def _sample(text: pa.Array) -> Iterator[Mapping[str, str]]:

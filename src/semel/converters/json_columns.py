@@ -117,8 +117,10 @@ def readings(wanted: pa.DataType) -> tuple[Reading, ...]:
     if t.is_time(wanted):
         return (
             Reading(pa.string(), _clock_time(wanted), _STRING),
-            Reading(pa.int32(), _through(pa.time32("ms"), wanted), _WHOLE),
+            Reading(pa.int32(), lambda a: time_of_day(a, pa.time32("ms")).cast(wanted), _WHOLE),
         )
+    if t.is_decimal128(wanted) or t.is_decimal256(wanted):
+        return (Reading(_roomy(wanted), _cast(wanted), _DECIMAL),)
     if t.is_binary(wanted) or t.is_large_binary(wanted) or t.is_fixed_size_binary(wanted):
         return (Reading(pa.string(), _through_call(json_duck.from_base64, wanted), _STRING),)
     pattern = _native_pattern(wanted)
@@ -136,8 +138,6 @@ def _native_pattern(wanted: pa.DataType) -> str:
         return _WHOLE
     if t.is_float32(wanted) or t.is_float64(wanted):
         return _NUMBER
-    if t.is_decimal128(wanted) or t.is_decimal256(wanted):
-        return _DECIMAL
     if t.is_boolean(wanted):
         return _BOOLEAN
     if t.is_null(wanted):
@@ -145,18 +145,25 @@ def _native_pattern(wanted: pa.DataType) -> str:
     return _STRING if t.is_string(wanted) or t.is_large_string(wanted) else ""
 
 
+def _roomy(wanted: pa.DataType) -> pa.DataType:
+    """A decimal to parse numbers as. ``pyarrow.json`` looks at a number's own digits only, and then
+    shifts it to the scale: it must have room for both, or the result is another number."""
+    scale = max(wanted.scale, 0)
+    if wanted.precision < 38 - scale:
+        return pa.decimal128(38 - scale, wanted.scale)
+    return pa.decimal256(76 - scale, wanted.scale)
+
+
 def _timestamp(wanted: pa.DataType) -> tuple[Reading, ...]:
-    """ISO 8601 text or epoch milliseconds; digits finer than the unit are cut off."""
-    zone = "UTC"
-    finish = _cast(wanted, safe=False)
+    """ISO 8601 text or epoch milliseconds; digits finer than a microsecond are cut off."""
+    micros, nanos = pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")
     epoch = Reading(pa.int64(), _epoch_milliseconds(wanted), _WHOLE)
-    nanoseconds = pa.timestamp("ns", zone)
     if wanted.unit == "ns":
-        return (Reading(nanoseconds, finish, _ISO_ANY), epoch)
+        return (Reading(nanos, _cast(wanted), _ISO_ANY), epoch)
     return (
-        Reading(pa.timestamp("us", zone), finish, _ISO),
+        Reading(micros, _cast(wanted), _ISO),
         epoch,
-        Reading(nanoseconds, finish, _ISO_NANOSECONDS),
+        Reading(nanos, lambda a: a.cast(micros, safe=False).cast(wanted), _ISO_NANOSECONDS),
     )
 
 
@@ -164,8 +171,8 @@ def _same(array: pa.Array) -> pa.Array:
     return array
 
 
-def _cast(wanted: pa.DataType, *, safe: bool = True) -> Callable[[pa.Array], pa.Array]:
-    return lambda array: array.cast(wanted, safe=safe)
+def _cast(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: array.cast(wanted)
 
 
 def _through(between: pa.DataType, wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
@@ -179,15 +186,27 @@ def _through_call(
 
 
 def _epoch_milliseconds(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    """Overflow is an error, cutting milliseconds off is not."""
+    """Overflow is an error, and so are milliseconds in a column of seconds."""
 
     def finish(array: pa.Array) -> pa.Array:
-        wide = array.cast(pa.timestamp("ms", "UTC"))
-        if wanted.unit in ("us", "ns"):
-            wide = wide.cast(pa.timestamp(wanted.unit, "UTC"))
-        return wide.cast(wanted, safe=False)
+        milliseconds = array.cast(pa.timestamp("ms", "UTC"))
+        return milliseconds.cast(pa.timestamp(wanted.unit, "UTC")).cast(wanted)
 
     return finish
+
+
+def time_of_day(numbers: pa.Array, unit: pa.DataType) -> pa.Array:
+    """Numbers as times of the unit. Arrow takes any: they must be within a day."""
+    times = numbers.cast(pa.int32() if unit.bit_width == 32 else pa.int64()).cast(unit)
+    extremes = pc.min_max(numbers).as_py()
+    if extremes["min"] is not None:
+        day = _DAY[unit.unit]
+        if extremes["min"] < 0 or extremes["max"] >= day:
+            raise pa.ArrowInvalid("no time of a day")
+    return times
+
+
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
 def _clock_time(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
@@ -195,6 +214,9 @@ def _clock_time(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 
     def finish(array: pa.Array) -> pa.Array:
         day = pc.binary_join_element_wise("1970-01-01T", array, "")
-        return day.cast(pa.timestamp("us")).cast(pa.time64("us")).cast(wanted, safe=False)
+        times = day.cast(pa.timestamp("ns")).cast(pa.time64("ns"))
+        return (
+            times if wanted.unit == "ns" else times.cast(pa.time64("us"), safe=False).cast(wanted)
+        )
 
     return finish

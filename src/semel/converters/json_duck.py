@@ -19,6 +19,7 @@ ERRORS = duckdb.Error
 _LONG_NUMBER = r"[0-9][0-9.]{16}"
 _NOT_A_NUMBER = r"(^|[:\[,])-?(NaN|Inf)"
 _EXPONENT = r"[0-9][eE][+-]?[0-9]"
+_SMALL_NUMBER = r"[0-9][eE]-[0-9]{3}"
 
 
 @cache
@@ -82,9 +83,7 @@ def entries(text: pa.Array) -> tuple[pa.Array, pa.ListArray]:
 
 def _exact(text: pa.Array, found: pa.Array, split: Callable[[str], list[str]]) -> pa.ListArray:
     """With those texts split anew whose numbers DuckDB may have rounded."""
-    doubtful = pc.or_(
-        pc.match_substring_regex(text, _LONG_NUMBER), pc.match_substring_regex(text, _NOT_A_NUMBER)
-    )
+    doubtful = pc.match_substring_regex(text, f"{_LONG_NUMBER}|{_NOT_A_NUMBER}|{_SMALL_NUMBER}")
     if not pc.any(doubtful).as_py():
         return found
     exact = [split(t) for t in text.filter(doubtful).to_pylist()]
@@ -105,6 +104,8 @@ def _checked(text: pa.Array, characters: bytes, name: str, found: pa.Array) -> p
         doubtful = _either(doubtful, pc.match_substring_regex(found, _NOT_A_NUMBER))
     if b"." in kept or pc.any(pc.match_substring_regex(found, _EXPONENT)).as_py():
         doubtful = _either(doubtful, pc.match_substring_regex(text, _LONG_NUMBER))
+    if b"e-" in characters or b"E-" in characters:
+        doubtful = _either(doubtful, pc.match_substring_regex(text, _SMALL_NUMBER))
     if doubtful is not None:
         doubtful = pc.fill_null(doubtful, False)
         exact = [_member(t, name) for t in text.filter(doubtful).to_pylist()]

@@ -26,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.converters import json_duck
 from semel.converters.json_columns import JSON, Column, Reading, column
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -126,7 +127,9 @@ def kinds(texts: Iterable[str]) -> dict[str, Kind]:
     for text in texts:
         try:
             value = json.loads(text)
-        except (ValueError, RecursionError):
+        except RecursionError:
+            value = _deep(text)
+        except ValueError:
             continue
         if not isinstance(value, dict):
             continue
@@ -138,6 +141,21 @@ def kinds(texts: Iterable[str]) -> dict[str, Kind]:
                 continue
             elif known != ANY:
                 found[name] = join(known, kind_of(element))
+    return found
+
+
+def _deep(text: str) -> dict[str, Any]:
+    """The fields of an object that is nested too deeply for Python, which is an object here."""
+    one = pa.array([text])
+    found: dict[str, Any] = {}
+    for name in json_duck.keys(one):
+        try:
+            (value,) = json_duck.raw(one, [name])
+            found[name] = json.loads(value[0].as_py() or "null")
+        except RecursionError:
+            found[name] = {}
+        except ValueError:
+            continue
     return found
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from semel.converters import json_duck
-from semel.converters.json_columns import CONNECT, JSON, Column, Reading, column
+from semel.converters.json_columns import CONNECT, JSON, Column, Reading, column, time_of_day
 
 _CONNECT = "org.apache.kafka.connect.data."
 _DEBEZIUM = "io.debezium."
@@ -163,10 +163,13 @@ def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[R
     except (KeyError, TypeError, ValueError) as error:
         raise SchemaError(f"field {name}: a Decimal needs a whole number as scale") from error
     encoded = Reading(pa.string(), lambda a: json_duck.unscaled_decimals(a, wanted), r'"')
-    return wanted, (encoded, Reading(wanted, lambda a: a, r"-?\d"))
+    (number,) = column(name, wanted).readings
+    return wanted, (encoded, replace(number, pattern=r"-?\d"))
 
 
 def _in_unit(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    if pa.types.is_time(wanted):
+        return lambda array: time_of_day(array, wanted)
     width = pa.int32() if wanted.bit_width == 32 else pa.int64()
     return lambda array: array.cast(width).cast(wanted)
 
