@@ -13,7 +13,8 @@ import pytest
 
 from semel.engine import attempt
 from semel.engine.control import Address, ControlLine, ControlServer, Report
-from semel.errors import Fenced, ServiceError
+from semel.engine.task import Task
+from semel.errors import Displaced, Fenced, ServiceError
 from tests.patience import PATIENCE
 
 Run = Callable[[Address], None]
@@ -99,3 +100,11 @@ def test_a_driver_that_hears_its_tasks_out_misses_none_of_their_last_words() -> 
     server.hear_out(0.01)  # one that says nothing is not waited for
     assert not line.orphaned
     server.close()
+
+
+@pytest.mark.parametrize(("task", "ends"), [(0, True), (1, False)])
+def test_the_place_of_task_0_decides_between_two_runs(task: int, ends: bool) -> None:
+    """Each run may hold the place of one task of the other: exactly one of them must end."""
+    there: Any = SimpleNamespace(replaced=lambda: True)
+    displaced: Any = SimpleNamespace(_index=task, _lost_at=float("-inf"), _subscription=there)
+    assert (Task.excuse(displaced, Displaced("fenced")) == "") is ends

@@ -318,10 +318,14 @@ class Task:
         self._revoked(away=True)
 
     def excuse(self, fence: Fenced) -> str:
-        """Why a fence proves nothing of another run; empty if it may well do so.
+        """Why a fence does not end the run; empty if it does.
 
         Positions that were on their way to the group when the session ended are sent without a
         member id, and Kafka answers that another instance has taken this one's place.
+
+        Of two runs, the one that holds the place of task 0 goes on. If any place could decide, each
+        run could displace a task of the other, and both would end. The others only start again:
+        if their run has lost, its task 0 says so.
         """
         if time.monotonic() - self._lost_at < _OWN_LOSS:
             return "its session had just ended"
@@ -330,7 +334,9 @@ class Task:
         replaced = self._subscription.replaced()
         if replaced is None:
             return "Kafka does not say who is in its place"
-        return "" if replaced else "nobody else is in its place"
+        if not replaced:
+            return "nobody else is in its place"
+        return "the place of task 0 decides between two runs" if self._index else ""
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Callbacks run inside librdkafka: keep the error for the loop."""

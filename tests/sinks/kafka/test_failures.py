@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import threading
 from collections.abc import Callable
 from multiprocessing import parent_process
 from pathlib import Path
@@ -208,6 +209,49 @@ def test_of_two_runs_one_stops_as_fenced(
     winner.until(lambda p: sum(p.positions.values()) >= 1000)
     winner.stop()
     assert_each_once(config, range(1000))
+
+
+class GatedSpark(LocalSpark):
+    """Starts a task that has died again only once the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+
+    def _start(self, index: int, attempt: int) -> None:
+        if attempt:
+            assert self.gate.wait(PATIENCE)
+        super()._start(index, attempt)
+
+
+def test_two_runs_that_displace_a_task_of_each_other_do_not_both_end(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    """The first run has lost both places but does not know: task 0 is frozen, task 1 has died and
+    is about to start again."""
+    source = topic(partitions=2)
+    produce(source, records(100))
+    config = configure(source, {**QUICK, "tasks.max": "2"})
+    older = start(config, spark=(spark := GatedSpark()))
+    older.until(lambda p: sum(p.positions.values()) == 100)
+    spark.signal(0, signal.SIGSTOP)
+    spark.signal(1, signal.SIGKILL)
+    newer = start(config)
+    newer.until(lambda p: len(p.tasks) == 2)
+    produce(source, records(100, start=100))
+    newer.until(lambda p: sum(p.positions.values()) == 200)
+    spark.gate.set()
+    wait_until(lambda: newer.spark.attempts[1] > 0 or not newer.alive)
+    assert newer.alive, newer.error
+    spark.signal(0, signal.SIGCONT)
+    wait_until(lambda: not (older.alive and newer.alive))
+    loser, winner = (older, newer) if newer.alive else (newer, older)
+    with pytest.raises(Fenced, match="another run of this connector has taken its place"):
+        loser.wait()
+    produce(source, records(100, start=200))
+    winner.until(lambda p: sum(p.positions.values()) == 300)
+    winner.stop()
+    assert_each_once(config, range(300))
 
 
 @pytest.mark.long
