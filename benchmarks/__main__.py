@@ -21,6 +21,7 @@ from benchmarks.iceberg import iceberg
 from benchmarks.kafka_sink import kafka_sink
 from benchmarks.latency import latency
 from benchmarks.partitions import partitions
+from benchmarks.peers import peers
 from benchmarks.report import Figures, machine
 from benchmarks.rig import Rig, rig
 from benchmarks.throughput import throughput
@@ -39,6 +40,7 @@ class Suite(StrEnum):
     kafka = "kafka"
     delta = "delta"
     iceberg = "iceberg"
+    peers = "peers"
     all = "all"
 
 
@@ -55,6 +57,7 @@ def main(
         list[int] | None, typer.Option(help="Latency: records a second; may be repeated.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Latency: seconds measured at each rate.")] = 10.0,
+    faults: Annotated[int, typer.Option(min=1, help="Peers: faults of each side.")] = 21,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Where the services' data may lie meanwhile.")
     ] = None,
@@ -77,6 +80,7 @@ def main(
         "kafka": lambda r: kafka_sink(r, records, repeats, tasks),
         "delta": lambda r: delta(r, records, repeats, tasks),
         "iceberg": lambda r: iceberg(r, records, repeats, tasks),
+        "peers": lambda r: peers(r, faults),
     }
     chosen = list(suites) if suite is Suite.all else [suite.value]
     stamp = time.strftime("%Y-%m-%d")

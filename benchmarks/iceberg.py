@@ -16,13 +16,13 @@ from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DoubleType, LongType, NestedField, StringType
 
 from benchmarks.meter import Meter
-from benchmarks.peer_connect import ConnectWorker
 from benchmarks.peer_iceberg import IcebergConnect
 from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
 from benchmarks.rig import Rig
 from benchmarks.sides import JSON, PLAIN, Semel, Side
 from semel import jars
+from semel.embedded.connect import ConnectWorker
 
 PARTITIONS = 4
 TRIGGERS = 5

@@ -24,11 +24,11 @@ import numpy as np
 
 import benchmarks
 from benchmarks.pace import SHIFT
-from benchmarks.peer_connect import ConnectWorker
 from benchmarks.records import TABLE
 from benchmarks.report import Column, Figures, count, milliseconds
 from benchmarks.rig import Rig
 from benchmarks.sides import ENVELOPE, Peer, Semel, Side, connector
+from semel.embedded.connect import ConnectWorker
 
 PARTITIONS = 4
 TASKS = 2

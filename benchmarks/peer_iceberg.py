@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from benchmarks.peer_connect import ConnectWorker
 from benchmarks.rig import Rig
 from benchmarks.sides import Side
+from semel.embedded.connect import ConnectWorker
 from semel.errors import ServiceError
 
 TUNING = {"consumer.override.max.poll.records": "5000"}
@@ -27,7 +27,7 @@ class IcebergConnect(Side):
 
     @property
     def pid(self) -> int:
-        return self._worker.pid
+        return self._worker.require_pid()
 
     def start(self, name: str, config: Mapping[str, str]) -> None:
         control = f"control-{name}"  # what others have left in it would be read first

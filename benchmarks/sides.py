@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from signal import SIGTERM
 
-from benchmarks.peer_connect import ConnectWorker
 from benchmarks.records import CONNECT_SCHEMA
 from benchmarks.rig import Rig
+from semel.embedded.connect import ConnectWorker
 from semel.embedded.process import ServerProcess
 from semel.errors import ServiceError
 
@@ -150,7 +150,7 @@ class Peer(Side):
 
     @property
     def pid(self) -> int:
-        return self._worker.pid
+        return self._worker.require_pid()
 
     def start(self, name: str, config: Mapping[str, str]) -> None:
         self._connector = name

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.measure import WARM, Sample, median, run
-from benchmarks.peer_connect import ConnectWorker
 from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
 from benchmarks.rig import Rig
 from benchmarks.sides import ENVELOPE, PLAIN, PLAIN_WITH_SCHEMA, Peer, Semel, Side
+from semel.embedded.connect import ConnectWorker
 
 PARTITIONS = 4
 

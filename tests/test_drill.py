@@ -214,7 +214,7 @@ class TestRecords:
 
     def records(self, shape: Shape) -> list[tuple[str | None, str | None]]:
         dice = random.Random(1)
-        return [shape.record(number, dice) for number in range(1000)]
+        return [shape.record(number, number % 4, dice) for number in range(1000)]
 
     def test_inserts_come_with_and_without_keys(self) -> None:
         keys = [key for key, _ in self.records(self.shape())]
@@ -239,7 +239,7 @@ class TestRecords:
 
     def test_schemas_travel_with_the_values_unless_switched_off(self) -> None:
         shape = self.shape(value__converter__schemas__enable="true")
-        _, value = shape.record(1, random.Random(1))
+        _, value = shape.record(1, 0, random.Random(1))
         assert set(json.loads(value or "")) == {"schema", "payload"}
 
     def test_another_format_is_refused(self) -> None:
@@ -286,7 +286,7 @@ class TestTopicToTopic:
     def test_bytes_may_be_anything_so_they_are_json(self) -> None:
         raw = {**KafkaSink.defaults, **self.config, "bootstrap.servers": "localhost:1"}
         shape = Shape(read(ConnectorConfig, raw), raw, replaces=False, tombstones=True)
-        values = [shape.record(n, random.Random(n))[1] for n in range(100)]
+        values = [shape.record(n, 0, random.Random(n))[1] for n in range(100)]
         assert None in values
         assert {json.loads(v)["id"] for v in values if v is not None} <= set(range(100))
 

@@ -43,6 +43,14 @@ def drill(
             metavar="SECONDS", help="Instead: keep two drivers running for so long; one must yield."
         ),
     ] = 0.0,
+    peer: Annotated[
+        str,
+        typer.Option(
+            metavar="connect",
+            help="Instead: put Kafka Connect with Debezium's JDBC sink, and semel, under the same "
+            "faults (of processes, brokers and PostgreSQL), and compare their tables.",
+        ),
+    ] = "",
     own_store: Annotated[
         bool,
         typer.Option(
@@ -66,6 +74,9 @@ def drill(
     if own_store and file is None:
         raise typer.BadParameter("name a configuration, it says where", param_hint="--own-store")
     where: dict[str, Any] = {"own_store": own_store, "keep": keep, "directory": directory}
+    if peer:
+        _peer(peer, file, faults, seed, directory, as_json)
+        return
     if two_drivers:
         _two_drivers(file, two_drivers, seed, where, as_json)
         return
@@ -121,6 +132,44 @@ def _two_drivers(
             f"records: {report.lost} lost, {report.duplicated} duplicated"
         )
     if not report.kept:
+        sys.exit(1)
+
+
+def _peer(
+    peer: str, file: Path | None, faults: int, seed: int, directory: Path | None, as_json: bool
+) -> None:
+    from semel.drill.peer import run as peers
+
+    if peer != "connect":
+        raise typer.BadParameter(f"{peer}: must be connect", param_hint="--peer")
+    if file is not None:
+        raise typer.BadParameter(
+            "the connector is the drill's own: leave FILE out", param_hint="--peer"
+        )
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    with console.status("the same faults for both"):
+        results = peers.compare(
+            faults,
+            seed,
+            directory=directory,
+            observe=lambda side, mode, fault, found: console.print(
+                f"{side:<14} {mode:<7} {fault.number:>4} {fault.kind.value:<15} {found.lost:>5} "
+                f"lost {found.doubled:>6} doubled {found.fired_again:>6} fired again"
+            ),
+        )
+    if as_json:
+        print(json.dumps([asdict(r) for r in results]))
+    else:
+        print(f"{'':<14} {'':<7} {'records':>8} {'lost':>6} {'doubled':>8} {'fired again':>12}")
+        for r in results:
+            found = r.findings
+            print(
+                f"{r.side:<14} {r.mode:<7} {found.records:>8,} {found.lost:>6,} "
+                f"{found.doubled:>8,} {found.fired_again:>12,}"
+            )
+        print(f"{faults} faults each, seed {seed}")
+    own = [r.findings for r in results if r.side == "semel"]
+    if any(f.lost or f.doubled or f.fired_again for f in own):
         sys.exit(1)
 
 
@@ -182,7 +231,7 @@ class _Watcher:
             return
         if fault is not None and fault.number == 1 and result is None:
             self._console.print(
-                f"{'fault':>5}  {'kind':<17} {'place':<21} {'recovered':>9} {'records':>9} "
+                f"{'fault':>5}  {'kind':<21} {'place':<21} {'recovered':>9} {'records':>9} "
                 f"{'lost':>5} {'duplicated':>10}"
             )
         if result is not None:
@@ -197,6 +246,6 @@ def _line(result: FaultResult) -> str:
     fault = result.fault
     mark = "" if result.kept else "  [red]guarantee broken[/]"
     return (
-        f"{fault.number:>5}  {fault.kind.value:<17} {fault.place:<21} {result.seconds:>7.1f} s "
+        f"{fault.number:>5}  {fault.kind.value:<21} {fault.place:<21} {result.seconds:>7.1f} s "
         f"{result.records:>9,} {result.lost:>5,} {result.duplicated:>10,}{mark}"
     )

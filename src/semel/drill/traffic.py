@@ -13,7 +13,8 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from semel.config import ConnectorConfig, under
-from semel.errors import ConfigError
+from semel.errors import ConfigError, ServiceError
+from semel.ledger import TopicPartition
 
 _log = logging.getLogger("semel.drill.kafka")
 _log.addHandler(logging.NullHandler())
@@ -24,8 +25,11 @@ _CLIENT = {
     "linger.ms": 5,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 500,
+    "topic.metadata.refresh.interval.ms": 2000,  # topics get partitions
     "log_level": 0,
 }
+_PATIENCE = 60.0
+"""Seconds until records that are sent by hand must be there."""
 _TRANSACTIONAL = {
     # A transaction that a killed broker interrupts holds up read_committed consumers this long.
     "transaction.timeout.ms": 4000,
@@ -34,7 +38,8 @@ _TRANSACTIONAL = {
 _BURSTS = (10, 40, 100, 200)
 _SHORT = (5, 20, 40)
 _ABORTED = 0.3
-_KEYS = 400
+_KEYS = 100
+"""Of one partition."""
 _JSON = ("JsonConverter", "json")
 _STRING = ("StringConverter", "string")
 _ANY = ("ByteArrayConverter", "bytearray")
@@ -77,10 +82,12 @@ class Shape:
             )
         self._key_envelope = _envelope(raw, "key.converter")
 
-    def record(self, number: int, dice: random.Random) -> tuple[str | None, str | None]:
-        """Key and value of one record. Records that replace each other share a key, and so a
-        partition."""
-        identity = number % _KEYS if self._replaces else number
+    def record(
+        self, number: int, partition: int, dice: random.Random
+    ) -> tuple[str | None, str | None]:
+        """Key and value of one record. Records that replace each other share a key, which belongs
+        to one partition, however many there come to be."""
+        identity = partition * _KEYS + number // 7 % _KEYS if self._replaces else number
         keyed = self._replaces or self._mode == "record_key" or dice.random() < 0.5
         key = self._key(identity) if keyed else None
         if self._deletes and dice.random() < 0.1:
@@ -235,14 +242,30 @@ class Traffic:
         topics: Sequence[tuple[str, int]] = list(self._topics.items())
         for number in range(first, first + count):
             topic, partitions = topics[number % len(topics)]
-            key, value = self._shape.record(number, dice)
-            partition = -1 if key is not None else number % partitions
-            while True:
-                try:
-                    producer.produce(topic, value=value, key=key, partition=partition)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
+            tp = TopicPartition(topic, number // len(topics) % partitions)
+            self._send(producer, tp, number, dice)
+
+    def _send(
+        self, producer: Producer, tp: TopicPartition, number: int, dice: random.Random
+    ) -> None:
+        key, value = self._shape.record(number, tp.partition, dice)
+        while True:
+            try:
+                producer.produce(tp.topic, value=value, key=key, partition=tp.partition)
+                return
+            except BufferError:
+                producer.poll(0.1)
+
+    def fill(self, tp: TopicPartition, records: int) -> None:
+        """Send records to one partition, from the calling thread; returns when Kafka has them."""
+        dice = random.Random(f"{tp} {self._number}")
+        producer = Producer({"bootstrap.servers": self._servers, **_CLIENT}, logger=_log)
+        with self._lock:
+            first, self._number = self._number, self._number + records
+        for number in range(first, first + records):
+            self._send(producer, tp, number, dice)
+        if producer.flush(_PATIENCE):
+            raise ServiceError(f"records for {tp} were not delivered in {_PATIENCE:.0f} s")
 
     def _pause(self, dice: random.Random) -> tuple[int, ...]:
         """Keep the pace; returns what to choose the next burst from."""

@@ -1,7 +1,7 @@
-"""The peer: Kafka Connect with one plugin, as one standalone worker.
+"""Kafka Connect with one plugin, as a standalone worker: the peer of benchmarks and drills.
 
-Its jars are resolved by jgo. A worker is a JVM of its own that dies with this process; connectors
-are made, watched and deleted through its REST interface.
+jgo resolves its jars. A worker is a JVM of its own that dies with this process; connectors are
+made, watched and deleted through its REST interface.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from signal import SIGTERM
-from types import TracebackType
 from typing import Any, Self
 
 from semel import jars
 from semel.embedded.java import find_java
-from semel.embedded.process import LOOPBACK, ServerProcess, free_port, listening
+from semel.embedded.process import LOOPBACK, listening
+from semel.embedded.server import Server
 from semel.errors import ServiceError
 
-START_TIMEOUT = 120.0
 REST_TIMEOUT = 90.0
 
 _LOGGING = """\
@@ -39,8 +37,18 @@ class ConnectorFailed(RuntimeError):
     """A connector or one of its tasks is in state FAILED; the text holds the task's trace."""
 
 
-class ConnectWorker:
-    """A running Connect worker with a plugin, Debezium's JDBC sink by default, on its path."""
+class ConnectWorker(Server):
+    """A standalone worker with a plugin, Debezium's JDBC sink by default, on its path.
+
+    It keeps no connectors of its own: those in ``files`` come with each start, others are made by
+    :meth:`create` and end with the process.
+    """
+
+    name = "Kafka Connect"
+    log_name = "connect.log"
+    port_names = ("rest",)
+    start_timeout = 120.0
+    stop_timeout = 15.0
 
     def __init__(
         self,
@@ -48,34 +56,31 @@ class ConnectWorker:
         bootstrap_servers: str,
         heap: str = "1g",
         plugin: jars.JarSet = jars.DEBEZIUM_JDBC,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        files: Sequence[Path] = (),
     ) -> None:
-        self.directory = directory
-        self.directory.mkdir(parents=True, exist_ok=True)
+        super().__init__(directory)
         self.heap = heap
         self.plugin = plugin
-        self.port = free_port()
         self.start_seconds = float("nan")
         self._servers = bootstrap_servers
-        self._process = ServerProcess(
-            "Kafka Connect", self.directory, self.directory / "connect.log"
-        )
+        self._own = dict(settings or {})
+        self._files = tuple(files)
 
-    @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        pid = self._process.pid
-        if pid is None:
-            raise ServiceError(f"Kafka Connect has ended. {self._process.log_end()}")
-        return pid
+    def start(self) -> Self:
+        began = time.monotonic()
+        super().start()
+        self.start_seconds = time.monotonic() - began
+        return self
 
-    def __enter__(self) -> Self:
+    def _launch(self) -> None:
         classpath = jars.classpath(jars.CONNECT)
         self._link_plugin()
         logging = self.directory / "log4j2.properties"
         logging.write_text(_LOGGING)
         properties = self.directory / "worker.properties"
         properties.write_text("".join(f"{k}={v}\n" for k, v in self._settings().items()))
-        began = time.monotonic()
         self._process.launch(
             [
                 str(find_java()),
@@ -85,25 +90,21 @@ class ConnectWorker:
                 classpath,
                 "org.apache.kafka.connect.cli.ConnectStandalone",
                 str(properties),
+                *map(str, self._files),
             ],
-            detached=False,
+            detached=self.detached,
             directory=self.directory,
         )
-        try:
-            self._process.await_ready(self._answers, START_TIMEOUT)
-        except BaseException:
-            self._process.kill()
-            raise
-        self.start_seconds = time.monotonic() - began
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.stop(SIGTERM, 15.0)
+    def require_pid(self) -> int:
+        """The worker's process id.
+
+        Raises:
+            ServiceError: it has ended.
+        """
+        if self.pid is None:
+            raise ServiceError(f"Kafka Connect has ended. {self._process.log_end()}")
+        return self.pid
 
     def create(self, name: str, config: Mapping[str, str]) -> None:
         """Create a connector; returns when the worker has taken it."""
@@ -119,7 +120,7 @@ class ConnectWorker:
         Raises:
             ConnectorFailed: one of them has failed.
         """
-        assert self.pid
+        self.require_pid()
         try:
             status = self._call("GET", f"/connectors/{name}/status")
         except urllib.error.HTTPError as error:
@@ -131,6 +132,10 @@ class ConnectWorker:
             if part["state"] == "FAILED":
                 raise ConnectorFailed(f"connector {name}: {part.get('trace', 'no trace')}")
         return len(parts) > 1 and all(part["state"] == "RUNNING" for part in parts)
+
+    def restart_failed(self, name: str) -> None:
+        """What an operator does: restart what has failed of a connector (KIP-745)."""
+        self._call("POST", f"/connectors/{name}/restart?includeTasks=true&onlyFailed=true")
 
     def _link_plugin(self) -> None:
         folder = self.directory / "plugins" / self.plugin.name
@@ -152,6 +157,7 @@ class ConnectWorker:
             "listeners": f"http://{LOOPBACK}:{self.port}",
             "rest.advertised.host.name": LOOPBACK,
             "connector.client.config.override.policy": "All",
+            **self._own,
         }
 
     def _answers(self) -> bool:
