@@ -118,7 +118,11 @@ class ConnectorConfig:
         "poll.linger.ms", 0, "How long a poll waits for more records once it has one.", at_least=0
     )
     max_retries: int = key(
-        "max.retries", 10, "Retries of a commit after a transient failure of the store.", at_least=0
+        "max.retries",
+        10,
+        "Retries of a commit after a transient failure. A store that is away is waited for without "
+        "end unless this is set.",
+        at_least=0,
     )
     retry_backoff_ms: int = key("retry.backoff.ms", 3000, "Pause between two retries.", at_least=0)
     errors_tolerance: str = key(

@@ -24,6 +24,10 @@ class ServiceError(SemelError):
     exit_code = 3
 
 
+class GaveUp(ServiceError):
+    """A transient failure has come back as often as ``max.retries`` allows."""
+
+
 class Refused(ServiceError):
     """The target store refuses what it was asked for, and will refuse it again."""
 
@@ -66,5 +70,17 @@ class TransientError(SemelError):
     exit_code = 3
 
 
+class Unavailable(TransientError):
+    """The store cannot take anything now, whatever it is given: it is unreachable, silent,
+    starting, full, read-only or out of connections. The engine waits for it without end unless
+    ``max.retries`` is set."""
+
+
 class TargetChanged(TransientError):
     """The target is not what the records were converted for: they must be converted again."""
+
+
+def named(name: str) -> type[SemelError]:
+    """The class of an error that another process has told by its name."""
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, SemelError) else SemelError

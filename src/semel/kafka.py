@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 
 from semel import converters, security
 from semel.config import ConnectorConfig, under
-from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.errors import ConfigError, SemelError, ServiceError, TransientError, Unavailable
 from semel.ledger import TopicPartition
 from semel.records import DeadLetter
 
@@ -417,7 +417,7 @@ def failure(servers: str, error: KafkaException) -> SemelError:
         )
     if cause.code() == KafkaError.LEADER_NOT_AVAILABLE:
         return TransientError(f"Kafka at {servers}: {cause.str()}")
-    return TransientError(
+    return Unavailable(
         f"no Kafka broker answers at {servers}: {cause.str()}. Check bootstrap.servers and that "
         "the broker runs"
     )

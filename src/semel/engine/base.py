@@ -74,11 +74,6 @@ def first_error(failure: str) -> str:
     return (lines or [failure])[0].strip()[:300]
 
 
-def gave_up(connector: ConnectorConfig, retries: int, why: object) -> str:
-    """What is said when ``max.retries`` is used up."""
-    return f"connector {connector.name}: gave up after {retries} retries (max.retries): {why}"
-
-
 _STOPPED = ("stopped SparkContext", "'NoneType' object has no attribute 'setJobGroup'")
 _NOT_THERE = re.compile(r"No module named '([\w.]+)'")
 

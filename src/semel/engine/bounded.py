@@ -20,7 +20,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from semel import errors, failpoints
+from semel import failpoints
 from semel.damage import Damage
 from semel.engine import ranges, sample
 from semel.engine.base import (
@@ -28,7 +28,6 @@ from semel.engine.base import (
     Run,
     SparkGone,
     first_error,
-    gave_up,
     not_shipped,
     spark_gone,
 )
@@ -40,14 +39,16 @@ from semel.engine.deadletters import create_topic
 from semel.engine.deliver import Deliverer
 from semel.engine.pipeline import Transform
 from semel.engine.publish import Publisher
+from semel.engine.retry import Retries
 from semel.engine.triggers import before, bounded, seconds, shared
 from semel.errors import (
     Fenced,
+    GaveUp,
     LedgerConflict,
-    SemelError,
     ServiceError,
     TargetChanged,
     TransientError,
+    named,
 )
 from semel.failpoints import hit
 from semel.ledger import Advance, OffsetRange, TopicPartition
@@ -63,10 +64,6 @@ _SETTLE = 20.0
 
 class Stopped(Exception):
     """The run was asked to stop; nothing of the trigger in hand is lost."""
-
-
-class GaveUp(ServiceError):
-    """A commit has failed as often as ``max.retries`` allows."""
 
 
 class BoundedEngine:
@@ -132,9 +129,8 @@ class BoundedEngine:
         return run.cluster.latest(partitions) if run.until_caught_up else {}
 
     def _loop(self, targets: Mapping[TopicPartition, int]) -> None:
-        """Run triggers; an error that may pass is given ``max.retries`` chances in a row."""
-        failures, answered = 0, False
-        pause = self._connector.retry_backoff_ms / 1000
+        """Run triggers; one that fails for a reason that may pass is run again."""
+        retries, answered = self._retries(), False
         while not self._run.stop.is_set():
             begun = time.monotonic()
             try:
@@ -148,18 +144,19 @@ class BoundedEngine:
             except (TransientError, ServiceError) as error:
                 if isinstance(error, ServiceError) and not answered:
                     raise  # at the start the user hears of it at once; later it may be restarting
-                failures += 1
-                if failures > self._connector.max_retries:
-                    raise GaveUp(gave_up(self._connector, failures - 1, error)) from None
-                log.warning("%s; trying again", error)
+                pause = retries.failed(error)
                 self._progress.restarts += 1
                 self._rest(pause)
                 continue
-            failures, answered = 0, True
+            retries.succeeded()
+            answered = True
             if self._run.over(self._progress, targets):
                 return
             if not full and not self._run.until_caught_up:
                 self._rest(begun + self._interval - time.monotonic())
+
+    def _retries(self) -> Retries:
+        return Retries(self._connector, self._run.raw, log.warning)
 
     def _rest(self, pause: float) -> None:
         until = time.monotonic() + pause
@@ -259,9 +256,8 @@ class BoundedEngine:
                 self._sink.discard(Staged((), files=r.files))
         if failed:
             # An error that ends the connector comes before one that may pass.
-            worst = sorted(failed, key=lambda r: r.error == TransientError.__name__)[0]
-            found: type[SemelError] = getattr(errors, worst.error, SemelError)
-            raise found(worst.message)
+            worst = sorted(failed, key=lambda r: issubclass(named(r.error), TransientError))[0]
+            raise named(worst.error)(worst.message)
         return results
 
     def _watch(self, future: Future[list[TaskResult]]) -> list[TaskResult]:
@@ -333,20 +329,18 @@ class BoundedEngine:
 
         Staged files are left alone whatever happens: some of them may be committed.
         """
-        attempt = 0
+        retries = self._retries()
         while True:
             try:
                 self._deliverer.deliver(batch)
-                return
             except TargetChanged:
                 raise  # the records are staged again
             except TransientError as error:
-                if attempt == self._connector.max_retries:
-                    raise GaveUp(gave_up(self._connector, attempt, error)) from None
-                attempt += 1
-                log.warning("%s; trying again", error)
-                if self._run.stop.wait(self._connector.retry_backoff_ms / 1000):
+                if self._run.stop.wait(retries.failed(error)):
                     raise Stopped from None
+            else:
+                retries.succeeded()
+                return
 
 
 def interval(run: Run) -> float:

@@ -67,7 +67,7 @@ class TaskResult:
 
     ``stop`` is the bad record before which its partition must end, with ``errors.tolerance=none``;
     ``damage`` are offsets that cannot be read, before which it must end, too; ``error`` names what
-    ends the connector, or is ``TransientError``. Nothing is staged then.
+    ends the connector, or may pass (:class:`~semel.errors.TransientError`). Nothing is staged then.
     """
 
     index: int
@@ -86,8 +86,6 @@ def run_task(spec: BoundedSpec, index: int, wanted: Sequence[OffsetRange]) -> Ta
     gc.disable()
     try:
         return _worker(spec, index).stage(index, wanted)
-    except TransientError as error:
-        return TaskResult(index, error=TransientError.__name__, message=str(error))
     except SemelError as error:
         return TaskResult(index, error=type(error).__name__, message=str(error))
     except Exception as error:

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
-from semel.engine.base import gave_up
 from semel.engine.batch import Batch
 from semel.engine.control import ControlLine
 from semel.engine.deliver import Deliverer
-from semel.errors import ServiceError, TargetChanged, TransientError
+from semel.engine.retry import Retries
+from semel.errors import TargetChanged, TransientError
 from semel.records import DeadLetter
 from semel.sinks.base import Sink
 
@@ -33,6 +33,7 @@ class Committer:
         tell: Callable[[str], None],
     ) -> None:
         self._connector = connector
+        self._raw = raw
         self._line = line
         self._tell = tell
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-commit")
@@ -52,25 +53,22 @@ class Committer:
         """Run ``action`` again after transient failures; the ledger tells what took place.
 
         Raises:
-            ServiceError: it has failed ``max.retries`` times more.
+            GaveUp: it has failed ``max.retries`` times more.
             TargetChanged: it would fail again.
             TransientError: the task was asked to stop meanwhile.
         """
-        attempt = 0
+        retries = Retries(self._connector, self._raw, self._tell)
         while True:
             try:
-                return action()
+                found = action()
             except TargetChanged:
                 raise
             except TransientError as error:
-                if self._line.orphaned:
+                if self._line.orphaned or self._line.stop.wait(retries.failed(error)):
                     raise
-                if attempt == self._connector.max_retries:
-                    raise ServiceError(gave_up(self._connector, attempt, error)) from None
-                attempt += 1
-                self._tell(f"{error}; trying again")
-                if self._line.stop.wait(self._connector.retry_backoff_ms / 1000):
-                    raise
+            else:
+                retries.succeeded()
+                return found
 
     def close(self) -> None:
         """Wait for the commit in hand."""

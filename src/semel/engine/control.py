@@ -27,7 +27,7 @@ from multiprocessing.connection import (
 )
 from typing import Any
 
-from semel import errors
+from semel.errors import SemelError, named
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -65,10 +65,9 @@ class Report:
     error: str = ""
 
 
-def rebuild(report: Report) -> errors.SemelError:
+def rebuild(report: Report) -> SemelError:
     """The error that a task reported, as it was raised there."""
-    found: type[errors.SemelError] = getattr(errors, report.error, errors.SemelError)
-    return found(report.message)
+    return named(report.error)(report.message)
 
 
 class ControlServer:

@@ -32,11 +32,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semel import security
 from semel.config import ConnectorConfig, under
 from semel.engine import ranges
-from semel.engine.base import Progress, Run, gave_up, not_shipped
+from semel.engine.base import Progress, Run, not_shipped
 from semel.engine.deadletters import create_topic
 from semel.engine.microjob import MicroBatches, Stopped
 from semel.engine.microplan import FrameTransform
-from semel.errors import BadRecord, ConfigError, SemelError, ServiceError, TransientError
+from semel.engine.retry import Retries
+from semel.errors import (
+    BadRecord,
+    ConfigError,
+    GaveUp,
+    SemelError,
+    ServiceError,
+    TransientError,
+)
 from semel.jars import SPARK_KAFKA
 from semel.ledger import TopicPartition
 
@@ -72,7 +80,7 @@ class MicroBatchEngine:
         self._in_hand = threading.Lock()
         self._error: Exception | None = None
         self._failure = ""
-        self._failures = 0
+        self._retries = Retries(self._run.connector, self._run.raw, log.warning)
 
     def run(self) -> Progress:
         """Run until stopped, caught up, or an error ends the connector.
@@ -91,19 +99,20 @@ class MicroBatchEngine:
 
     def _supervise(self, batches: MicroBatches, targets: Mapping[TopicPartition, int]) -> None:
         """Run queries, one after the other, until there is no need for another."""
-        backoff, unanswered = _BACKOFF[0], 0
+        backoff = _BACKOFF[0]
+        questions = Retries(self._run.connector, self._run.raw, log.warning)
         while not self._run.stop.is_set():
             started = time.monotonic()
             try:
                 positions = self._positions()
             except (ServiceError, TransientError) as error:
                 # At the start the user hears of it at once; later a service may be restarting.
-                unanswered += 1
-                if not self._progress.restarts or unanswered > self._run.connector.max_retries:
+                if not self._progress.restarts:
                     raise
-                self._failure = str(error)
+                self._run.stop.wait(questions.failed(error))
+                continue
             else:
-                unanswered = 0
+                questions.succeeded()
                 if self._run.over(self._progress, targets):
                     return
                 batches.enter(positions)
@@ -210,7 +219,7 @@ class MicroBatchEngine:
                 raise Stopped
             try:
                 batches.process(batch)
-                self._failures = 0
+                self._retries.succeeded()
             except TransientError as error:
                 self._may_pass(error)
                 raise
@@ -226,11 +235,12 @@ class MicroBatchEngine:
                 raise
 
     def _may_pass(self, error: TransientError) -> None:
-        """Let the next query try again, as often as ``max.retries`` allows."""
+        """Let the next query try again, unless ``max.retries`` is used up."""
         self._failure = str(error)
-        if self._failures >= self._run.connector.max_retries:
-            self._error = ServiceError(gave_up(self._run.connector, self._failures, error))
-        self._failures += 1
+        try:
+            self._retries.failed(error)
+        except GaveUp as end:
+            self._error = end
 
     def _lasting(self, error: Exception) -> Exception | None:
         """What would fail again: an error of the transform's own code or of its expressions, or one

@@ -19,9 +19,8 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from semel import errors
 from semel.engine import microtask
-from semel.engine.base import Progress, Run, gave_up
+from semel.engine.base import Progress, Run
 from semel.engine.batch import Batch, bad_record
 from semel.engine.committer import described
 from semel.engine.deliver import Deliverer
@@ -32,7 +31,8 @@ from semel.engine.microtask import COMMIT, Reading
 from semel.engine.microtopics import KnownTopics
 from semel.engine.pipeline import count_by_partition
 from semel.engine.publish import Publisher
-from semel.errors import BadRecord, SemelError, ServiceError, TransientError
+from semel.engine.retry import Retries
+from semel.errors import BadRecord, TransientError, named
 from semel.failpoints import hit
 from semel.ledger import OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
@@ -84,7 +84,7 @@ class MicroBatches:
         refused: Rejections = {}
         stops: list[DeadLetter] = []
         self._moved = set()
-        failures = 0
+        retries = Retries(self._connector, self._run.raw, log.warning)
         while pending:
             results = self._attempt(source, pending, refused)
             self._count(results)
@@ -94,15 +94,16 @@ class MicroBatches:
                     stops += [result.stop] if result.stop is not None else []
                 else:
                     self._heed(result, refused)
-            failures = self._pause(results, failures)
+            self._pause(results, retries)
         if stops:
             raise bad_record(self._connector.name, stops[0])
 
     def _heed(self, result: Result, refused: Rejections) -> None:
         """Do what the next attempt needs."""
         if result.kind == "failed":
-            found: type[SemelError] = getattr(errors, result.error, SemelError)
-            raise found(f"connector {self._connector.name}: {_bare(self._connector.name, result)}")
+            raise named(result.error)(
+                f"connector {self._connector.name}: {_bare(self._connector.name, result)}"
+            )
         if result.kind == "unread":
             log.info("the transform leaves records unread; the driver commits from now on")
             self._commits_here = True
@@ -209,7 +210,7 @@ class MicroBatches:
         except RowsRejected as rejection:
             return [rejection_of(indices[0], rejection, ranges)]
         except TransientError as error:
-            return [Result("transient", indices[0], message=str(error))]
+            return [Result("transient", indices[0], error=type(error).__name__, message=str(error))]
         self._progress.commits += 1 if batch.advances else 0
         return _committed(batch, dict(zip(ranges, indices, strict=True)))
 
@@ -236,17 +237,13 @@ class MicroBatches:
         for letter in letters if self._connector.errors_log else ():
             log.warning("%s", described(letter, content=self._connector.errors_log_messages))
 
-    def _pause(self, results: Sequence[Result], failures: int) -> int:
-        """Wait after a transient failure, as often as ``max.retries`` allows."""
-        messages = [r.message for r in results if r.kind == "transient"]
-        if not messages:
-            return failures
-        if failures >= self._connector.max_retries:
-            raise ServiceError(gave_up(self._connector, failures, messages[0]))
-        log.warning("%s; trying again", messages[0])
-        if self._run.stop.wait(self._connector.retry_backoff_ms / 1000):
+    def _pause(self, results: Sequence[Result], retries: Retries) -> None:
+        """Wait after a transient failure."""
+        failed = [named(r.error)(r.message) for r in results if r.kind == "transient"]
+        if not failed:
+            retries.succeeded()
+        elif self._run.stop.wait(retries.failed(failed[0])):
             raise Stopped
-        return failures + 1
 
 
 def _committed(batch: Batch, indices: dict[OffsetRange, int]) -> list[Result]:

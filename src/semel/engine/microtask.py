@@ -321,7 +321,7 @@ def _answer(index: int, action: Any) -> pa.RecordBatch:
     try:
         result = action()
     except TransientError as error:
-        result = Result("transient", index, message=str(error))
+        result = Result("transient", index, error=type(error).__name__, message=str(error))
     except SemelError as error:
         result = Result("failed", index, error=type(error).__name__, message=str(error))
     return pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})

@@ -34,6 +34,7 @@ from semel.engine.control import Address, ControlLine
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
 from semel.engine.progress import Progress
+from semel.engine.retry import Retries
 from semel.engine.subscription import Subscription
 from semel.errors import (
     Displaced,
@@ -41,7 +42,6 @@ from semel.errors import (
     LedgerConflict,
     NotAssigned,
     SemelError,
-    ServiceError,
     TransientError,
 )
 from semel.failpoints import hit
@@ -134,7 +134,7 @@ class Task:
         self._trouble: SemelError | None = None
         self._ask_at = float("inf")
         self._conflicts = Conflicts(connector.name, self.heartbeats, self._progress.tell)
-        self._failures = 0
+        self._retries = Retries(connector, spec.raw, self._progress.tell)
 
     def run(self) -> None:
         """Loop until the driver says stop; finishes the poll in hand.
@@ -249,13 +249,9 @@ class Task:
 
     def _failed(self, error: TransientError) -> None:
         """A failure outside of what is retried on the spot: read on from the ledger."""
-        self._failures += 1
         if self._line.stop.is_set():
             raise error
-        if self._failures > self._connector.max_retries:
-            raise ServiceError(f"connector {self._connector.name}: gave up (max.retries): {error}")
-        self._progress.tell(f"{error}; trying again")
-        self._line.stop.wait(self._connector.retry_backoff_ms / 1000)
+        self._line.stop.wait(self._retries.failed(error))
 
     # Reading
 
@@ -408,7 +404,7 @@ class Task:
         except RowsRejected as rejection:
             self._without(work, rejection.rejected)
         self._conflicts.clear()
-        self._failures = 0
+        self._retries.succeeded()
 
     def _without(self, work: Work, rejected: Sequence[Rejected]) -> None:
         """Commit again without the records that the sink has refused."""

@@ -22,6 +22,7 @@ from pyarrow import fs
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import column_type, partitions
+from semel.sinks.outages import passing
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def translated(where: str) -> Iterator[None]:
                 f"Delta table {where}: access is denied: {reason(error)}. Let this user write "
                 "there, or choose another delta.table.path"
             ) from None
-        raise TransientError(f"Delta table {where}: {reason(error)}") from None
+        raise passing(f"Delta table {where}: {reason(error)}", error) from None
 
 
 @contextmanager

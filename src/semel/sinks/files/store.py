@@ -17,6 +17,7 @@ import fsspec
 from fsspec.core import split_protocol
 
 from semel.errors import ConfigError, ServiceError, TransientError
+from semel.sinks.outages import passing
 
 T = TypeVar("T")
 
@@ -145,7 +146,7 @@ class Store:
             known = isinstance(error, OSError) or type(error).__module__.startswith(_FOREIGN)
             if not known:
                 raise
-            raise TransientError(f"{self.where}: {_reason(error)}") from None
+            raise passing(f"{self.where}: {_reason(error)}", error) from None
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from semel.errors import ConfigError, Refused, ServiceError, TransientError
+from semel.sinks.outages import passing
 
 _REFUSALS = (
     iceberg.ForbiddenError,
@@ -60,7 +61,7 @@ def translated(where: str, what: str = "table") -> Iterator[None]:
         package = type(error).__module__.split(".", maxsplit=1)[0]
         if not isinstance(error, OSError) and package not in _STORES:
             raise
-        raise TransientError(f"Iceberg {what} {where}: {reason(error)}") from None
+        raise passing(f"Iceberg {what} {where}: {reason(error)}", error) from None
 
 
 @contextmanager

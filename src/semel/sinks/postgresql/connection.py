@@ -17,13 +17,20 @@ import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 from adbc_driver_postgresql import StatementOptions
 
-from semel.errors import SemelError, ServiceError, TransientError
+from semel.errors import SemelError, ServiceError, TransientError, Unavailable
 from semel.sinks.postgresql.url import shown
 
 _LOCK_TIMEOUT = "55P03"
-_TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
+_AWAY_CLASSES = ("08", "53", "58")
+"""Connections, resources and the server's own files."""
+_AWAY_STATES = {
+    "25006",  # read-only: the server was demoted, or the session began while it was
+    "57P01",  # terminated by an administrator
+    "57P02",  # crashed
+    "57P03",  # starting up, or shutting down
+}
+_TRANSIENT_CLASSES = ("40", "57")
 _TRANSIENT_STATES = {
-    "25006",  # read-only: the server was demoted; the next connection finds the primary
     "25P03",  # idle_in_transaction_session_timeout
     _LOCK_TIMEOUT,
 }
@@ -128,6 +135,7 @@ class Connection:
 
         Raises:
             TransientError: also when it is unknown whether the commit took place.
+            Unavailable: the session is closed; the next transaction opens another one.
             DataRefused, SchemaChanged, ServiceError.
         """
         if self._connection is None:
@@ -142,6 +150,8 @@ class Connection:
         except adbc_driver_manager.Error as error:
             translated = self._translate(error)
             self._roll_back()
+            if isinstance(translated, Unavailable):
+                self.close()  # a new session looks the host up again, and may find another server
             if isinstance(translated, SchemaChanged):
                 self._stages.clear()  # one of them may be what is not there
             raise translated from None
@@ -247,7 +257,7 @@ class Connection:
         message = f"cannot connect to {self.where}: {reason}"
         if "FATAL" in reason and not any(s in reason for s in _PASSING):
             return ServiceError(f"{message}. Check connection.url, connection.user and password.")
-        return TransientError(message)
+        return Unavailable(message)
 
     def _translate(self, error: adbc_driver_manager.Error) -> Exception:
         state = getattr(error, "sqlstate", None) or ""
@@ -263,6 +273,8 @@ class Connection:
             return DataRefused(state, text)
         if state == _LOCK_TIMEOUT:
             return LockTimeout(text)
+        if state.startswith(_AWAY_CLASSES) or state in _AWAY_STATES:
+            return Unavailable(text)
         lost = not state and isinstance(error, adbc_driver_manager.OperationalError)
         if lost or state.startswith(_TRANSIENT_CLASSES) or state in _TRANSIENT_STATES:
             return TransientError(text)

@@ -83,6 +83,8 @@ def libpq_uri(
     for name, value, own in (("user", user, own_user), ("password", password, own_password)):
         if value or own:
             parameters[name] = value or unquote(own)
+    if "," in hosts:  # a standby may be the first that answers
+        parameters.setdefault("target_session_attrs", "read-write")
     parameters = {**_DEFAULTS, "application_name": application, **parameters}
     host = hosts or ("" if "host" in parameters else "localhost")
     return f"postgresql://{host}{parts.path}?{urlencode(parameters, quote_via=quote)}"

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from semel import security
 from semel.config import under
-from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.errors import ConfigError, SemelError, ServiceError, TransientError, Unavailable
 from semel.sinks.search.config import PREFIX, SearchConfig
 
-_BUSY = (408, 429, 500, 502, 503, 504)
+_BUSY = (429, 502, 503, 504)
 _PASSING = ("index_not_found_exception", "index_closed_exception")
 _OF_DOCUMENT = ("parsing_exception", "parse_exception", "strict_dynamic_mapping_exception")
 _ARGUMENTS = re.compile(
@@ -118,7 +118,7 @@ class Client:
         except exceptions.SSLError as error:
             raise self._refused_handshake(error.info) from None
         except exceptions.ConnectionError as error:  # timeouts, too
-            raise TransientError(
+            raise Unavailable(
                 f"{self._name}: no answer from {self.where}: {_short(error.info)}"
             ) from None
         except exceptions.TransportError as error:
@@ -192,7 +192,9 @@ class Client:
     def problem(self, status: int, kind: str, reason: str) -> SemelError:
         """The error for what the server will not do."""
         text = f"{self._name}: {self.where}: {reason or kind or 'no reason given'} ({status})"
-        if status in _BUSY or "cluster_block" in kind or kind in _PASSING:
+        if status in _BUSY or "cluster_block" in kind:
+            return Unavailable(text)
+        if status in (408, 500) or kind in _PASSING:
             return TransientError(text)
         if status in (401, 403):
             return ServiceError(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.errors import ConfigError, SemelError, ServiceError
+from semel.errors import ConfigError, SemelError, ServiceError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.convert import Converted, convert
@@ -63,6 +63,7 @@ class Dialect(ABC):
 
         Raises:
             TransientError: also when it is unknown whether the commit took place.
+            Unavailable: the next transaction begins with a new session.
             DataRefused, SchemaChanged, ServiceError.
         """
         try:
@@ -72,6 +73,8 @@ class Dialect(ABC):
         except BaseException as error:
             self._roll_back()
             translated = None if isinstance(error, SemelError) else self._translated(error)
+            if isinstance(translated, Unavailable):
+                self._leave()
             if translated is None:
                 raise
             raise translated from None
@@ -85,6 +88,9 @@ class Dialect(ABC):
     @abstractmethod
     def _roll_back(self) -> None:
         """Leave a session without a transaction, or none; raises nothing."""
+
+    def _leave(self) -> None:  # noqa: B027
+        """End the session: the next one may find a server that can write."""
 
     @abstractmethod
     def _translated(self, error: BaseException) -> Exception | None:

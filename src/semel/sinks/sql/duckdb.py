@@ -7,6 +7,7 @@ file beside it keeps the processes waiting in turn. Between transactions anybody
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -16,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from semel.config import key
-from semel.errors import ServiceError, TransientError
+from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal
 from semel.sinks.postgresql.tables import Name, Table
@@ -140,6 +141,8 @@ class Duckdb(Dialect):
             return DataRefused(text)
         if isinstance(error, _SCHEMA):
             return SchemaChanged(text)
+        if re.search("No space left|disk is full", text):
+            return Unavailable(text)
         if isinstance(error, (*_PASSING, duckdb.ConnectionException)):
             return TransientError(text)
         return ServiceError(text)

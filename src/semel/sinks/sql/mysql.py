@@ -165,6 +165,9 @@ class Mysql(Dialect):
             cursor.execute(sql)
             return fetched(cursor)
 
+    def _leave(self) -> None:
+        self.close_session()
+
     def close_session(self) -> None:
         if self._connection is not None:
             connection, self._connection = self._connection, None

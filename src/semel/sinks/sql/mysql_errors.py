@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from semel.errors import ServiceError, TransientError
+from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.sql.dialect import DataRefused, SchemaChanged
 
 REFUSED = {
@@ -14,13 +14,19 @@ REFUSED = {
 """A value or a row does not fit. In strict mode these are errors; as warnings, too, they say that a
 value was changed."""
 _SCHEMA = {1054, 1136, 1146, 1051, 1091}
+_AWAY = {
+    *(3, 1021, 1026, 1030, 1114, 3675),  # no space is left
+    *(1040, 1203),  # too many connections
+    *(1290, 1792, 1836),  # read-only
+    *(1053, 1927, 2002, 2003, 3169),  # the server goes, is gone, or ends the session
+    1047,  # of a cluster: the server is not part of it now
+}
 _PASSING = {
     *(1050, 1060),  # another task has made the same table or column
     1412,  # somebody has altered a table that the snapshot shows
-    *(3, 1021, 1026, 1030, 1114, 3675),  # no space is left
-    *(1047, 1180, 3100, 3101),  # of a cluster: another server's transaction came first, or none can
-    *(1020, 1040, 1053, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1290, 1317, 1792, 1836),
-    *(1927, 1969, 2002, 2003, 2006, 2013, 2014, 2055, 3024, 3169, 4031),
+    *(1180, 3100, 3101),  # of a cluster: another server's transaction came first
+    *(1020, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1317),
+    *(1969, 2006, 2013, 2014, 2055, 3024, 4031),
 }
 
 
@@ -47,6 +53,8 @@ def translated(where: str, error: BaseException) -> Exception | None:
         return DataRefused(text)
     if code in _SCHEMA:
         return SchemaChanged(text)
+    if code in _AWAY:
+        return Unavailable(text)
     if code in _PASSING or (not code and isinstance(error, pymysql.err.InterfaceError)):
         return TransientError(text)
     return ServiceError(text)

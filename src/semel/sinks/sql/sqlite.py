@@ -12,7 +12,7 @@ import pyarrow as pa
 from adbc_driver_manager import Error
 
 from semel.config import key
-from semel.errors import ServiceError, TransientError
+from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal
 from semel.sinks.postgresql.tables import Name, Table
@@ -118,7 +118,7 @@ class Sqlite(Dialect):
         if re.search("disk image is malformed|file is not a database", message):
             return ServiceError(f"{text}. The file is damaged: put a sound copy in its place")
         if re.search("disk is full|disk I/O error", message):
-            return TransientError(f"{text}{room(self._path)}")
+            return Unavailable(f"{text}{room(self._path)}")
         if "schema has changed" in message:
             return TransientError(text)
         if "failed to execute" in str(error):  # a trigger, in its own words

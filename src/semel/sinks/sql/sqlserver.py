@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.errors import ServiceError, TransientError
+from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
@@ -39,13 +39,19 @@ _RAISED = 50_000  # and above: by a trigger, in its own words
 _SCHEMA = {207, 208, 213, 271, 3701, 4902, 4924}
 _PASSING = {
     *(2705, 2714, 2759),  # another task has made the same column or table
-    *(64, 233, 596, 701, 802, 845, 922, 924, 927, 945, 976, 978, 983, 1105, 1204, 1205, 1222),
-    *(3906, 3908, 3951, 3960, 3961, 3966, 6001, 6002, 6005, 8645, 8651, 9001, 9002, 10053, 10054),
-    *(10060, 10928, 10929, 17142, 17188, 17194, 18401, 18451, 40197, 40501, 40613, 41301, 41302),
-    *(41305, 41325, 41839, 49918, 49919, 49920),
+    *(64, 233, 596, 802, 845, 1204, 1205, 1222, 3951, 3960, 3961, 3966, 8645, 8651, 10053, 10054),
+    *(41301, 41302, 41305, 41325, 41839),
 }
+_AWAY = {
+    *(922, 924, 927, 945, 976, 978, 983),  # the database is recovering, or is another replica's
+    *(701, 1105, 9001, 9002),  # no memory, no space, no log
+    *(3906, 3908),  # read-only
+    *(6001, 6002, 6005, 17142, 17188, 18401, 18451),  # the server starts or ends
+    *(10060, 10928, 10929, 17194, 40197, 40501, 40613, 49918, 49919, 49920),
+}
+_AWAY_STATES = {"08", "53", "58"}
 _WAITED = 1222
-_PASSING_STATES = {"08", "40", "53", "55", "57", "58"}
+_PASSING_STATES = {"40", "55", "57"}
 _NOT_MAPPED = "YY002"
 """Babelfish's for PostgreSQL's errors that SQL Server has not, of a server that goes too."""
 _GOING = ("the database system is ", "terminating connection", "conflict with recovery")
@@ -89,7 +95,10 @@ class SqlServer(Dialect):
     # Sessions
 
     def _open(self) -> None:
-        self._session = Session(self._login)
+        try:
+            self._session = Session(self._login)
+        except OSError as error:
+            raise Unavailable(f"{self.where}: {error}") from None
         try:
             for setting in (*_SETTINGS, f"LOCK_TIMEOUT {self._timeout}"):
                 self.execute(f"SET {setting}")
@@ -132,6 +141,9 @@ class SqlServer(Dialect):
             except Exception:
                 self._close_session()
 
+    def _leave(self) -> None:
+        self._close_session()
+
     def _translated(self, error: BaseException) -> Exception | None:
         if isinstance(error, Unsendable):
             return DataRefused(f"{self.where}: {error}")
@@ -145,7 +157,9 @@ class SqlServer(Dialect):
         if number == _WAITED or "lock timeout" in text:
             return TransientError(f"{text}. If the process that holds the rows is frozen, end it")
         if state == _NOT_MAPPED and any(words in text for words in _GOING):
-            return TransientError(text)
+            return Unavailable(text)
+        if number in _AWAY or state[:2] in _AWAY_STATES:
+            return Unavailable(text)
         if number in _PASSING or state[:2] in _PASSING_STATES or not number:
             return TransientError(text)
         if number in _SCHEMA or state[:2] == "42":

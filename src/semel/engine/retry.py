@@ -1,0 +1,72 @@
+"""Trying again. What a batch itself runs into is counted; a store that is away is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from semel.config import ConnectorConfig
+from semel.errors import GaveUp, Unavailable
+
+LONGEST = 30.0
+"""Seconds of the longest pause between two attempts to reach a store that is away."""
+_SHORTEST = 0.1
+_EVERY = 60.0
+"""Seconds between two lines in the log about the same outage."""
+
+
+class Retries:
+    """The failures of one action since it last succeeded; ``tell`` brings a line to the log.
+
+    An outage (:class:`~semel.errors.Unavailable`) has no limit unless ``max.retries`` is set.
+    """
+
+    def __init__(
+        self, connector: ConnectorConfig, raw: Mapping[str, str], tell: Callable[[str], None]
+    ) -> None:
+        self._connector = connector
+        self._patient = "max.retries" not in raw
+        self._tell = tell
+        self._failures = 0
+        self._pause = 0.0
+        self._since: float | None = None
+        self._told = 0.0
+
+    def failed(self, error: Exception) -> float:
+        """Note a failure, log it, and return the seconds to wait before the next attempt.
+
+        Raises:
+            GaveUp: ``max.retries`` is used up.
+        """
+        if self._patient and isinstance(error, Unavailable):
+            return self._wait(error)
+        if self._failures >= self._connector.max_retries:
+            raise GaveUp(gave_up(self._connector, self._failures, error)) from None
+        self._failures += 1
+        self._tell(f"{error}; trying again ({self._failures} of {self._connector.max_retries})")
+        return self._connector.retry_backoff_ms / 1000
+
+    def _wait(self, outage: Unavailable) -> float:
+        now = time.monotonic()
+        backoff = max(self._connector.retry_backoff_ms / 1000, _SHORTEST)
+        if self._since is None:
+            self._since, self._pause, self._told = now, backoff, now
+            self._tell(f"{outage}; waiting until the store is back")
+        else:
+            self._pause = min(2 * self._pause, max(LONGEST, backoff))
+            if now - self._told >= _EVERY:
+                self._told = now
+                self._tell(f"{outage}; waiting for {now - self._since:.0f} s so far")
+        return self._pause
+
+    def succeeded(self) -> None:
+        """Forget all failures."""
+        if self._since is not None:
+            self._tell(f"the store is back after {time.monotonic() - self._since:.0f} s")
+        self._since = None
+        self._failures = 0
+
+
+def gave_up(connector: ConnectorConfig, retries: int, why: object) -> str:
+    """What is said when ``max.retries`` is used up."""
+    return f"connector {connector.name}: gave up after {retries} retries (max.retries): {why}"

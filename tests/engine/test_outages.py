@@ -1,0 +1,51 @@
+"""A store that is away, silent or read-only while a connector runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from semel.embedded.proxy import Proxy
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure, Start
+from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def proxy(database: str) -> Iterator[Proxy]:
+    with Proxy.before(database) as made:
+        yield made
+
+
+def test_a_store_that_is_away_for_longer_than_all_retries_is_waited_for(
+    proxy: Proxy,
+    database: str,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    keys = {"connection.url": proxy.url(database), "retry.backoff.ms": "10"}
+    config = configure(source, keys)
+    running = start(config)
+    running.until(lambda p: p.rows == 10)
+    proxy.refuse()
+    produce(source, records(10, start=10))
+    # Ten retries of 10 ms were over after 0.1 s.
+    wait_until(lambda: "waiting until the store is back" in caplog.text)
+    time.sleep(1)
+    assert running.alive
+    proxy.accept()
+    running.until(lambda p: p.rows == 20)
+    running.stop()
+    assert "the store is back after" in caplog.text
+    assert caplog.text.count("cannot connect to PostgreSQL") < 3
+    assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(20))

@@ -1,0 +1,76 @@
+"""What is counted by ``max.retries``, and what is waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from semel.config import ConnectorConfig, read
+from semel.engine import retry
+from semel.engine.retry import LONGEST, Retries
+from semel.errors import GaveUp, TransientError, Unavailable
+
+RAW = {"name": "c", "connector.class": "postgresql", "bootstrap.servers": "b:1", "topics": "t"}
+
+
+def retries(told: list[str], **keys: Any) -> Retries:
+    raw = {**RAW, **{k.replace("_", "."): str(v) for k, v in keys.items()}}
+    return Retries(read(ConnectorConfig, raw), raw, told.append)
+
+
+def test_what_a_batch_runs_into_is_counted() -> None:
+    told: list[str] = []
+    some = retries(told, max_retries=2)
+    some.failed(TransientError("deadlock"))
+    some.failed(TransientError("deadlock"))
+    with pytest.raises(GaveUp, match=r"gave up after 2 retries \(max.retries\): deadlock"):
+        some.failed(TransientError("deadlock"))
+    assert told == ["deadlock; trying again (1 of 2)", "deadlock; trying again (2 of 2)"]
+
+
+def test_a_success_forgets_the_failures_before_it() -> None:
+    some = retries([], max_retries=1)
+    for _ in range(5):
+        some.failed(TransientError("deadlock"))
+        some.succeeded()
+
+
+def test_an_outage_is_waited_for_without_end_and_with_longer_and_longer_pauses() -> None:
+    some = retries([])
+    pauses = [some.failed(Unavailable("unreachable")) for _ in range(1000)]
+    assert pauses[:5] == [3, 6, 12, 24, LONGEST]
+    assert set(pauses[4:]) == {LONGEST}
+
+
+def test_an_outage_ends_the_connector_where_max_retries_is_set() -> None:
+    some = retries([], max_retries=1)
+    some.failed(Unavailable("unreachable"))
+    with pytest.raises(GaveUp):
+        some.failed(Unavailable("unreachable"))
+
+
+def test_an_outage_counts_nothing_of_what_a_batch_may_run_into() -> None:
+    some = retries([])
+    for _ in range(10):
+        some.failed(TransientError("deadlock"))
+        some.failed(Unavailable("unreachable"))
+    with pytest.raises(GaveUp, match="after 10 retries"):
+        some.failed(TransientError("deadlock"))
+
+
+def test_an_outage_is_told_once_a_minute_and_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(retry.time, "monotonic", lambda: now)
+    told: list[str] = []
+    some = retries(told)
+    until = now + 150
+    while now < until:
+        now += some.failed(Unavailable("unreachable"))
+    some.succeeded()
+    assert len(told) == 4
+    assert told[0] == "unreachable; waiting until the store is back"
+    assert "unreachable; waiting for" in told[1]
+    assert told[-1].startswith("the store is back after 1")
