@@ -124,6 +124,13 @@ class ConnectorConfig:
         "end unless this is set.",
         at_least=0,
     )
+    store_timeout_ms: int = key(
+        "store.timeout.ms",
+        60_000,
+        "A call to the store that has had no answer for so long is ended, unless bytes move or the "
+        "store works on it.",
+        at_least=100,
+    )
     retry_backoff_ms: int = key("retry.backoff.ms", 3000, "Pause between two retries.", at_least=0)
     errors_tolerance: str = key(
         "errors.tolerance",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from semel import converters, delivery
+from semel import converters, delivery, watchdog
 from semel.config import (
     ConnectorConfig,
     check_converter_keys,
@@ -150,6 +150,7 @@ def run(
         until_caught_up,
         observe or (lambda _progress: None),
     )
+    watchdog.stops_with(connector.name, task.stop)
     started = None
     try:
         task.cluster.matching(connector)  # before Spark starts: a clear error, at once

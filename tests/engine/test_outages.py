@@ -49,3 +49,48 @@ def test_a_store_that_is_away_for_longer_than_all_retries_is_waited_for(
     assert "the store is back after" in caplog.text
     assert caplog.text.count("cannot connect to PostgreSQL") < 3
     assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(20))
+
+
+def test_a_store_that_falls_silent_is_left_and_the_commit_judged_anew(
+    proxy: Proxy,
+    database: str,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(10))
+    keys = {"connection.url": proxy.url(database), "store.timeout.ms": "2000", "tasks.max": "2"}
+    config = configure(source, keys)
+    running = start(config)
+    running.until(lambda p: p.rows == 10)
+    assert proxy.silence() >= 2
+    produce(source, records(50, start=10))
+    running.until(lambda p: p.rows == 60, timeout=60)
+    running.stop()
+    assert "the connection was left" in caplog.text
+    assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(60))
+
+
+def test_a_run_that_waits_for_a_silent_store_stops_within_seconds(
+    proxy: Proxy,
+    database: str,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source, {"connection.url": proxy.url(database)})
+    running = start(config)
+    running.until(lambda p: p.rows == 10)
+    proxy.silence()
+    produce(source, records(10, start=10))
+    wait_until(lambda: proxy.held > 0)
+    began = time.monotonic()
+    running.stop()
+    assert time.monotonic() - began < 15
+    assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(10))

@@ -43,7 +43,12 @@ KEYED = {"insert_mode": "upsert", "pk_mode": "record_key", "pk_fields": "id"}
         ("jdbc:postgresql://h/d", "u", "p &?", "postgresql://h/d?user=u&password=p%20%26%3F"),
         ("jdbc:postgresql:d", "", "", "postgresql://localhost/d"),
         ("jdbc:postgresql:/", "", "", "postgresql://localhost/"),
-        ("jdbc:postgresql://h1:1,h2:2/d", "", "", "postgresql://h1:1,h2:2/d"),
+        (
+            "jdbc:postgresql://h1:1,h2:2/d",
+            "",
+            "",
+            "postgresql://h1:1,h2:2/d?target_session_attrs=read-write",
+        ),
         ("jdbc:postgresql://h/d?ssl=true", "", "", "postgresql://h/d?sslmode=verify-full"),
         ("jdbc:postgresql://h/d?ssl=false", "", "", "postgresql://h/d"),
         (

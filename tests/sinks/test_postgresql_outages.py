@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pytest
 
 from semel.embedded import Postgres
@@ -12,7 +13,9 @@ from semel.embedded.proxy import Proxy
 from semel.errors import TransientError, Unavailable
 from semel.ledger import Outcome, TopicPartition
 from semel.records import Commit
+from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.url import libpq_uri
+from tests.engine.harness import wait_until
 from tests.sinks.target import Target, advance, records
 
 TP = TopicPartition("t", 0)
@@ -68,3 +71,46 @@ def test_who_names_several_hosts_may_still_say_which_he_wants() -> None:
     assert "target_session_attrs=any" in libpq_uri(
         "jdbc:postgresql://a,b/d?targetServerType=any", "", "", "me"
     )
+
+
+# Silence
+
+
+def test_what_a_silent_session_holds_is_let_go(target: Target) -> None:
+    target.execute("CREATE TABLE t (id bigint)", "INSERT INTO t VALUES (1)")
+    with Proxy.before(target.url) as proxy:
+        uri = libpq_uri(proxy.url(target.url), "", "", "silent")
+        connection = Connection(uri, 600_000, timeout_ms=1000)
+        left = pytest.raises(Unavailable, match=r"has not answered for .*the connection was left")
+        with left, connection.transaction():
+            connection.execute("SELECT * FROM t FOR UPDATE")
+            proxy.silence()
+            connection.execute("SELECT 1")
+        holders = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'silent'"
+        wait_until(lambda: not target.query(holders))
+        with connection.transaction():
+            assert connection.execute("UPDATE t SET id = 2") == 1
+        connection.close()
+
+
+def test_a_statement_that_the_server_works_on_is_waited_for(target: Target) -> None:
+    uri = libpq_uri(target.url, "", "", "slow")
+    connection = Connection(uri, 600_000, timeout_ms=500)
+    with connection.transaction():
+        assert connection.execute("SELECT pg_sleep(3)") >= -1
+    connection.close()
+
+
+def test_a_copy_that_moves_bytes_is_waited_for(target: Target) -> None:
+    target.execute("CREATE TABLE t (text text)")
+    rows = pa.table({"text": ["x" * 100_000] * 100})
+    with Proxy.before(target.url) as proxy:
+        uri = libpq_uri(proxy.url(target.url), "", "", "slow")
+        connection = Connection(uri, 600_000, timeout_ms=1000)
+        with connection.transaction():
+            connection.execute("SELECT 1")
+            proxy.delay = 0.02  # for each of 150 chunks
+            connection.copy("t", rows, "public")
+            proxy.delay = 0.0
+        connection.close()
+    assert target.values("SELECT count(*) FROM t") == [100]

@@ -34,7 +34,8 @@ class _Link:
 class Proxy:
     """Carries bytes between its own port and a server's, for tests and drills.
 
-    ``delay`` holds back each chunk for so many seconds.
+    ``delay`` holds back each chunk for so many seconds; ``held`` counts the bytes that fell
+    into silence.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -44,6 +45,7 @@ class Proxy:
         self._mute = False
         self._listener: socket.socket | None = None
         self.delay = 0.0
+        self.held = 0
         self.port = 0
         self.accept()
 
@@ -144,6 +146,7 @@ class Proxy:
             while not link.silent.is_set():
                 chunk = source.recv(_CHUNK)
                 if link.silent.is_set():
+                    self.held += len(chunk)
                     return  # what has come is held back, and so is its end
                 if not chunk:
                     break

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import time
 
+from semel import watchdog
 from semel.engine.base import unexpected
 from semel.engine.control import ControlLine, Report
 from semel.engine.task import Task, TaskSpec
@@ -54,14 +56,21 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         raise ConnectionError(f"task {index} has no line to its driver at {where}: {lost}")
 
 
+def _end_process() -> None:
+    """Spark starts the task again, in a new process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
     def tell(kind: str, message: str = "", error: str = "") -> None:
         line.send(Report(kind, index, attempt, os.getpid(), message=message, error=error))
 
     task = None
+    watchdog.stops_with(spec.connector.name, line.stop)
     try:
-        task = Task(spec, index, attempt, line)
-        task.run()
+        with watchdog.in_task(lambda message: tell("log", message), _end_process):
+            task = Task(spec, index, attempt, line)
+            task.run()
         tell("stopped")
     except Fenced as error:
         if task is not None and (excuse := task.excuse(error)):

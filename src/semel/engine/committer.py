@@ -64,7 +64,9 @@ class Committer:
             except TargetChanged:
                 raise
             except TransientError as error:
-                if self._line.orphaned or self._line.stop.wait(retries.failed(error)):
+                if self._line.orphaned or self._line.stop.is_set():
+                    raise
+                if self._line.stop.wait(retries.failed(error)):
                     raise
             else:
                 retries.succeeded()

@@ -57,7 +57,9 @@ class PostgresSink(Sink):
             f"semel/{connector.name}",
             self._config.parameters(),
         )
-        self._connection = Connection(uri, self._config.idle_timeout_ms)
+        self._connection = Connection(
+            uri, self._config.idle_timeout_ms, connector.name, connector.store_timeout_ms
+        )
         self._ledger = PostgresLedger(
             self._connection, connector.name, self._config.idle_timeout_ms
         )

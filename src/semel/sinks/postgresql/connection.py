@@ -17,8 +17,11 @@ import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 from adbc_driver_postgresql import StatementOptions
 
+from semel import watchdog
 from semel.errors import SemelError, ServiceError, TransientError, Unavailable
+from semel.sinks.postgresql import silence
 from semel.sinks.postgresql.url import shown
+from semel.watchdog import Watchdog
 
 _LOCK_TIMEOUT = "55P03"
 _AWAY_CLASSES = ("08", "53", "58")
@@ -93,8 +96,12 @@ class Connection:
     All errors leave as semel's.
     """
 
-    def __init__(self, uri: str, idle_timeout_ms: int) -> None:
-        self._uri = uri
+    def __init__(
+        self, uri: str, idle_timeout_ms: int, connector: str = "", timeout_ms: int = 60_000
+    ) -> None:
+        self._uri = silence.bounded(uri, timeout_ms / 1000)
+        self._backend: silence.Backend | None = None
+        self._watchdog = Watchdog(connector, self.where, timeout_ms / 1000, self._end_silence)
         self._session_statements = [
             _SESSION,
             # A frozen process must not hold the ledger's rows for ever: the server ends its
@@ -180,14 +187,17 @@ class Connection:
     def query(self, sql: str, parameters: Sequence[object] | None = None) -> pa.Table:
         """Run a statement inside the open transaction and return all its rows."""
         self._begin()
-        with self._connection.cursor(adbc_stmt_kwargs=_QUERY_OPTIONS) as cursor:
+        with (
+            self._watchdog.call(),
+            self._connection.cursor(adbc_stmt_kwargs=_QUERY_OPTIONS) as cursor,
+        ):
             cursor.execute(sql, parameters)
             return cursor.fetch_arrow_table()
 
     def copy(self, table: str, rows: pa.Table, schema: str) -> None:
         """COPY BINARY ``rows`` into an existing table whose column types match exactly."""
         self._begin()
-        with self._connection.cursor() as cursor:
+        with self._watchdog.call(), self._connection.cursor() as cursor:
             cursor.adbc_ingest(table, rows, mode="append", db_schema_name=schema)
 
     def stage(self, rows: pa.Table, types: Sequence[str]) -> str:
@@ -204,7 +214,7 @@ class Connection:
             self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} ({columns})")
             self._new_stages.add(name)
         self._begin()
-        with self._connection.cursor() as cursor:
+        with self._watchdog.call(), self._connection.cursor() as cursor:
             cursor.adbc_ingest(name, rows, mode="append", temporary=True)
         stage = f"pg_temp.{name}"
         self._staged_rows[stage] = self._staged_rows.get(stage, 0) + rows.num_rows
@@ -226,6 +236,7 @@ class Connection:
             # The session may be lost already, or hang in a statement of another thread.
             with suppress(adbc_driver_manager.Error, RuntimeError):
                 connection.close()
+            self._watchdog.detach()
 
     def _begin(self) -> None:
         if not self._begun:
@@ -233,24 +244,36 @@ class Connection:
             self._run("BEGIN")
 
     def _run(self, sql: str) -> int:
-        with self._connection.cursor() as cursor:
+        with self._watchdog.call(), self._connection.cursor() as cursor:
             cursor.executemany(sql, None)  # unlike execute(): one round trip, and a row count
             return int(cursor.rowcount)
 
     # Sessions and their errors
 
     def _open(self) -> Any:
+        before = watchdog.connections()
+        self._backend = None
         try:
-            connection = adbc.connect(self._uri, autocommit=True)
+            with self._watchdog.call():
+                connection = adbc.connect(self._uri, autocommit=True)
         except adbc_driver_manager.Error as error:
             raise self._connect_error(str(error)) from None
+        self._watchdog.attach(silence.line(self._uri, before))
         try:
-            with connection.cursor() as cursor:
+            with self._watchdog.call(), connection.cursor() as cursor:
                 cursor.executemany("; ".join(self._session_statements), None)
+            with self._watchdog.call(), connection.cursor() as cursor:
+                cursor.execute(silence.MINE)
+                self._backend = silence.Backend(*cursor.fetchone())
         except adbc_driver_manager.Error as error:
+            translated = self._translate(error)
             connection.close()
-            raise self._translate(error) from None
+            self._watchdog.detach()
+            raise translated from None
         return connection
+
+    def _end_silence(self) -> str:
+        return silence.end(self._uri, self._backend)
 
     def _connect_error(self, text: str) -> SemelError:
         reason = " ".join(text.split("Failed to connect:", maxsplit=1)[-1].split())
@@ -260,6 +283,8 @@ class Connection:
         return Unavailable(message)
 
     def _translate(self, error: adbc_driver_manager.Error) -> Exception:
+        if self._watchdog.ended:
+            return Unavailable(self._watchdog.ended)
         state = getattr(error, "sqlstate", None) or ""
         details = dict(getattr(error, "details", None) or [])
         message = details.get(b"PG_DIAG_MESSAGE_PRIMARY", b"").decode() or str(error)

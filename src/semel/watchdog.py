@@ -1,0 +1,279 @@
+"""Calls to a store that get no answer: the log says so, and after ``store.timeout.ms`` they end.
+
+One thread of the process looks at all calls that are under way. A call lasts as long as bytes move
+on its connection or the store says that it works on it; past its bound the connection is shut
+down under the client, so that the call fails where it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import stat
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+FIRST_WORD = 10.0
+"""Seconds without an answer after which the log says what is waited for."""
+_EVERY = 60.0
+_TICK = 0.5
+_FROZEN = 5.0
+_QUESTION = 10.0
+"""Seconds for the store to say what it works on, and for a call to fail once it was ended."""
+LEFT_BEHIND = "semel-left-behind"
+"""The name of threads that may wait for ever."""
+_STOPPING = 2.0
+"""Seconds that a silent call gets once its connector has been asked to stop."""
+_COUNTERS = struct.Struct("@QQ")
+_ACKED = 120
+"""Where ``struct tcp_info`` holds the bytes that were confirmed, and those received after it."""
+
+
+class Watchdog:
+    """Watches the calls on one connection after the other.
+
+    ``end`` is called, in a thread of its own, when a call has had no answer for ``timeout``
+    seconds, or for two once the connector is to stop. It returns what the store says that it works
+    on, or an empty string: the call then fails, and :attr:`ended` says why.
+    """
+
+    def __init__(
+        self, connector: str, where: str, timeout: float, end: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._connector = connector
+        self._where = where
+        self._timeout = timeout
+        self._end = end
+        self._line: socket.socket | None = None
+        self._calls = 0
+        self._begun: float | None = None
+        self._heard = self._asked = self._told = 0.0
+        self._moved = (0, 0)
+        self._question: _Question | None = None
+        self._ended_at: float | None = None
+        self.ended = ""
+        """Why the connection was shut down; empty if it was not."""
+        _watcher.add(self)
+
+    def attach(self, line: socket.socket | int | None) -> None:
+        """Watch this connection from now on; None if it cannot be told."""
+        self.detach()
+        if line is not None:
+            handle = line if isinstance(line, int) else line.fileno()
+            self._line = socket.socket(fileno=os.dup(handle))
+
+    def detach(self) -> None:
+        """Let go of the connection; to be called when it is closed."""
+        line, self._line = self._line, None
+        self.ended, self._ended_at = "", None
+        if line is not None:
+            line.close()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Something is asked of the store, and its answer is waited for."""
+        self._calls += 1
+        self._heard = self._told = self._asked = self._begun = time.monotonic()
+        _watcher.wake()
+        try:
+            yield
+        finally:
+            self._begun = None
+
+    @property
+    def waits(self) -> str:
+        """What the call that is under way waits for, and for how long; empty if there is none."""
+        begun = self._begun
+        if begun is None:
+            return ""
+        return f"{self._where} has not answered for {time.monotonic() - begun:.0f} s"
+
+    def look(self, now: float, stopping: float | None) -> None:
+        """Called twice a second. ``stopping`` is when the connector was asked to stop."""
+        begun, question = self._begun, self._question
+        if question is not None:
+            if question.answer is None and now - question.asked < _QUESTION:
+                return
+            self._question, self._asked = None, now
+            if begun is not None and question.call == self._calls:
+                self._decide(question.answer or "", now)
+            return
+        if begun is None:
+            return
+        if self._ended_at is not None:
+            if now - self._ended_at > _QUESTION:
+                _watcher.give_up()
+            return
+        moved = self._bytes()
+        if moved != self._moved:
+            self._moved, self._heard = moved, now
+        if now - self._told >= (FIRST_WORD if self._told == begun else _EVERY):
+            self._told = now
+            tell(self.waits)
+        silent, asked = now - self._heard, now - self._asked
+        hurried = stopping is not None and now - stopping >= _STOPPING and silent >= _STOPPING
+        if (silent >= self._timeout and asked >= self._timeout) or (hurried and asked >= 1.0):
+            self._question = _Question(self._end, self._calls, now)
+
+    def _decide(self, working: str, now: float) -> None:
+        if working:
+            tell(f"{self.waits}, but is at work: {working}")
+            return
+        self.ended, self._ended_at = f"{self.waits}; the connection was left", now
+        with contextlib.suppress(OSError):
+            if self._line is not None:
+                self._line.shutdown(socket.SHUT_RDWR)
+
+    def freeze(self, gap: float) -> None:
+        """The process stood still for so long: that was not the store's silence."""
+        self._heard += gap
+        self._asked += gap
+
+    def _bytes(self) -> tuple[int, int]:
+        """What has been confirmed and received so far, as far as the kernel says."""
+        try:
+            if self._line is None or self._line.family == socket.AF_UNIX:
+                return 0, 0
+            size = _ACKED + _COUNTERS.size
+            info = self._line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+            acked, received = _COUNTERS.unpack_from(info, _ACKED)
+        except (OSError, AttributeError, struct.error):
+            return 0, 0
+        return acked, received
+
+
+class _Question:
+    """Whether the store is at work on a call. Asked in a thread: the answer may never come."""
+
+    def __init__(self, ask: Callable[[], str], call: int, now: float) -> None:
+        self.call, self.asked = call, now
+        self.answer: str | None = None
+        threading.Thread(target=self._put, args=(ask,), name=LEFT_BEHIND, daemon=True).start()
+
+    def _put(self, ask: Callable[[], str]) -> None:
+        try:
+            self.answer = ask()
+        except Exception:
+            log.debug("a store was asked what it works on", exc_info=True)
+            self.answer = ""
+
+
+def tell(message: str) -> None:
+    """A line in the log of the driver."""
+    _watcher.tell(message)
+
+
+@contextmanager
+def in_task(tell: Callable[[str], None], give_up: Callable[[], None]) -> Iterator[None]:
+    """Within a task lines go to the driver by ``tell``, and ``give_up`` ends the process when a
+    call does not even fail after its connection was shut down."""
+    _watcher.tell, _watcher.give_up = tell, give_up
+    try:
+        yield
+    finally:
+        _watcher.tell, _watcher.give_up = log.warning, _nothing
+
+
+def _nothing() -> None: ...
+
+
+def stops_with(connector: str, stop: threading.Event) -> None:
+    """Silent calls of the connector end soon once ``stop`` is set."""
+    _watcher.stops[connector] = stop
+    _watcher.stopping.pop(connector, None)
+
+
+def waits() -> list[str]:
+    """What the calls that are under way wait for."""
+    return [found for dog in _watcher.dogs() if (found := dog.waits)]
+
+
+def watch(look: Callable[[float], None]) -> None:
+    """Call a method twice a second, as long as its object lives."""
+    _watcher.looks.append(weakref.WeakMethod(look))
+    _watcher.wake()
+
+
+def connections() -> dict[int, tuple[int, int]]:
+    """The connected TCP sockets of this process: inode to descriptor and port of the other end."""
+    found = {}
+    for path in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            handle = int(path.name)
+            status = os.fstat(handle)
+            if not stat.S_ISSOCK(status.st_mode):
+                continue
+            with socket.socket(fileno=os.dup(handle)) as line:
+                if line.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                found[status.st_ino] = (handle, int(line.getpeername()[1]))
+    return found
+
+
+class _Watcher:
+    """The thread, and what it looks at."""
+
+    def __init__(self) -> None:
+        self._dogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.looks: list[weakref.WeakMethod[Callable[[float], None]]] = []
+        self.stops: dict[str, threading.Event] = {}
+        self.stopping: dict[str, float] = {}
+        self.tell: Callable[[str], None] = log.warning
+        self.give_up: Callable[[], None] = _nothing
+
+    def add(self, dog: Watchdog) -> None:
+        with self._lock:
+            self._dogs.add(dog)
+
+    def dogs(self) -> list[Watchdog]:
+        with self._lock:
+            return list(self._dogs)
+
+    def wake(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._work, name="semel-watchdog", daemon=True
+                    )
+                    self._thread.start()
+
+    def forget_thread(self) -> None:
+        """A forked process has the memory of its parent, but not its threads."""
+        self._lock = threading.Lock()
+        self._thread = None
+
+    def _work(self) -> None:
+        now = time.monotonic()
+        while True:
+            time.sleep(_TICK)
+            gap, now = time.monotonic() - now, time.monotonic()
+            if gap > _FROZEN:
+                for dog in self.dogs():
+                    dog.freeze(gap)
+            for connector, stop in list(self.stops.items()):
+                if stop.is_set():
+                    self.stopping.setdefault(connector, now)
+            for dog in self.dogs():
+                dog.look(now, self.stopping.get(dog._connector))
+            for reference in list(self.looks):
+                look = reference()
+                if look is None:
+                    self.looks.remove(reference)
+                else:
+                    look(now)
+
+
+_watcher = _Watcher()
+os.register_at_fork(after_in_child=_watcher.forget_thread)
