@@ -32,7 +32,7 @@ from semel.embedded.server import Server
 from semel.engine import attempt
 from semel.engine.control import Report
 from semel.errors import ConfigError, Fenced
-from semel.failpoints import NO_LEDGER_CHECK, OF_FILES, OF_STAGING, PLACES
+from semel.failpoints import OF_FILES, OF_STAGING, PLACES
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.search.config import SearchConfig
@@ -40,6 +40,7 @@ from tests.patience import PATIENCE
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
 AT_LEAST_ONCE = Guarantee(Delivery.AT_LEAST_ONCE, None, "")
+WITHOUT_RULE = Path(__file__).parent / "without_ledger_rule"
 
 
 class TestPlan:
@@ -590,7 +591,10 @@ class TestRun:
 
     def test_without_the_ledger_rule_the_audit_finds_duplicates(self) -> None:
         # A lost reply makes the task commit again: only the ledger knows that it has.
-        done = command("--faults", "3", "--seed", "1", "--only", "error", **{NO_LEDGER_CHECK: "1"})
+        done = command(
+            *("--faults", "3", "--seed", "1", "--only", "error"),
+            PYTHONPATH=os.pathsep.join([str(WITHOUT_RULE), os.environ.get("PYTHONPATH", "")]),
+        )
         assert done.returncode == 1, done.stderr
         last = done.stdout.splitlines()[-1]
         assert last.startswith("3 faults: 0 lost, ")

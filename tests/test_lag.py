@@ -3,10 +3,13 @@
 # ruff: noqa: F401, F811
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from semel.embedded import Kafka
 from semel.engine import direct
+from semel.errors import SemelError, ServiceError
 from semel.lag import lag, published
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start, configure, start
@@ -46,10 +49,22 @@ def test_lag_is_what_kafka_holds_beyond_the_published_positions(
     config = configure(source)
     running = start(config)
     client = {"bootstrap.servers": kafka.bootstrap_servers}
+    wait_until(lambda: published(client, f"connect-{config['name']}"))
     wait_until(lambda: [p.lag for p in lag(client, config["name"])] == [0])
     running.stop()
     produce(source, records(7))
     (found,) = lag(client, config["name"])
     assert (found.topic, found.position, found.end, found.lag) == (source, 10, 17, 7)
     assert config["name"] in {p.connector for p in lag(client)}
-    assert lag(client, "nobody") == []
+    with pytest.raises(SemelError, match="connector nobody has published no positions"):
+        lag(client, "nobody")
+    with pytest.raises(SemelError, match=f"Did you mean {config['name']}\\?"):
+        lag(client, config["name"] + "x")
+
+
+def test_lag_without_a_broker_is_an_error_at_once() -> None:
+    began = time.monotonic()
+    for connector in (None, "orders"):
+        with pytest.raises(ServiceError, match=r"no Kafka broker answers.*Connection refused"):
+            lag({"bootstrap.servers": "127.0.0.1:1"}, connector)
+    assert time.monotonic() - began < 10.0

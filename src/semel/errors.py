@@ -5,11 +5,16 @@ Exit codes are part of the command line's interface (``semel --help`` lists them
 
 from __future__ import annotations
 
+from semel.redact import redacted
+
 
 class SemelError(Exception):
-    """Base of all errors that semel raises on purpose."""
+    """Base of all errors that semel raises on purpose. The message hides credentials."""
 
     exit_code = 1
+
+    def __init__(self, *facts: object) -> None:
+        super().__init__(*(redacted(f) if isinstance(f, str) else f for f in facts))
 
 
 class ConfigError(SemelError):

@@ -26,7 +26,6 @@ from semel.errors import TransientError
 
 DIRECTORY = "SEMEL_FAILPOINTS"
 DRIVER = "SEMEL_DRIVER_PID"
-NO_LEDGER_CHECK = "SEMEL_TEST_DISABLE_LEDGER_CHECK"
 
 PLACES = (
     "task.after_poll",
@@ -120,15 +119,9 @@ def thaw(directory: Path, pid: int) -> None:
 
 def environment() -> dict[str, str]:
     """The variables that executors need so that their failpoints work like the driver's."""
-    names = (DIRECTORY, NO_LEDGER_CHECK)
-    chosen = {n: os.environ[n] for n in names if n in os.environ}
-    return {**chosen, DRIVER: str(os.getpid())} if chosen else {}
-
-
-def ledger_check_disabled() -> bool:
-    """Test only: commits go through whatever the ledger says, so that an audit can be seen to
-    catch what the ledger rule prevents."""
-    return NO_LEDGER_CHECK in os.environ
+    if DIRECTORY not in os.environ:
+        return {}
+    return {DIRECTORY: os.environ[DIRECTORY], DRIVER: str(os.getpid())}
 
 
 def _fire(directory: Path, place: str) -> None:

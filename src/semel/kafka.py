@@ -396,6 +396,8 @@ class Cluster:
             listed = self._admin.list_consumer_groups(request_timeout=_TIMEOUT).result()
         except KafkaException as error:
             raise self._failed(error) from None
+        if listed.errors:  # of brokers that have not answered; what the others say is not all
+            raise self._failed(KafkaException(listed.errors[0]))
         return sorted(g.group_id for g in listed.valid if g.group_id.startswith(prefix))
 
     def _failed(self, error: KafkaException) -> SemelError:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from semel.contact import meet
+from semel.errors import SemelError
 from semel.groups import Groups
 from semel.kafka import Cluster
 from semel.ledger import TopicPartition
+
+_PATIENCE = 1.0
+"""Seconds to wait for brokers that refuse connections: somebody sits before the screen."""
+_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +42,16 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
 
     Raises:
         ServiceError: no broker answers.
+        SemelError: nothing is known of this connector.
     """
+    meet(client, _PATIENCE)
     cluster = Cluster(client)
     groups = [f"connect-{connector}"] if connector else cluster.groups("connect-")
     found = []
     for group in groups:
         positions = published(client, group)
+        if connector and not positions:
+            raise _unknown(connector, cluster)
         ends = cluster.latest(positions)
         name = group.removeprefix("connect-")
         found += [
@@ -48,6 +59,17 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
             for tp, at in sorted(positions.items())
         ]
     return found
+
+
+def _unknown(connector: str, cluster: Cluster) -> SemelError:
+    others = [g.removeprefix("connect-") for g in cluster.groups("connect-")]
+    near = difflib.get_close_matches(connector, others, n=1)
+    known = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
+    hint = f"Did you mean {near[0]}? " if near else ""
+    return SemelError(
+        f"connector {connector} has published no positions to consumer group connect-{connector}. "
+        f"{hint}Connectors of this cluster: {known or 'none'}"
+    )
 
 
 def published(client: Mapping[str, Any], group: str) -> dict[TopicPartition, int]:

@@ -46,7 +46,6 @@ def semel(
 
     def invoke(*arguments: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["semel", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "400")
         capfd.readouterr()
         code = 0
         try:
@@ -177,6 +176,42 @@ def test_a_file_that_is_not_there_or_not_json_is_named(
     assert (ended.code, "is not JSON" in ended.err) == (2, True)
 
 
+HIDDEN = "hidden4you"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"connector.class": "delta", "delta.table.path": f"s3://me:{HIDDEN}@bucket/x"},
+        {"connector.class": "delta", "delta.table.path": f"gopher://me:{HIDDEN}@bucket/x"},
+        {"connector.class": "files", "path": f"s3://me:{HIDDEN}@bucket/x"},
+        {"connector.class": "files", "path": f"s3://me:{HIDDEN}@bucket/x", "format": "exe"},
+        {"connection.url": f"postgresql://me:{HIDDEN}@192.0.2.1/db"},
+        {"connection.url": f"jdbc:postgresql://192.0.2.1/db?user=me&password={HIDDEN}"},
+        {"connector.class": "opensearch", "connection.url": f"http://me:{HIDDEN}@192.0.2.1"},
+        {"table.name.format": f"x password={HIDDEN}", "tasks.max": f"s3://me:{HIDDEN}@bucket"},
+    ],
+)
+def test_credentials_are_never_shown(
+    change: Config, semel: Callable[..., Ended], written: Write
+) -> None:
+    file = written({**NOWHERE, **change})
+    for arguments in (["describe"], ["describe", "--json"], ["validate"], ["validate", "--json"]):
+        ended = semel(*arguments, file)
+        assert HIDDEN not in ended.out + ended.err
+        assert ended.out + ended.err
+
+
+def test_nothing_is_wrapped_that_does_not_go_to_a_terminal(
+    semel: Callable[..., Ended], written: Write
+) -> None:
+    ended = semel("validate", written({**NOWHERE, "delivery": "exactly-twice" * 20}))
+    assert len(ended.err.splitlines()) == 1
+    assert len(ended.err) > 300
+    ended = semel("describe", written({**NOWHERE, "topics": "t" * 200}))
+    assert any("t" * 200 in line for line in ended.out.splitlines())
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("change", "code", "message"),
@@ -298,7 +333,8 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
         assert (found["connector"], found["position"], found["lag"]) == (config["name"], 10, 5)
     assert source in semel("lag", file).out
     nobody = semel("lag", "nobody", "--bootstrap-server", kafka.bootstrap_servers)
-    assert "no positions have been published by connector nobody" in nobody.out
+    assert (nobody.code, nobody.out) == (1, "")
+    assert "connector nobody has published no positions" in nobody.err
     assert semel("lag").code == 2
 
 

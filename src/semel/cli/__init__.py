@@ -9,10 +9,11 @@ import os
 import sys
 
 import typer
-from rich.console import Console
 
 from semel.cli import connector, demo, drill, offsets, proof, services
+from semel.cli.console import console
 from semel.errors import SemelError
+from semel.redact import redacted
 
 _EXIT_CODES = """
 Exit codes: 0 done; 1 records lost or duplicated, or an unexpected error; 2 configuration;
@@ -59,4 +60,4 @@ def main() -> None:
 def _say(error: str) -> None:
     from rich.markup import escape
 
-    Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(error)}")
+    console(stderr=True).print(f"[bold red]error:[/] {escape(redacted(error))}")

@@ -18,8 +18,10 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.logging import RichHandler
+from rich.markup import escape
 from rich.table import Table
 
+from semel.cli.console import RedactingFormatter, console, plain
 from semel.config import load
 from semel.errors import ConfigError, SemelError
 from semel.run import Plan, plan, run
@@ -78,9 +80,9 @@ def run_(
     as_json: AsJson = False,
 ) -> None:
     """Run a connector until SIGTERM or Ctrl-C; the batch in hand is finished first."""
-    console = Console(stderr=True)
-    live = console.is_terminal and not as_json
-    _log(console)
+    out = console(stderr=True)
+    live = out.is_terminal and not as_json
+    _log(out)
     started = time.monotonic()
     try:
         raw = with_servers(file, bootstrap_server)
@@ -98,7 +100,7 @@ def run_(
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _setting(stop))
-        watcher = _Watcher(console, planned, live)
+        watcher = _Watcher(out, planned, live)
         with watcher:
             progress = run(raw, until_caught_up=until_caught_up, stop=stop, observe=watcher.observe)
     except SemelError as error:
@@ -148,25 +150,24 @@ def validate(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = Fal
     if as_json:
         print(json.dumps({"valid": True, "errors": [], "warnings": planned.warnings}))
         return
-    console = Console(highlight=False)
+    out = console()
     for warning in planned.warnings:
-        console.print(f"[yellow]warning:[/] {warning}")
-    console.print(f"{file}: valid; {planned.guarantee}, {planned.engine} engine")
+        out.print(f"[yellow]warning:[/] {escape(warning)}")
+    out.print(f"{escape(str(file))}: valid; {planned.guarantee}, {planned.engine} engine")
 
 
 def describe(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
     """Say in plain words what a connector does and which guarantee holds, and why."""
     planned = plan(with_servers(file, bootstrap_server))
-    facts = _facts(planned)
+    facts = plain(_facts(planned))
     if as_json:
         print(json.dumps(facts))
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in facts.items():
-        table.add_row(
-            f"[bold]{name}[/]", ", ".join(value) if isinstance(value, list) else str(value)
-        )
-    Console(highlight=False).print(table)
+        text = ", ".join(value) if isinstance(value, list) else str(value)
+        table.add_row(f"[bold]{name}[/]", escape(text))
+    console().print(table)
 
 
 def _facts(planned: Plan) -> dict[str, Any]:
@@ -220,17 +221,17 @@ def _facts(planned: Plan) -> dict[str, Any]:
     }
 
 
-def _log(console: Console) -> None:
+def _log(out: Console) -> None:
     level = os.environ.get("SEMEL_LOG", "INFO").upper()
-    if console.is_terminal:
+    if out.is_terminal:
         handler: logging.Handler = RichHandler(
-            console=console, show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False
+            console=out, show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False
         )
-        logging.basicConfig(level="WARNING", format="%(message)s", handlers=[handler])
+        handler.setFormatter(RedactingFormatter("%(message)s"))
     else:
-        logging.basicConfig(
-            level="WARNING", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-        )
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level="WARNING", handlers=[handler])
     logging.getLogger("semel").setLevel(level)
     logging.getLogger("py4j").setLevel("CRITICAL")
 

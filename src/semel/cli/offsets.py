@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
+from semel.cli.console import console
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition, firsts
@@ -37,7 +37,7 @@ def show(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) 
         counts = (e.records_read, e.rows_written, e.records_filtered, e.records_failed)
         numbers = [f"{n:,}" for n in (e.position, *counts, e.records_lost)]
         table.add_row(e.topic, str(e.partition), *numbers, e.updated_at)
-    Console(highlight=False).print(table if entries else "the ledger holds nothing yet")
+    console().print(table if entries else "the ledger holds nothing yet")
 
 
 @app.command("set", epilog="Example: semel offsets set flights.json flights-0=1200 flights-1=1180")

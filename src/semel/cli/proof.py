@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from semel.audit import AuditReport, audit
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
+from semel.cli.console import console
 from semel.errors import ConfigError
 from semel.kafka import client_config
 from semel.lag import lag
@@ -41,14 +41,14 @@ def audit_(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False
             "compare. Has it run, under this name and into this target?"
         )
     else:
-        console = Console(highlight=False)
-        console.print(audit_table(report))
+        out = console()
+        out.print(audit_table(report))
         how = (
             "record by record, by the provenance columns"
             if report.exact
             else "by counts from the ledger (provenance=true makes it exact to the record)"
         )
-        console.print(
+        out.print(
             f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated "
             f"({report.delivery}; audited {how})"
         )
@@ -101,5 +101,4 @@ def lag_(
     for p in found:
         numbers = (str(p.partition), f"{p.position:,}", f"{p.end:,}", f"{p.lag:,}")
         table.add_row(p.connector, p.topic, *numbers)
-    nothing = "no positions have been published" + (f" by connector {name}" if name else "")
-    Console(highlight=False).print(table if found else nothing)
+    console().print(table if found else "no connector has published positions in this cluster")

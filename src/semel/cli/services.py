@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from semel.cli.console import console
 from semel.embedded.services import Services, ServicesStatus
 from semel.errors import ServiceError
 
@@ -98,10 +99,10 @@ def _show(status: ServicesStatus, as_json: bool) -> None:
     for service in (status.kafka, status.postgres):
         state = "[green]running[/]" if service.running else "[red]stopped[/]"
         table.add_row(service.name, state, str(service.pid or "-"), service.url)
-    console = Console()
-    console.print(table)
+    out = console()
+    out.print(table)
     for service in (status.kafka, status.postgres):
-        console.print(f"{service.name}'s log: {service.log}", style="dim", soft_wrap=True)
+        out.print(f"{service.name}'s log: {service.log}", style="dim", soft_wrap=True)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from semel.errors import ConfigError, TransientError
-from semel.failpoints import ledger_check_disabled
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, TopicPartition, judge
 from semel.sinks.search.client import Client
 
@@ -110,8 +109,6 @@ class SearchLedger:
         self, advances: Sequence[Advance]
     ) -> tuple[list[Advance], dict[TopicPartition, _Stored]]:
         stored = self._read(a.range.topic_partition for a in advances)
-        if ledger_check_disabled():
-            return [a for a in advances if a.range.topic_partition in stored], stored
         at = {tp: s.position for tp, s in stored.items() if s.position is not None}
         return [
             a for a in advances if judge(self.connector, at, [a.range]) is Outcome.APPLIED
@@ -226,8 +223,6 @@ class SearchLedger:
     def _action(self, tp: TopicPartition, before: _Stored | None) -> str:
         if before is None:
             return json.dumps({"create": {"_id": self._id(tp)}})
-        if ledger_check_disabled():
-            return json.dumps({"index": {"_id": self._id(tp)}})
         place = {"if_seq_no": before.seq_no, "if_primary_term": before.primary_term}
         return json.dumps({"index": {"_id": self._id(tp), **place}})
 
