@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import stat
@@ -61,12 +62,13 @@ class Watchdog:
         self._question: _Question | None = None
         self._ended_at: float | None = None
         self.ended = ""
-        """Why the connection was shut down; empty if it was not."""
+        """Why the last connection was shut down; empty if it was not."""
         _watcher.add(self)
 
     def attach(self, line: socket.socket | int | None) -> None:
         """Watch this connection from now on; None if it cannot be told."""
         self.detach()
+        self.ended = ""
         if line is not None:
             handle = line if isinstance(line, int) else line.fileno()
             self._line = socket.socket(fileno=os.dup(handle))
@@ -74,7 +76,7 @@ class Watchdog:
     def detach(self) -> None:
         """Let go of the connection; to be called when it is closed."""
         line, self._line = self._line, None
-        self.ended, self._ended_at = "", None
+        self._ended_at = None
         if line is not None:
             line.close()
 
@@ -95,7 +97,10 @@ class Watchdog:
         begun = self._begun
         if begun is None:
             return ""
-        return f"{self._where} has not answered for {time.monotonic() - begun:.0f} s"
+        waited = f"{time.monotonic() - begun:.0f} s"
+        if self._timeout == math.inf:
+            return f"waiting for {self._where} for {waited}"
+        return f"{self._where} has not answered for {waited}"
 
     def look(self, now: float, stopping: float | None) -> None:
         """Called twice a second. ``stopping`` is when the connector was asked to stop."""
@@ -120,6 +125,8 @@ class Watchdog:
             self._told = now
             tell(self.waits)
         silent, asked = now - self._heard, now - self._asked
+        if self._timeout == math.inf:
+            return
         hurried = stopping is not None and now - stopping >= _STOPPING and silent >= _STOPPING
         if (silent >= self._timeout and asked >= self._timeout) or (hurried and asked >= 1.0):
             self._question = _Question(self._end, self._calls, now)
@@ -149,6 +156,13 @@ class Watchdog:
         except (OSError, AttributeError, struct.error):
             return 0, 0
         return acked, received
+
+
+@contextmanager
+def waiting(where: str) -> Iterator[None]:
+    """The log says when this takes long. The store's own client bounds each of its requests."""
+    with Watchdog("", where, math.inf).call():
+        yield
 
 
 class _Question:

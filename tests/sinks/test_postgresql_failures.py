@@ -17,7 +17,7 @@ import pytest
 from semel import failpoints
 from semel.config import read
 from semel.embedded import Postgres
-from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
+from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError, Unavailable
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
@@ -192,11 +192,11 @@ def test_no_server_there_may_pass(target: Target) -> None:
 @pytest.mark.parametrize(
     ("says", "error"),
     [
-        ("the database system is starting up", TransientError),
-        ("canceling authentication due to timeout", TransientError),
-        ("server login has been failing, cached error: connect failed (server_log", TransientError),
-        ("client_login_timeout (server down)", TransientError),
-        ("no more connections allowed (max_client_conn)", TransientError),
+        ("the database system is starting up", Unavailable),
+        ("canceling authentication due to timeout", Unavailable),
+        ("server login has been failing, cached error: connect failed (server_log", Unavailable),
+        ("client_login_timeout (server down)", Unavailable),
+        ("no more connections allowed (max_client_conn)", Unavailable),
         ('database "d" does not exist', ServiceError),
         ("no such user", ServiceError),
     ],

@@ -37,6 +37,7 @@ from semel.engine.committer import described
 from semel.engine.control import Report
 from semel.engine.deadletters import create_topic
 from semel.engine.deliver import Deliverer
+from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Transform
 from semel.engine.publish import Publisher
 from semel.engine.retry import Retries
@@ -79,6 +80,8 @@ class BoundedEngine:
         self._interval = interval(run)
         facts = (run.connector, run.raw, run.guarantee, run.sink)
         self._deliverer = Deliverer(*facts, 0, log.warning, self._log)
+        self._overdue = Overdue(log.warning, lambda: self._doing)
+        self._doing = ""
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="semel-job")
         self._prepared: set[str] = set()
         self._sampled: set[str] = set()
@@ -144,6 +147,7 @@ class BoundedEngine:
             except (TransientError, ServiceError) as error:
                 if isinstance(error, ServiceError) and not answered:
                     raise  # at the start the user hears of it at once; later it may be restarting
+                self._doing = str(error)
                 pause = retries.failed(error)
                 self._progress.restarts += 1
                 self._rest(pause)
@@ -170,6 +174,8 @@ class BoundedEngine:
         """Commit what Kafka holds, up to ``maxOffsetsPerTrigger``; whether it held more."""
         most = self._connector.max_offsets_per_trigger
         wanted, more = self._plan(most)
+        if wanted:
+            self._overdue.begin()
         stop: DeadLetter | None = None
         damaged: dict[TopicPartition, Damage] = {}
         while wanted:
@@ -248,6 +254,7 @@ class BoundedEngine:
             SemelError: a task's error; what the others have staged is deleted.
         """
         parts = shared(wanted, self._connector.tasks_max)
+        self._doing = f"{len(parts)} tasks read and stage them"
         future = self._jobs.submit(self._job, parts)
         results = self._watch(future)
         failed = [r for r in results if r.error]
@@ -307,7 +314,9 @@ class BoundedEngine:
         letters.sort(key=lambda x: (x.topic, x.partition, x.offset))
         staged = Staged((), letters, [f for r in results for f in r.files])
         batch = Batch(_whole(wanted, [a for r in results for a in r.advances]), staged)
+        self._doing = "the commit is under way"
         self._retrying(batch)
+        self._overdue.end()
         progress = self._progress
         progress.records += sum(a.read for a in batch.advances)
         progress.rows += sum(a.written for a in batch.advances)

@@ -36,6 +36,8 @@ class Committer:
         self._raw = raw
         self._line = line
         self._tell = tell
+        self.trouble = ""
+        """The last failure of what is being tried again; empty if nothing is."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-commit")
         self._deliverer = Deliverer(connector, raw, guarantee, sink, index, tell, self._log)
 
@@ -64,12 +66,14 @@ class Committer:
             except TargetChanged:
                 raise
             except TransientError as error:
+                self.trouble = str(error)
                 if self._line.orphaned or self._line.stop.is_set():
                     raise
                 if self._line.stop.wait(retries.failed(error)):
                     raise
             else:
                 retries.succeeded()
+                self.trouble = ""
                 return found
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from semel.engine.microcommit import Result, Side, arranged, assembled, rejectio
 from semel.engine.microplan import Decoded, FrameTransform, Planned, Planner, Widened, raw_columns
 from semel.engine.microtask import COMMIT, Reading
 from semel.engine.microtopics import KnownTopics
+from semel.engine.overdue import Overdue
 from semel.engine.pipeline import count_by_partition
 from semel.engine.publish import Publisher
 from semel.engine.retry import Retries
@@ -58,6 +59,7 @@ class MicroBatches:
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
         self._deliverer = Deliverer(run.connector, run.raw, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
+        self._overdue = Overdue(log.warning, lambda: "Spark works on a batch")
         self._commits_here = isinstance(run.sink, StagingSink)
         """Whether the driver commits, whatever the plan."""
         self._moved: set[TopicPartition] = set()
@@ -80,6 +82,7 @@ class MicroBatches:
         if not source.ranges:
             return
         self._topics.meet(source.ranges)
+        self._overdue.begin()
         pending = list(range(len(source.ranges)))
         refused: Rejections = {}
         stops: list[DeadLetter] = []
@@ -95,6 +98,7 @@ class MicroBatches:
                 else:
                     self._heed(result, refused)
             self._pause(results, retries)
+        self._overdue.end()
         if stops:
             raise bad_record(self._connector.name, stops[0])
 

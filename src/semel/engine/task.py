@@ -31,6 +31,7 @@ from semel.engine.committer import Committer
 from semel.engine.conflicts import Conflicts
 from semel.engine.consumer import Events, raised, received, without_events
 from semel.engine.control import Address, ControlLine
+from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
 from semel.engine.progress import Progress
@@ -134,6 +135,7 @@ class Task:
         self._trouble: SemelError | None = None
         self._ask_at = float("inf")
         self._conflicts = Conflicts(connector.name, self.heartbeats, self._progress.tell)
+        self._overdue = Overdue(self._progress.tell, self._doing)
         self._retries = Retries(connector, spec.raw, self._progress.tell)
 
     def run(self) -> None:
@@ -192,6 +194,7 @@ class Task:
                 if self._pending is None:
                     self._subscription.look_for_topics()
                 if self._quiet:
+                    self._overdue.end()
                     self._collect()
                     if time.monotonic() > self._ask_at:
                         self._take()
@@ -209,6 +212,7 @@ class Task:
 
     def _commit(self, polls: Sequence[TopicPoll]) -> None:
         """Convert a poll and begin to commit it."""
+        self._overdue.begin()
         hit("task.after_poll")
         batch = self._batcher.batch(polls, self._positions, self._ends)
         hit("task.after_convert")
@@ -291,6 +295,11 @@ class Task:
         messages += found
         return events
 
+    def _doing(self) -> str:
+        """What becomes of the records in hand, for the log."""
+        under_way = "their commit is under way" if self._pending else "the task converts them"
+        return self._committer.trouble or under_way
+
     # The group protocol
 
     def _assigned(self, consumer: Consumer, owned: frozenset[TopicPartition]) -> None:
@@ -303,6 +312,7 @@ class Task:
     def _revoked(self, away: bool) -> None:
         if away and self._line.stop.wait(_WORD):
             self._subscription.stay_out()
+        self._overdue.end()
         self._generation += 1
         self._guarded(self._settle)
         self._owned, self._positions, self._ends = frozenset(), {}, {}
@@ -387,6 +397,7 @@ class Task:
 
     def _submit(self, batch: Batch, polls: Sequence[TopicPoll]) -> None:
         work = Work(batch, polls, dict(self._positions), dict(self._ends))
+        self._overdue.begin()
         self._positions.update(batch.until)
         self._pending = (self._committer.submit(batch), work)
 
@@ -439,6 +450,7 @@ class Task:
         Only the thread that polls may call the consumer: it would wait for a rebalance, and a
         rebalance waits for the commit in hand.
         """
+        self._overdue.end()
         hit("task.before_publish")
         offsets = [KafkaPartition(tp.topic, tp.partition, at) for tp, at in batch.until.items()]
         try:

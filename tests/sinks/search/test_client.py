@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from semel.errors import ServiceError, TransientError
+from semel.errors import ServiceError, TransientError, Unavailable
 from semel.ledger import Advance, OffsetRange, Outcome
 from semel.records import Commit, DeadLetter
 from semel.run import plan
@@ -84,9 +84,9 @@ def refusal(kind: str, reason: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "kind", "error", "says"),
     [
-        (429, "circuit_breaking_exception", TransientError, "too much"),
-        (503, "unavailable_shards_exception", TransientError, "too much"),
-        (403, "cluster_block_exception", TransientError, "too much"),
+        (429, "circuit_breaking_exception", Unavailable, "too much"),
+        (503, "unavailable_shards_exception", Unavailable, "too much"),
+        (403, "cluster_block_exception", Unavailable, "too much"),
         (403, "security_exception", ServiceError, "Check connection.username"),
         (401, "security_exception", ServiceError, "Check connection.username"),
         (413, "", ServiceError, "Set bulk.size.bytes below"),

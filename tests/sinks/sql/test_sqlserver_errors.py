@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytds
 import pytest
 
-from semel.errors import ServiceError, TransientError
+from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.sql.dialect import DataRefused, SchemaChanged
 from semel.sinks.sql.sqlserver import SqlServer
 from semel.sinks.sql.sqlserver_config import SqlServerConfig
@@ -19,9 +19,10 @@ NOT_MAPPED = 33557097
         (1205, "Transaction was deadlocked", TransientError),
         (1222, "Lock request time out period exceeded.", TransientError),
         (NOT_MAPPED, "canceling statement due to lock timeout", TransientError),
-        (NOT_MAPPED, "the database system is shutting down", TransientError),
-        (NOT_MAPPED, "the database system is not yet accepting connections", TransientError),
-        (NOT_MAPPED, "terminating connection due to administrator command", TransientError),
+        (NOT_MAPPED, "the database system is shutting down", Unavailable),
+        (NOT_MAPPED, "the database system is not yet accepting connections", Unavailable),
+        (NOT_MAPPED, "terminating connection due to administrator command", Unavailable),
+        (3906, "the database is read-only", Unavailable),
         (NOT_MAPPED, "value overflows numeric format", DataRefused),
         (2627, "Violation of PRIMARY KEY constraint", DataRefused),
         (50_001, "not on Sundays", DataRefused),

@@ -23,6 +23,7 @@ from semel.errors import ConfigError, ServiceError, TransientError
 from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import column_type, partitions
 from semel.sinks.outages import passing
+from semel.watchdog import waiting
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ class Conflict(Exception):
 def translated(where: str) -> Iterator[None]:
     """Errors of the store, which may pass, and those that will not."""
     try:
-        yield
+        with waiting(f"Delta table {where}"):
+            yield
     except CommitFailedError as error:
         raise Conflict(reason(error)) from None
     except DeltaProtocolError as error:

@@ -18,6 +18,7 @@ from fsspec.core import split_protocol
 
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.sinks.outages import passing
+from semel.watchdog import waiting
 
 T = TypeVar("T")
 
@@ -132,7 +133,8 @@ class Store:
     def translated(self) -> Iterator[None]:
         """The store's errors as semel's, but for files that are there or not."""
         try:
-            yield
+            with waiting(self.where):
+                yield
         except (FileNotFoundError, FileExistsError):
             raise
         except PermissionError as error:

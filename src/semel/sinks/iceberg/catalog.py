@@ -11,6 +11,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from semel.errors import ConfigError, Refused, ServiceError, TransientError
 from semel.sinks.outages import passing
+from semel.watchdog import waiting
 
 _REFUSALS = (
     iceberg.ForbiddenError,
@@ -48,7 +49,8 @@ class Conflict(Exception):
 def translated(where: str, what: str = "table") -> Iterator[None]:
     """Errors of catalog and store, which may pass, and those that will not."""
     try:
-        yield
+        with waiting(f"Iceberg {what} {where}"):
+            yield
     except CommitFailedException as error:
         raise Conflict(reason(error)) from None
     except _REFUSALS as error:

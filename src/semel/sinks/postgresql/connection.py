@@ -253,6 +253,7 @@ class Connection:
     def _open(self) -> Any:
         before = watchdog.connections()
         self._backend = None
+        self._watchdog.attach(None)
         try:
             with self._watchdog.call():
                 connection = adbc.connect(self._uri, autocommit=True)

@@ -17,6 +17,7 @@ from semel import security
 from semel.config import under
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError, Unavailable
 from semel.sinks.search.config import PREFIX, SearchConfig
+from semel.watchdog import waiting
 
 _BUSY = (429, 502, 503, 504)
 _PASSING = ("index_not_found_exception", "index_closed_exception")
@@ -112,9 +113,10 @@ class Client:
 
         headers = {"content-type": "application/x-ndjson"} if isinstance(body, bytes) else None
         try:
-            found = self._transport.perform_request(
-                method, path, params=parameters, body=body, headers=headers
-            )
+            with waiting(self.where):
+                found = self._transport.perform_request(
+                    method, path, params=parameters, body=body, headers=headers
+                )
         except exceptions.SSLError as error:
             raise self._refused_handshake(error.info) from None
         except exceptions.ConnectionError as error:  # timeouts, too

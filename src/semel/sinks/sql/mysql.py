@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.errors import ConfigError, TransientError
+from semel.errors import ConfigError, TransientError, Unavailable
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.types import is_binary
-from semel.sinks.sql import mysql_text
+from semel.sinks.sql import mysql_silence, mysql_text
 from semel.sinks.sql.dialect import (
     STAGE,
     DataRefused,
@@ -33,6 +33,7 @@ from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
 from semel.sinks.sql.mysql_errors import REFUSED, translated
 from semel.sinks.sql.mysql_types import column_of, new_type
 from semel.sinks.sql.sink import SqlSink
+from semel.watchdog import Watchdog
 
 _MODE = (
     "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"
@@ -56,6 +57,7 @@ class Mysql(Dialect):
         self._idle = config.idle_timeout_ms // 1000
         self._connector = connector
         self._connection: Any = None
+        self._watchdog: Watchdog | None = None
         self._mariadb = True
         self._packet = 1 << 20
         self._claimed = False
@@ -69,10 +71,11 @@ class Mysql(Dialect):
 
     def _open(self) -> Any:
         try:
-            import pymysql
+            import pymysql  # noqa: F401
         except ImportError as error:
             raise installed(error, "mysql") from None
-        connection = pymysql.connect(
+        self._watched().attach(None)
+        connection = mysql_silence.session(self._watched())(
             charset="utf8mb4",
             autocommit=True,
             local_infile=True,
@@ -103,6 +106,15 @@ class Mysql(Dialect):
             connection.close()
             raise
         return connection
+
+    def _watched(self) -> Watchdog:
+        if self._watchdog is None:
+            self._watchdog = Watchdog(self._connector, self.where, self.timeout, self._end_silence)
+        return self._watchdog
+
+    def _end_silence(self) -> str:
+        tls = self._tls.context() if self._tls is not None else None
+        return mysql_silence.end(self._connection, {"ssl": tls, **self._arguments})
 
     def _begin(self, reading: bool) -> None:
         begin = "START TRANSACTION"
@@ -142,6 +154,8 @@ class Mysql(Dialect):
                 self.close_session()
 
     def _translated(self, error: BaseException) -> Exception | None:
+        if self._watchdog is not None and self._watchdog.ended:
+            return Unavailable(self._watchdog.ended)
         return translated(self.where, error)
 
     def execute(self, sql: str) -> None:
@@ -173,6 +187,8 @@ class Mysql(Dialect):
             connection, self._connection = self._connection, None
             with suppress(Exception):
                 connection.close()
+        if self._watchdog is not None:
+            self._watchdog.detach()
 
     def close(self) -> None:
         self._claimed = False

@@ -43,6 +43,7 @@ class SqlSink(Sink):
         self._connector = connector
         self._config: JdbcConfig = read(self.section, raw)
         self._dialect = self.dialect_class(self._config, connector.name)
+        self._dialect.timeout = connector.store_timeout_ms / 1000
         self._ledger = SqlLedger(self._dialect, connector.name)
         self._tables: dict[str, Table] = {}
         self._unmade: set[str] = set()

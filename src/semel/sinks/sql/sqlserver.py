@@ -28,6 +28,7 @@ from semel.sinks.sql.sqlserver_types import (
     sent_type,
     unfit,
 )
+from semel.watchdog import Watchdog
 
 _REFUSED = {
     *(220, 232, 235, 236, 237, 238, 241, 242, 244, 245, 248, 295, 296, 298, 402, 511, 515, 517),
@@ -83,6 +84,7 @@ class SqlServer(Dialect):
         self._timeout = config.lock_timeout_ms
         self._connector = connector
         self._session: Session | None = None
+        self._watchdog: Watchdog | None = None
         self._claimed = False
         self._snapshots: bool | None = None  # not known yet
         self._columns: dict[Name, dict[str, Mapping[str, Any]]] = {}
@@ -96,7 +98,7 @@ class SqlServer(Dialect):
 
     def _open(self) -> None:
         try:
-            self._session = Session(self._login)
+            self._session = Session(self._login, self._watched())
         except OSError as error:
             raise Unavailable(f"{self.where}: {error}") from None
         try:
@@ -144,9 +146,16 @@ class SqlServer(Dialect):
     def _leave(self) -> None:
         self._close_session()
 
+    def _watched(self) -> Watchdog:
+        if self._watchdog is None:  # the server tells a user nothing of his other sessions
+            self._watchdog = Watchdog(self._connector, self.where, self.timeout)
+        return self._watchdog
+
     def _translated(self, error: BaseException) -> Exception | None:
         if isinstance(error, Unsendable):
             return DataRefused(f"{self.where}: {error}")
+        if self._watchdog is not None and self._watchdog.ended:
+            return Unavailable(self._watchdog.ended)
         if is_broken(error):
             return TransientError(f"{self.where}: {error}")
         number = number_of(error)

@@ -12,6 +12,7 @@ from semel.sinks.postgresql.types import is_binary
 from semel.sinks.sql import sqlserver_rows
 from semel.sinks.sql.dialect import fetched, installed
 from semel.sinks.sql.sqlserver_config import Login
+from semel.watchdog import Watchdog
 
 _PACKET = 16_383  # the most there is with TLS
 _PATIENCE = 10.0  # seconds
@@ -23,7 +24,7 @@ class Session:
     Raises what python-tds raises, also for errors behind a statement's first result.
     """
 
-    def __init__(self, login: Login) -> None:
+    def __init__(self, login: Login, watchdog: Watchdog) -> None:
         try:
             import pytds
             from pytds.instance_browser_client import resolve_instance_port
@@ -41,6 +42,8 @@ class Session:
             ) from None
         # python-tds would wait before it says that nobody listens.
         socket = create_connection((login.host, port), _PATIENCE)
+        self._watchdog = watchdog
+        watchdog.attach(socket)
         try:
             with sqlserver_tls.used(login.authorities, login.certified_name or login.host):
                 self._connection = pytds.connect(
@@ -62,13 +65,13 @@ class Session:
             raise error.__cause__ or error from None
 
     def execute(self, sql: str) -> None:
-        with self._connection.cursor() as cursor:
+        with self._watchdog.call(), self._connection.cursor() as cursor:
             cursor.execute(sql)
             while cursor.nextset():
                 pass  # a trigger's results, and its errors behind them
 
     def query(self, sql: str) -> pa.Table:
-        with self._connection.cursor() as cursor:
+        with self._watchdog.call(), self._connection.cursor() as cursor:
             cursor.execute(sql)
             return fetched(cursor)
 
@@ -77,7 +80,7 @@ class Session:
         if not rows.num_rows:
             return
         whole = sqlserver_rows.rows(rows)
-        with self._connection.cursor() as cursor:
+        with self._watchdog.call(), self._connection.cursor() as cursor:
             cursor.copy_to(
                 table_or_view=table,
                 columns=_columns(rows.schema),
@@ -85,7 +88,10 @@ class Session:
             )
 
     def close(self) -> None:
-        self._connection.close()
+        try:
+            self._connection.close()
+        finally:
+            self._watchdog.detach()
 
 
 def is_broken(error: BaseException) -> bool:

@@ -1,0 +1,43 @@
+"""Records that wait for a commit: after a while the log says what they wait for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from semel import watchdog
+
+FIRST_WORD = 30.0
+_EVERY = 60.0
+
+
+class Overdue:
+    """Says so when there is no commit for 30 s though records wait; ``tell`` brings it to the log.
+
+    ``work`` says what is done about them when no call to the store is under way.
+    """
+
+    def __init__(self, tell: Callable[[str], None], work: Callable[[], str]) -> None:
+        self._tell = tell
+        self._work = work
+        self._since: float | None = None
+        self._told = 0.0
+        watchdog.watch(self._look)
+
+    def begin(self) -> None:
+        """Records have come, or are known to wait."""
+        if self._since is None:
+            self._since = self._told = time.monotonic()
+
+    def end(self) -> None:
+        """They are committed, or no longer this process's."""
+        self._since = None
+
+    def _look(self, now: float) -> None:
+        since = self._since
+        if since is None:
+            return
+        if now - self._told >= (FIRST_WORD if self._told == since else _EVERY):
+            self._told = now
+            waits = "; ".join(watchdog.waits()) or self._work()
+            self._tell(f"no commit for {now - since:.0f} s although records wait: {waits}")

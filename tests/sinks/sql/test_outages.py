@@ -1,0 +1,62 @@
+"""A MariaDB or MySQL that is silent, read-only or busy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from semel.embedded.mariadb import MariaDB
+from semel.embedded.proxy import Proxy
+from semel.errors import Unavailable
+from semel.sinks.sql.mysql import Mysql
+from semel.sinks.sql.mysql_config import MysqlConfig
+from tests import databases
+from tests.engine.harness import wait_until
+
+HOLDERS = (
+    "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()"
+)
+
+
+@pytest.fixture
+def url(mariadb: MariaDB) -> Iterator[str]:
+    yield mariadb.create_database("outages")
+    mariadb.drop_database("outages")
+
+
+def dialect(url: str, timeout: float) -> Mysql:
+    made = Mysql(MysqlConfig(connection_url=url), "c")
+    made.timeout = timeout
+    return made
+
+
+def test_what_a_silent_session_holds_is_let_go(url: str) -> None:
+    databases.query(url, "CREATE TABLE t (id bigint)")
+    with Proxy.before(url) as proxy, closing(dialect(proxy.url(url), 1.0)) as mine:
+        left = pytest.raises(Unavailable, match=r"has not answered for .*the connection was left")
+        with left, mine.transaction():
+            mine.execute("INSERT INTO t VALUES (1)")
+            proxy.silence()
+            mine.execute("SELECT 1")
+        wait_until(lambda: not databases.query(url, HOLDERS))
+        with mine.transaction():
+            assert mine.query("SELECT count(*) AS n FROM t").to_pylist() == [{"n": 0}]
+
+
+def test_a_statement_that_the_server_works_on_is_waited_for(url: str) -> None:
+    with closing(dialect(url, 0.5)) as mine, mine.transaction():
+        assert mine.query("SELECT SLEEP(2) AS slept").to_pylist() == [{"slept": 0}]
+
+
+def test_a_session_that_is_refused_as_read_only_is_replaced(url: str) -> None:
+    with closing(dialect(url, 60.0)) as mine:
+        databases.query(url, "CREATE TABLE t (id bigint)")
+        with mine.transaction():
+            mine.execute("INSERT INTO t VALUES (1)")
+        mine.execute("SET SESSION TRANSACTION READ ONLY")
+        with pytest.raises(Unavailable, match="1792"), mine.transaction():
+            mine.execute("INSERT INTO t VALUES (2)")
+        with mine.transaction():
+            mine.execute("INSERT INTO t VALUES (2)")

@@ -1,0 +1,120 @@
+"""When the log speaks of calls and commits that do not end, and when a call is ended."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from semel import watchdog
+from semel.engine.overdue import Overdue
+from semel.watchdog import Watchdog, waiting
+
+
+@pytest.fixture
+def told() -> Iterator[list[str]]:
+    lines: list[str] = []
+    with watchdog.in_task(lines.append, lambda: lines.append("gave up")):
+        yield lines
+
+
+def test_the_log_says_what_is_waited_for_after_ten_seconds_and_then_each_minute(
+    told: list[str],
+) -> None:
+    dog = Watchdog("c", "PostgreSQL at h", timeout=1000)
+    with dog.call():
+        now = time.monotonic()
+        for second in range(0, 140):
+            dog.look(now + second, stopping=None)
+    assert len(told) == 3
+    assert told[0].startswith("PostgreSQL at h has not answered for")
+
+
+def test_nothing_is_said_of_calls_that_end(told: list[str]) -> None:
+    dog = Watchdog("c", "PostgreSQL at h", timeout=1000)
+    for second in range(0, 140):
+        with dog.call():
+            dog.look(time.monotonic() + min(second, 9), stopping=None)
+    assert not told
+
+
+def test_a_client_that_bounds_its_own_requests_is_only_spoken_of(told: list[str]) -> None:
+    with waiting("Delta table t"):
+        (dog,) = [d for d in watchdog._watcher.dogs() if d._where == "Delta table t"]
+        dog.look(time.monotonic() + 3600, stopping=time.monotonic())
+    assert [line.rpartition(" for ")[0] for line in told] == ["waiting for Delta table t"]
+    assert not dog.ended
+
+
+def test_a_call_whose_connection_moves_bytes_is_never_silent() -> None:
+    near, far = tcp_pair()
+    dog = Watchdog("c", "h", timeout=10, end=lambda: pytest.fail("it was not silent"))
+    dog.attach(near)
+    with dog.call():
+        now = time.monotonic()
+        for second in range(0, 60, 5):
+            far.sendall(b"x")
+            near.recv(1)
+            dog.look(now + second, stopping=None)
+    assert not dog.ended
+    dog.detach()
+
+
+def test_a_silent_call_is_left_unless_the_store_works_on_it(told: list[str]) -> None:
+    answers = ["an index is built", ""]
+    near, _far = tcp_pair()
+    dog = Watchdog("c", "h", timeout=10, end=lambda: answers.pop(0))
+    dog.attach(near)
+    with dog.call():
+        now = time.monotonic()
+        for second in range(0, 40):
+            dog.look(now + second, stopping=None)
+            time.sleep(0.01)
+        assert near.recv(1) == b""  # it was shut down
+    assert not answers
+    assert any("is at work: an index is built" in line for line in told)
+    assert "the connection was left" in dog.ended
+    dog.detach()
+
+
+def test_a_process_ends_itself_if_a_call_does_not_even_fail_then(told: list[str]) -> None:
+    dog = Watchdog("c", "h", timeout=1)
+    with dog.call():
+        now = time.monotonic()
+        for second in range(0, 30):
+            dog.look(now + second, stopping=None)
+            time.sleep(0.01)
+    assert "gave up" in told
+
+
+def test_a_silent_call_gets_two_seconds_once_its_connector_is_to_stop() -> None:
+    dog = Watchdog("c", "h", timeout=1000)
+    with dog.call():
+        now = time.monotonic()
+        for tenth in range(0, 40):
+            dog.look(now + tenth / 10, stopping=now)
+            time.sleep(0.005)
+        assert dog.ended
+
+
+def test_records_that_wait_for_a_commit_are_spoken_of_after_thirty_seconds() -> None:
+    told: list[str] = []
+    late = Overdue(told.append, lambda: "the task converts them")
+    now = time.monotonic()
+    late.begin()
+    for second in range(0, 100):
+        late._look(now + second)
+    assert [line.rpartition(": ")[2] for line in told] == ["the task converts them"] * 2
+    assert told[0].startswith("no commit for 3")
+    late.end()
+    late._look(now + 1000)
+    assert len(told) == 2
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    return near, far
