@@ -583,6 +583,14 @@ class TestRun:
         assert report.final.records > 1000
         assert not any(p.behind for p in report.final.partitions)
 
+    @pytest.mark.long
+    def test_a_connector_stops_where_it_must_and_goes_on_when_it_may(self) -> None:
+        kinds = [Kind.RETENTION, Kind.BATCH_DAMAGED, Kind.OFFSETS_DELETED]
+        kinds += [Kind.PARTITIONS_ADDED, Kind.STORE_SILENT]
+        report = drill.drill(None, len(kinds), 1, kinds=kinds)
+        assert {r.fault.kind for r in report.results} == set(kinds)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+
     @pytest.mark.long  # each sink's own tests have two drivers
     def test_of_two_drivers_one_yields_and_says_so(self) -> None:
         report = drill.two_drivers(None, 1)

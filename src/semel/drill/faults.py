@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
 from collections.abc import Callable
@@ -12,23 +11,20 @@ from dataclasses import replace
 import psutil
 
 from semel import failpoints
+from semel.drill.hazards import Hazards
 from semel.drill.plan import ANY_MOMENT, Fault, Kind
-from semel.drill.recovery import Recovery
-from semel.drill.stage import PATIENCE, DrillFailed, Stage
+from semel.drill.stage import PATIENCE, DrillFailed
 from semel.drill.stores import SESSION, TRANSACTION
-from semel.drill.traffic import Traffic
 from semel.embedded.kafka import Broker
 
 _SPARE = (0, 1, 4, 16)
 """Pages of a disk that are left when it is full: enough for nothing, or for a part."""
+_AWAY = 90.0
+"""Seconds."""
 
 
-class Injector(Recovery):
+class Injector(Hazards):
     """Strikes on a stage, one fault after another."""
-
-    def __init__(self, stage: Stage, traffic: Traffic, seed: int) -> None:
-        super().__init__(stage, traffic)
-        self._dice = random.Random(f"{seed} targets")
 
     def inject(self, fault: Fault) -> float:
         """Inject a fault and wait until the connector has gone on; returns how long that took.
@@ -74,7 +70,7 @@ class Injector(Recovery):
 
     def _signal_worker(self, number: signal.Signals) -> int:
         def strike() -> bool:
-            workers = sorted(self._stage.workers(), key=lambda p: p.pid)
+            workers = sorted(self._stage.running.workers(), key=lambda p: p.pid)
             if not workers:
                 return False
             chosen = self._dice.choice(workers)
@@ -123,7 +119,7 @@ class Injector(Recovery):
             executors: list[psutil.Process] = []
 
             def run() -> bool:
-                executors[:] = sorted(self._stage.executors(), key=lambda p: p.pid)
+                executors[:] = sorted(self._stage.running.executors(), key=lambda p: p.pid)
                 return bool(executors)
 
             self._stage.until(run, PATIENCE, "no executor runs")
@@ -168,8 +164,8 @@ class Injector(Recovery):
         stage = self._stage
         stage.until(
             lambda: (
-                len(stage.executors()) == stage.tasks
-                and (not stage.direct or len(stage.workers()) == stage.tasks)
+                len(stage.running.executors()) == stage.tasks
+                and (not stage.direct or len(stage.running.workers()) == stage.tasks)
             ),
             PATIENCE,
             "Spark has not replaced the task whose executor died",
@@ -213,6 +209,23 @@ class Injector(Recovery):
 
         return self._service(fault, crash)
 
+    def _store_away(self, fault: Fault) -> float:
+        def leave() -> None:
+            self._stage.server.kill()
+            time.sleep(_AWAY)
+            self._stage.server.start()
+
+        return self._service(fault, leave)
+
+    def _store_silent(self, fault: Fault) -> float:
+        proxy = self._stage.proxy
+        assert proxy is not None
+        self._stage.until(
+            lambda: proxy.silence() > 0, PATIENCE, "nothing is connected to the store"
+        )
+        mark = self.mark()
+        return self.gone_on(mark)
+
     def _table_optimize(self, fault: Fault) -> float:
         return self._service(fault, self._stage.lake.rewrite)
 
@@ -230,7 +243,7 @@ class Injector(Recovery):
 
     def _disk_full(self, fault: Fault) -> float:
         frozen = self._freeze(fault)
-        with self._stage.disk.full(self._dice.choice(_SPARE), self._stage.writers):
+        with self._stage.disk.full(self._dice.choice(_SPARE), self._stage.running.writers):
             self._thaw(frozen)
             self._stand_still()
         return self.gone_on(self.mark())
@@ -297,4 +310,10 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.TABLE_OPTIMIZE: Injector._table_optimize,
     Kind.CONCURRENT_WRITER: Injector._concurrent_writer,
     Kind.DISK_FULL: Injector._disk_full,
+    Kind.STORE_SILENT: Injector._store_silent,
+    Kind.STORE_AWAY: Injector._store_away,
+    Kind.OFFSETS_DELETED: Injector._offsets_deleted,
+    Kind.PARTITIONS_ADDED: Injector._partitions_added,
+    Kind.RETENTION: Injector._retention,
+    Kind.BATCH_DAMAGED: Injector._batch_damaged,
 }

@@ -33,6 +33,12 @@ class Kind(Enum):
     TABLE_OPTIMIZE = "table-optimize"
     CONCURRENT_WRITER = "concurrent-writer"
     DISK_FULL = "disk-full"
+    STORE_SILENT = "store-silent"
+    STORE_AWAY = "store-away"
+    OFFSETS_DELETED = "group-offsets-deleted"
+    PARTITIONS_ADDED = "partitions-added"
+    RETENTION = "retention"
+    BATCH_DAMAGED = "batch-damaged"
 
 
 MEANING = {
@@ -53,6 +59,12 @@ MEANING = {
     Kind.CONCURRENT_WRITER: "another writer commits to the tables while a commit is under way, and "
     "again while it is tried again",
     Kind.DISK_FULL: "no space is left where a file or a commit is to be written, for a while",
+    Kind.STORE_SILENT: "the store's open connections stop answering; new ones work",
+    Kind.STORE_AWAY: "the store's server is away for 90 s",
+    Kind.OFFSETS_DELETED: "the consumer group's offsets are deleted while the connector is down",
+    Kind.PARTITIONS_ADDED: "a topic gets one more partition",
+    Kind.RETENTION: "retention passes the position while the connector is down",
+    Kind.BATCH_DAMAGED: "one bit of an unread batch flips on the broker's disk",
 }
 
 ANY_MOMENT = "any moment"

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from semel.drill.stage import PATIENCE, DrillFailed, Process, Stage
+from semel.drill.process import Process
+from semel.drill.stage import PATIENCE, DrillFailed, Stage
 from semel.drill.traffic import Traffic
 from semel.errors import SemelError
 from semel.ledger import TopicPartition

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -23,9 +22,11 @@ from semel.drill import own
 from semel.drill.disk import Disk
 from semel.drill.lakes import Lake
 from semel.drill.plan import Kind
+from semel.drill.process import Process
 from semel.drill.stores import SESSION, store_of
-from semel.embedded import Kafka, leash
+from semel.embedded import Kafka
 from semel.embedded.process import comes_true
+from semel.embedded.proxy import Proxy
 from semel.embedded.server import Server
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka import Cluster, client_config
@@ -50,15 +51,17 @@ PARTITIONS = 4
 
 _QUICK = {
     "auto.create": "true",
+    "provenance": "true",  # or an audit could only count
     "errors.deadletterqueue.topic.replication.factor": "1",
     "consumer.override.session.timeout.ms": str(int(SESSION * 1000)),
     "consumer.override.heartbeat.interval.ms": "500",
+    "consumer.override.metadata.max.age.ms": "2000",
     "consumer.override.reconnect.backoff.ms": "50",
     "consumer.override.reconnect.backoff.max.ms": "500",
     "admin.override.reconnect.backoff.ms": "50",
     "admin.override.reconnect.backoff.max.ms": "500",
-    "max.retries": "5000",
     "retry.backoff.ms": "200",
+    "store.timeout.ms": "3000",
 }
 """Shorter timeouts than in production, so that a drill does not wait for most of its time."""
 
@@ -71,49 +74,6 @@ _BROKERS = 2.0
 
 class DrillFailed(SemelError):
     """A fault could not be injected, or the connector has not recovered from it."""
-
-
-class Process:
-    """One process of the connector. It dies with the drill."""
-
-    def __init__(self, file: Path, log: Path, environment: Mapping[str, str]) -> None:
-        self.log = log
-        command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid())]
-        command += [str(int(signal.SIGKILL)), "", sys.executable, "-m", "semel", "run", str(file)]
-        with log.open("ab") as output:
-            self._popen = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
-
-    @property
-    def status(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
-        return self._popen.poll()
-
-    def family(self) -> list[psutil.Process]:
-        """The processes below this one: JVM, executors, Python workers."""
-        try:
-            return list(psutil.Process(self.pid).children(recursive=True))
-        except psutil.NoSuchProcess:
-            return []
-
-    def end(self, log_lines: int = 12) -> str:
-        """How it ended and the last lines of its log."""
-        lines = self.log.read_text(errors="replace").splitlines()[-log_lines:]
-        return "\n".join([f"exit status {self.status}; the end of {self.log}:", *lines])
-
-    def says(self, words: str) -> bool:
-        """Whether its log holds these words, on one line or two."""
-        return words in " ".join(self.log.read_text(errors="replace").split())
 
 
 class Stage:
@@ -149,13 +109,25 @@ class Stage:
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
         connector = self.planned.connector
-        self._client = client_config(connector, self.raw, "admin")
-        self.cluster = Cluster(self._client)
+        self.client = client_config(connector, self.raw, "admin")
+        """What an admin client of Kafka needs."""
+        self.cluster = Cluster(self.client)
         self.tasks = connector.tasks_max
         self.topics = dict.fromkeys(connector.topics, PARTITIONS)
-        self.partitions = [TopicPartition(t, p) for t, n in self.topics.items() for p in range(n)]
         self.direct = self.planned.engine == "direct"
         self.process: Process | None = None
+        self.proxy = self._proxy()
+
+    def _proxy(self) -> Proxy | None:
+        """What stands between the connector and its store's server; the drill itself goes past
+        it."""
+        silent = Kind.STORE_SILENT in self.kinds and self.store.server is not None
+        return Proxy.before(self.raw["connection.url"]) if silent else None
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that the topics have now."""
+        return [TopicPartition(t, p) for t, n in self.topics.items() for p in range(n)]
 
     @property
     def takes_over(self) -> bool:
@@ -225,11 +197,15 @@ class Stage:
         assert self.process is not None
         return self.process
 
-    def launch(self, *, on_executors: bool | None = None) -> Process:
-        """Start one more process of the connector."""
+    def launch(
+        self, *, on_executors: bool | None = None, keys: Mapping[str, str] | None = None
+    ) -> Process:
+        """Start one more process of the connector, with some ``keys`` for this time."""
         if on_executors is not None:
             self.on_executors = on_executors
-        settings = dict(self.raw)
+        settings = {**self.raw, **(keys or {})}
+        if self.proxy is not None:
+            settings["connection.url"] = self.proxy.url(settings["connection.url"])
         if self.on_executors:
             settings |= {
                 "spark.master": f"local-cluster[{self.tasks},1,1024]",
@@ -249,9 +225,11 @@ class Stage:
         }
         return Process(file, log, environment)
 
-    def start(self, *, on_executors: bool | None = None) -> None:
+    def start(
+        self, *, on_executors: bool | None = None, keys: Mapping[str, str] | None = None
+    ) -> None:
         """Start the connector's process; the one before has ended."""
-        self.process = self.launch(on_executors=on_executors)
+        self.process = self.launch(on_executors=on_executors, keys=keys)
 
     def switch(self, on_executors: bool) -> None:
         """Start the connector again on the other cluster, if it is not there already."""
@@ -264,36 +242,6 @@ class Stage:
                     lambda: process.status is not None, PATIENCE, "the connector does not stop"
                 )
             self.start(on_executors=on_executors)
-
-    def workers(self) -> list[psutil.Process]:
-        """The Python workers that run tasks: forked by Spark's daemon, which is forked by Java."""
-        found = []
-        for process in self.running.family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                parent = process.parent()
-                if _is_daemon(process) and parent is not None and _is_daemon(parent):
-                    found.append(process)
-        return found
-
-    def writers(self) -> list[psutil.Process]:
-        """The processes that may write to the store: all of Python's."""
-        found = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found.append(psutil.Process(self.running.pid))
-        for process in self.running.family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if not process.name().startswith("java"):
-                    found.append(process)
-        return found
-
-    def executors(self) -> list[psutil.Process]:
-        """The executors' JVMs."""
-        found = []
-        for process in self.running.family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if any("CoarseGrainedExecutorBackend" in part for part in process.cmdline()):
-                    found.append(process)
-        return found
 
     def remember(self) -> None:
         """Note the connector's processes, so that none outlives the drill."""
@@ -319,6 +267,8 @@ class Stage:
                 ending.callback(self.store.disk.close)
             if self.store.server is not None:
                 ending.callback(self.store.server.kill)
+            if self.proxy is not None:
+                ending.callback(self.proxy.close)
             ending.callback(self.kafka.kill)
             ending.callback(self.planned.sink.close)
 
@@ -352,7 +302,7 @@ class Stage:
         """Whether every task is a member of the consumer group, and no rebalance is under way."""
         group = self.planned.connector.group_id
         # A new client each time: one that has seen a broker restart may not recover from it.
-        admin = AdminClient({**self._client, "log_level": 0})
+        admin = AdminClient({**self.client, "log_level": 0})
         try:
             found = admin.describe_consumer_groups([group], request_timeout=5)[group].result()
         except KafkaException:
@@ -392,12 +342,6 @@ class Stage:
         if not comes_true(has_come, patience, _POLL):
             what = otherwise if isinstance(otherwise, str) else otherwise()
             raise DrillFailed(f"{what} (waited {patience:.0f} s)")
-
-
-def _is_daemon(process: psutil.Process) -> bool:
-    return any("semel.engine.daemon" in part for part in process.cmdline()) and not (
-        process.name().startswith("java")
-    )
 
 
 def _spark_home(directory: Path) -> Path:

@@ -49,9 +49,15 @@ _OF_ANY = frozenset(
         Kind.EXECUTOR_KILL,
         Kind.BROKER_RESTART,
         Kind.BROKER_KILL,
+        Kind.OFFSETS_DELETED,
+        Kind.PARTITIONS_ADDED,
+        Kind.RETENTION,
+        Kind.BATCH_DAMAGED,
     }
 )
-_OF_SERVERS = frozenset({Kind.STORE_RESTART, Kind.STORE_KILL})
+_OF_SERVERS = frozenset({Kind.STORE_RESTART, Kind.STORE_KILL, Kind.STORE_AWAY})
+_OF_SESSIONS = frozenset({Kind.STORE_SILENT})
+"""Faults of servers that ``connection.url`` leads to."""
 _OF_KAFKA = frozenset({Kind.TIME_OUT})
 _OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE, Kind.CONCURRENT_WRITER})
 _OF_DISKS = frozenset({Kind.DISK_FULL})
@@ -99,7 +105,7 @@ class Store:
 
     def of_the_user(self) -> Store:
         """Such a store where the configuration says that it is; the drill leaves it alone."""
-        faults = self.faults - _OF_SERVERS - _OF_LAKES - _OF_DISKS
+        faults = self.faults - _OF_SERVERS - _OF_SESSIONS - _OF_LAKES - _OF_DISKS
         return replace(self, where={}, faults=faults, server=None, lake=None, disk=None)
 
 
@@ -223,7 +229,7 @@ def _search(raw: Mapping[str, str], directory: Path) -> Store:
             "connection.password": "",
             "elastic.security.protocol": "PLAINTEXT",
         },
-        _OF_ANY | _OF_SERVERS | _OF_TASKS,
+        _OF_ANY | _OF_SERVERS | _OF_SESSIONS | _OF_TASKS,
         {
             "connection.timeout.ms": "1000",
             "read.timeout.ms": "10000",
@@ -268,7 +274,7 @@ def _server(server: Postgres | MariaDB, url: str, password: str) -> Store:
             "connection.user": server.user,
             "connection.password": password,
         },
-        _OF_ANY | _OF_SERVERS | _OF_TASKS,
+        _OF_ANY | _OF_SERVERS | _OF_SESSIONS | _OF_TASKS,
         {"connection.idle.in.transaction.timeout.ms": "5000"},
         server=server,
     )

@@ -26,6 +26,7 @@ _UNCLEAR = (
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._TRANSPORT,
     KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_LEADER_FOR_PARTITION,  # a client of several brokers learns it from this answer
 )
 """What was asked for may have been done all the same."""
 
@@ -253,6 +254,23 @@ class Kafka(Broker):
             KafkaError.TOPIC_ALREADY_EXISTS,
         )
         self._await_partitions(name, partitions)
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic and waits until clients do not see it any more."""
+        self._carry_out(
+            lambda admin, **timeouts: admin.delete_topics([name], **timeouts),
+            f"delete topic {name}",
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+        )
+
+        def gone() -> bool:
+            try:
+                return name not in self._administer().list_topics(timeout=_REQUEST_TIMEOUT).topics
+            except KafkaException:
+                return False
+
+        if not comes_true(gone, ADMIN_TIMEOUT, 0.01):
+            raise ServiceError(f"Kafka still shows topic {name} after {ADMIN_TIMEOUT:.0f} s.")
 
     def increase_partitions(self, topic: str, total: int) -> None:
         """Gives a topic ``total`` partitions and waits until clients can use them."""

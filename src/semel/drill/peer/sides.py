@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from semel.drill.peer.books import OFFSET, PARTITION, TABLE
-from semel.drill.stage import Process
+from semel.drill.process import Process
 from semel.drill.stores import SESSION
 from semel.embedded import Postgres
 from semel.embedded.connect import ConnectorFailed, ConnectWorker
