@@ -11,7 +11,7 @@ import pytest
 from semel.embedded import Postgres
 from semel.embedded.proxy import Proxy
 from semel.errors import TransientError, Unavailable
-from semel.ledger import Outcome, TopicPartition
+from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.url import libpq_uri
@@ -27,7 +27,7 @@ def test_a_session_that_began_read_only_is_left_for_one_that_can_write(target: T
     target.execute("CREATE TABLE t (id bigint)")
     sink = target.sink()
     sink.prepare(["t"])
-    sink.start({TP: 0})
+    sink.start(firsts({TP: 0}))
     sink.close()
     database = urlsplit(target.url).path[1:]
     target.execute(READ_ONLY.format(database, "on"))
@@ -63,7 +63,7 @@ def test_of_several_hosts_the_one_that_can_write_is_taken(
     target.execute("CREATE TABLE t (id bigint)")
     sink = target.sink(**{"connection.url": both})
     sink.prepare(["t"])
-    sink.start({TP: 0})
+    sink.start(firsts({TP: 0}))
     assert sink.commit([advance(0, 1)], ONE) is Outcome.APPLIED
 
 
