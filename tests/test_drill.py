@@ -519,7 +519,9 @@ class TestFencedTask:
 
         monkeypatch.setattr(attempt, "ControlLine", Line)
         monkeypatch.setattr(attempt, "Task", Doomed)
-        spec: Any = SimpleNamespace(environment={}, control=None)
+        spec: Any = SimpleNamespace(
+            environment={}, control=None, connector=SimpleNamespace(name="drill")
+        )
         if lost and not stopped:  # Spark starts it again
             with pytest.raises(Fenced):
                 attempt.run_task(spec, 0, 0)
