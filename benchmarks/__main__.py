@@ -20,6 +20,7 @@ from benchmarks.exactness import exactness
 from benchmarks.iceberg import iceberg
 from benchmarks.kafka_sink import kafka_sink
 from benchmarks.latency import latency
+from benchmarks.memory import memory
 from benchmarks.partitions import partitions
 from benchmarks.peers import peers
 from benchmarks.report import Figures, machine
@@ -40,6 +41,7 @@ class Suite(StrEnum):
     kafka = "kafka"
     delta = "delta"
     iceberg = "iceberg"
+    memory = "memory"
     peers = "peers"
     all = "all"
 
@@ -80,6 +82,7 @@ def main(
         "kafka": lambda r: kafka_sink(r, records, repeats, tasks),
         "delta": lambda r: delta(r, records, repeats, tasks),
         "iceberg": lambda r: iceberg(r, records, repeats, tasks),
+        "memory": memory,
         "peers": lambda r: peers(r, faults),
     }
     chosen = list(suites) if suite is Suite.all else [suite.value]

@@ -24,6 +24,11 @@ CONNECTOR = read(
 )
 
 
+class Record(SimpleNamespace):
+    def __len__(self) -> int:
+        return 1
+
+
 class Silent:
     """A consumer whose polls take ``polls`` seconds each, and find a record in the end."""
 
@@ -35,7 +40,7 @@ class Silent:
     def consume(self, _most: int, _timeout: float) -> list[Any]:
         if not self.polls:
             parts = {"topic": "t", "partition": 0, "offset": 0, "error": None}
-            return [SimpleNamespace(**{k: lambda v=v: v for k, v in parts.items()})]
+            return [Record(**{k: lambda v=v: v for k, v in parts.items()})]
         Silent.now += self.polls.pop(0)
         return []
 

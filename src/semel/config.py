@@ -112,7 +112,10 @@ class ConnectorConfig:
         at_least=1,
     )
     max_poll_bytes: int = key(
-        "max.poll.bytes", 64 * 1024 * 1024, "Most bytes a task reads ahead.", at_least=1024
+        "max.poll.bytes",
+        64 * 1024 * 1024,
+        "Bounds what a task holds: a commit has at most a quarter of it, or one record.",
+        at_least=1024,
     )
     linger_ms: int = key(
         "poll.linger.ms", 0, "How long a poll waits for more records once it has one.", at_least=0

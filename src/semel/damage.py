@@ -7,6 +7,7 @@ such a batch is used; the partition is read again from a known position.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ UNREADABLE = (
 """A consumer's errors for a batch that it cannot read."""
 _TELL_THE_BATCH = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
 """Those whose offset is the first one of the batch."""
+
+_JAVA = re.compile(r"Record(?: batch)? for partition (\S+)-(\d+) at offset (\d+) is invalid")
+"""How Java's consumer tells it."""
 
 _TRIES = 3
 _PAUSE = 1.0
@@ -96,20 +100,17 @@ def examine(
         BadRecord: nothing can be read there, and where that ends cannot be told.
         TransientError: Kafka does not answer.
     """
-    config = {k: v for k, v in config.items() if k != "group.instance.id"}
+    own = {k: v for k, v in config.items() if k != "group.instance.id"}
+    own["group.id"] = f"{config['group.id']}-examination"
     error: KafkaError | None = None
     for attempt in range(_TRIES):
         time.sleep(_PAUSE if attempt else 0)
-        consumer = Consumer({**config, "group.id": f"{config['group.id']}-examination"})
-        try:
-            first = _first(connector, consumer, tp, position)
-            error = first.error()
-            if error is None or error.code() not in UNREADABLE:
-                return None
-            if attempt == _TRIES - 1 and error.code() in _TELL_THE_BATCH:
-                return _extent(connector, consumer, tp, int(first.offset() or 0), error)
-        finally:
-            consumer.close()
+        first = _first(connector, own, tp, position)
+        error = first.error()
+        if error is None or error.code() not in UNREADABLE:
+            return None
+        if attempt == _TRIES - 1 and error.code() in _TELL_THE_BATCH:
+            return _extent(connector, own, tp, int(first.offset() or 0), error)
     assert error is not None
     raise BadRecord(
         f"connector {connector}: {tp} cannot be read at offset {position}: {error.str()}. "
@@ -118,11 +119,17 @@ def examine(
     )
 
 
+def told_by_java(text: str) -> tuple[TopicPartition, int] | None:
+    """The partition and offset that an error of Java's consumer says it could not read."""
+    found = _JAVA.search(text)
+    return found and (TopicPartition(found[1], int(found[2])), int(found[3]))
+
+
 def _extent(
-    connector: str, consumer: Consumer, tp: TopicPartition, base: int, error: KafkaError
+    connector: str, config: dict[str, Any], tp: TopicPartition, base: int, error: KafkaError
 ) -> Damage:
     def is_inside(offset: int) -> bool:
-        found = _first(connector, consumer, tp, offset)
+        found = _first(connector, config, tp, offset)
         code = found.error()
         return code is not None and code.code() in UNREADABLE and found.offset() == base
 
@@ -144,14 +151,19 @@ def end_of(base: int, is_inside: Callable[[int], bool]) -> int:
     return outside
 
 
-def _first(connector: str, consumer: Consumer, tp: TopicPartition, offset: int) -> Message:
-    """The first record or event of a partition."""
-    consumer.assign([KafkaPartition(*tp, offset)])
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        found = consumer.poll(0.1)
-        if found is not None and found.topic() == tp.topic:
-            return found
+def _first(connector: str, config: dict[str, Any], tp: TopicPartition, offset: int) -> Message:
+    """The first record or event of a partition. A consumer that has come upon damage does not
+    always obey when it is told to read elsewhere, so each question gets one of its own."""
+    consumer = Consumer(config)
+    try:
+        consumer.assign([KafkaPartition(*tp, offset)])
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            found: Message | None = consumer.poll(0.1)
+            if found is not None and found.topic() == tp.topic:
+                return found
+    finally:
+        consumer.close()
     raise TransientError(
         f"connector {connector}: {tp} could not be read at offset {offset}, and Kafka sent nothing "
         f"for {_PATIENCE:.0f} s when it was asked again"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message
@@ -14,8 +14,11 @@ from semel.damage import UNREADABLE, Damage, examine
 from semel.errors import BadRecord, OffsetOutOfRange, TransientError
 from semel.kafka import SEEK_AGAIN, client_config
 from semel.ledger import TopicPartition
+from semel.sizes import Sizes
 
 _BATCH = 50_000
+_ROOM = 16 * 1024 * 1024
+"""Records, and their bytes, that are read at once."""
 _SILENCE = 1.0
 """Seconds of silence that one poll may count for: one that took longer was frozen."""
 
@@ -29,7 +32,7 @@ def read_ranges(
     client: Mapping[str, Any] | None = None,
     patience: float = 30.0,
     damaged: Callable[[Damage], None] | None = None,
-) -> Iterator[Sequence[Message]]:
+) -> Generator[Sequence[Message]]:
     """Yield the committed records in ``[start, end)`` of each partition, a poll at a time.
 
     ``client`` is the configuration of a consumer in another cluster than the connector reads from;
@@ -45,6 +48,7 @@ def read_ranges(
         return
     config = {
         "fetch.queue.backoff.ms": 10,
+        "queued.max.messages.kbytes": _ROOM // 1024,
         **(client_config(connector, raw, "consumer") if client is None else client),
         "group.id": f"{connector.group_id}-reader",
         "enable.auto.commit": False,
@@ -57,10 +61,11 @@ def read_ranges(
     at = dict(starts)
     try:
         consumer.assign([KafkaPartition(t.topic, t.partition, starts[t]) for t in open_])
-        silent = 0.0
+        silent, sizes = 0.0, Sizes()
         while open_:
             began = time.monotonic()
-            polled = consumer.consume(_BATCH, 0.1)
+            polled: list[Message] = []
+            sizes.gather(consumer.consume, polled, most=_BATCH, room=_ROOM, wait=0.1)
             silent = 0.0 if polled else silent + min(time.monotonic() - began, _SILENCE)
             if silent > patience:
                 raise TransientError(
@@ -71,12 +76,13 @@ def read_ranges(
             if records:
                 yield records
             for tp in unreadable:
-                consumer.incremental_unassign([KafkaPartition(*tp)])
                 at[tp] = _after(connector, config, tp, at[tp], damaged)
-                if at[tp] < open_[tp]:
-                    consumer.incremental_assign([KafkaPartition(*tp, at[tp])])
-                else:
+                if at[tp] >= open_[tp]:
                     del open_[tp]
+            if unreadable:  # one that has come upon damage does not always obey
+                consumer.close()
+                consumer = Consumer(config)
+                consumer.assign([KafkaPartition(*tp, at[tp]) for tp in open_])
     finally:
         consumer.close()
 

@@ -42,6 +42,7 @@ _MICRO_BATCH = {
     # the driver start the query anew, with a backoff.
     "spark.task.maxFailures": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
     # An idle query asks Kafka for its latest offsets every 10 ms otherwise.
     "spark.sql.streaming.pollingDelay": "50",
 }

@@ -363,7 +363,8 @@ def reference(value: bytes | None) -> Any:
         return plain.FAILED
     if document["payload"] is None:
         return None
-    return plain.fields_of(document["payload"])
+    payload = json.dumps(document["payload"])
+    return plain.reference(payload.encode())
 
 
 @settings(deadline=None)

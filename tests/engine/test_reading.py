@@ -49,6 +49,20 @@ def test_a_commit_holds_at_most_max_poll_records(
     )
 
 
+def test_a_commit_holds_at_most_a_quarter_of_max_poll_bytes(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    text = "some text " * 20_000
+    produce(source, [json.dumps({"id": i, "text": text}) for i in range(40)])
+    config = configure(source, {"max.poll.bytes": 4 * 1024 * 1024})
+    caught_up(config)
+    query = f'SELECT count(*), sum(length(text)) FROM "{source}" GROUP BY xmin'
+    commits = sql(config["connection.url"], query)
+    assert sum(count for count, _ in commits) == 40
+    assert all(size <= 1024 * 1024 for _, size in commits)
+
+
 def test_aborted_transactions_are_not_read_and_markers_at_the_end_are_passed(
     kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:

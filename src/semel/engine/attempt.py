@@ -9,6 +9,7 @@ import signal
 import time
 
 from semel import watchdog
+from semel.engine import memory
 from semel.engine.base import unexpected
 from semel.engine.control import ControlLine, Report
 from semel.engine.task import Task, TaskSpec
@@ -34,6 +35,7 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         ConnectionError: there is no line to the driver. If it lives, Spark starts the task again.
     """
     os.environ.update(spec.environment)
+    memory.limit_caches()
     # Automatic collections walk over all messages of a poll again and again, for nearly half the
     # time it takes to consume them, and find nothing: the task collects between commits instead.
     gc.freeze()

@@ -24,6 +24,11 @@ class Batch:
     stop: DeadLetter | None = None
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of its rows."""
+        return sum(records.rows.nbytes for records in self.commit.records)
+
+    @property
     def until(self) -> dict[TopicPartition, int]:
         return {a.range.topic_partition: a.range.until_offset for a in self.advances}
 

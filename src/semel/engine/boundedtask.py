@@ -22,17 +22,19 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
 from semel.damage import Damage, examine
+from semel.engine import memory
 from semel.engine.base import unexpected
 from semel.engine.batch import Batcher
-from semel.engine.consumer import Events, consumer_config, raised, received, without_events
+from semel.engine.consumer import Events, Poll, consumer_config, raised, without_events
 from semel.engine.pipeline import Pipeline, Transform
-from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
+from semel.engine.poll import OutOfOrder, RawRecords, TopicPoll, by_topic, copied
 from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, OffsetRange, TopicPartition
 from semel.records import DeadLetter, Rejected, RowsRejected
 from semel.sinks import sink_class
 from semel.sinks.base import Stager, StagingSink
+from semel.sizes import Sizes
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +113,7 @@ class Worker:
         config |= {"group.id": f"{connector.group_id}-reader"}
         self._consumer = Consumer(config, logger=log)
         self._batcher = self._new_batcher()
+        self._sizes = Sizes()
 
     def renew(self, spec: BoundedSpec) -> None:
         """Take the driver's newer schemas."""
@@ -179,10 +182,12 @@ class Worker:
                 counts[tp] += (a.read, a.written, a.filtered, a.failed)
                 positions[tp] = a.range.until_offset
             letters += batch.commit.dead_letters
+            if batch.nbytes > memory.LARGE:
+                memory.give_back()
         advances = [_counted(r, *counts[r.topic_partition].tolist()) for r in wanted]
         return TaskResult(index, advances, letters, stager.finish())
 
-    def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[TopicPoll]]:
+    def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[RawRecords]]:
         """The committed records of the ranges, a poll at a time."""
         reading = _Reading(wanted)
         self._consumer.assign(reading.left())
@@ -203,10 +208,11 @@ class Worker:
                     )
                 elif now - asked > _SILENCE:
                     if not self._knows_a_broker():
+                        log.info("task %d: no word from Kafka; connects anew", self._index)
                         self._connect_anew()
                         self._consumer.assign(reading.left())
                     asked = time.monotonic()
-                polls = reading.take(events.records)
+                polls = copied(reading.take(events.records))
                 for tp, end in events.ends.items():  # after the records that came before it
                     reading.reached(tp, end)
                 for tp, reason in events.unreadable.items():
@@ -222,6 +228,7 @@ class Worker:
 
     def _examine(self, tp: TopicPartition, position: int, reason: str) -> None:
         name = self._spec.connector.name
+        self._connect_anew()  # a consumer that has come upon damage does not always obey
         damage = examine(name, self._config, tp, position)
         if damage is not None:
             raise _Damaged(damage)
@@ -231,9 +238,14 @@ class Worker:
 
     def _received(self, most: int) -> Events:
         connector = self._spec.connector
-        messages, events = received(connector, self._index, self._consumer, most, 0.1)
+        poll = Poll(connector, self._index, self._sizes)
+        poll.take(self._consumer, most, 0.1)
         try:
-            return without_events(messages, log.info) if events else Events(messages)
+            return (
+                without_events(poll.messages, log.info)
+                if poll.has_events
+                else Events(poll.messages)
+            )
         except OutOfOrder as error:
             raise TransientError(f"connector {connector.name}: {error}") from None
 
@@ -244,7 +256,6 @@ class Worker:
             return False
 
     def _connect_anew(self) -> None:
-        log.info("task %d: no word from Kafka; connects anew", self._index)
         fresh = Consumer(self._config, logger=log)
         self._consumer.close()
         self._consumer = fresh
@@ -327,6 +338,7 @@ def _worker(spec: BoundedSpec, index: int) -> Worker:
     found = _workers.pop(spec.run, None)
     if found is None:
         os.environ.update(spec.environment)
+        memory.limit_caches()
         found = Worker(spec, index)
     found.renew(spec)
     _workers[spec.run] = found

@@ -15,6 +15,7 @@ from semel.engine.poll import OutOfOrder
 from semel.errors import Displaced, SemelError, ServiceError
 from semel.kafka import MEMBERSHIP, SEEK_AGAIN, client_config
 from semel.ledger import TopicPartition
+from semel.sizes import Sizes
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,14 @@ METADATA_AGE = "topic.metadata.refresh.interval.ms"
 
 _ENOUGH = 20
 """Records that wait to be polled, from which on a task fetches no more."""
-_FETCH = 2 * 1024 * 1024
+_FETCH, _FETCHES = 2 * 1024 * 1024, 32
+"""The largest fetch of a partition, and of how many of them ``max.poll.bytes`` would hold one: a
+fetch is unpacked as a whole, and compressed records may become many times as large."""
+_MESSAGE = 1_000_000
+"""librdkafka's ``message.max.bytes``."""
+SHARES = 4
+"""A commit holds at most this part of max.poll.bytes, and as much is read ahead: what becomes of a
+record on its way is held beside it, several times over."""
 
 _FENCED = (KafkaError._FATAL, KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID)
 _REFUSED = (
@@ -38,19 +46,23 @@ def consumer_config(
     connector: ConnectorConfig, raw: Mapping[str, str], index: int
 ) -> dict[str, Any]:
     """librdkafka's configuration of one task. The keys at its end cannot be overridden."""
+    fetch = max(1024, min(_FETCH, connector.max_poll_bytes // _FETCHES))
+    given = client_config(connector, raw, "consumer")
     return {
         # librdkafka would fetch again at every record that comes during a commit, which takes the
         # broker more than all else at some thousands a second. So little is read ahead, in fetches
         # that are large enough for the conversion of one to hide the next.
         "queued.min.messages": _ENOUGH,
         "fetch.queue.backoff.ms": 5,
-        "max.partition.fetch.bytes": _FETCH,
+        "max.partition.fetch.bytes": fetch,
+        # librdkafka wants it to be no less than the largest message that it expects.
+        "fetch.max.bytes": max(2 * fetch, int(given.get("message.max.bytes", _MESSAGE))),
         **MEMBERSHIP,
         METADATA_AGE: 30_000,
         "log_level": 0,
-        **client_config(connector, raw, "consumer"),
+        **given,
         "isolation.level": "read_committed",
-        "queued.max.messages.kbytes": max(1, connector.max_poll_bytes // 1024),
+        "queued.max.messages.kbytes": max(1, connector.max_poll_bytes // SHARES // 1024),
         "group.id": connector.group_id,
         "group.instance.id": f"{connector.group_id}-{index}",
         "client.id": f"semel-{connector.name}-{index}",
@@ -90,22 +102,32 @@ def raised(connector: ConnectorConfig, index: int, error: KafkaException) -> Sem
     )
 
 
-def received(
-    connector: ConnectorConfig, index: int, consumer: Consumer, most: int, wait: float
-) -> tuple[list[Message], bool]:
-    """Records, and whether there are events among them: :func:`without_events` takes those out.
+class Poll:
+    """Records that are gathered for one commit: no more of them once they hold a share of
+    ``max.poll.bytes``. :func:`without_events` takes out what are none."""
 
-    Raises:
-        SemelError: the consumer has come to its end. It says so but once, and the poll that it
-            says so in may yet have to be dropped.
-    """
-    messages = consumer.consume(most, wait)
-    events = False
-    for error in filter(None, map(Message.error, messages)):
-        events = True
-        if (found := translated(connector, index, error)) is not None:
-            raise found
-    return messages, events
+    def __init__(self, connector: ConnectorConfig, index: int, sizes: Sizes) -> None:
+        self._connector = connector
+        self._index = index
+        self._sizes = sizes
+        self._room = connector.max_poll_bytes // SHARES
+        self.messages: list[Message] = []
+        self.has_events = False
+
+    def take(self, consumer: Consumer, most: int, wait: float) -> None:
+        """Add what comes within ``wait`` seconds, up to ``most`` records in all.
+
+        Raises:
+            SemelError: the consumer has come to its end. It says so but once, and the poll that it
+                says so in may yet have to be dropped.
+        """
+        came = self._sizes.gather(
+            consumer.consume, self.messages, most=most, room=self._room, wait=wait
+        )
+        for error in filter(None, map(Message.error, came)):
+            self.has_events = True
+            if (found := translated(self._connector, self._index, error)) is not None:
+                raise found
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from semel.ledger import OffsetRange
 
-_SOURCE = "DataSourceRDD"
+_STREAM, _PART = "DataSourceRDD", "KafkaSourceRDD"
+"""What is at the root of a streaming query's batch, and of a batch query."""
 
 
 class Source:
@@ -78,11 +79,13 @@ def _exchanges(plan: Any) -> bool:
 
 
 def _ranges(rdd: Any) -> list[OffsetRange]:
-    while rdd.getClass().getSimpleName() != _SOURCE:
+    while (kind := rdd.getClass().getSimpleName()) not in (_STREAM, _PART):
         rdd = rdd.dependencies().apply(0).rdd()
     found = []
     for partition in rdd.partitions():
-        offsets = partition.inputPartitions().apply(0).offsetRange()
+        offsets = (
+            partition.inputPartitions().apply(0) if kind == _STREAM else partition
+        ).offsetRange()
         tp = offsets.topicPartition()
         found.append(
             OffsetRange(tp.topic(), tp.partition(), offsets.fromOffset(), offsets.untilOffset())

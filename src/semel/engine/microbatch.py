@@ -31,8 +31,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semel import security
 from semel.config import ConnectorConfig, under
+from semel.damage import examine, told_by_java
 from semel.engine import ranges
 from semel.engine.base import Progress, Run, not_shipped
+from semel.engine.consumer import consumer_config
 from semel.engine.deadletters import create_topic
 from semel.engine.microjob import MicroBatches, Stopped
 from semel.engine.microplan import FrameTransform
@@ -46,7 +48,7 @@ from semel.errors import (
     TransientError,
 )
 from semel.jars import SPARK_KAFKA
-from semel.ledger import TopicPartition
+from semel.ledger import OffsetRange, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class MicroBatchEngine:
         self._error: Exception | None = None
         self._failure = ""
         self._retries = Retries(self._run.connector, self._run.raw, log.warning)
+        self._unreadable: tuple[TopicPartition, int] | None = None
 
     def run(self) -> Progress:
         """Run until stopped, caught up, or an error ends the connector.
@@ -104,6 +107,7 @@ class MicroBatchEngine:
         while not self._run.stop.is_set():
             started = time.monotonic()
             try:
+                self._pass_over(batches)
                 positions = self._positions()
             except (ServiceError, TransientError) as error:
                 # At the start the user hears of it at once; later a service may be restarting.
@@ -119,6 +123,9 @@ class MicroBatchEngine:
                 self._query(batches, positions)
                 if self._error is not None:
                     raise self._error
+                if self._unreadable is not None or batches.size.outgrown:
+                    self._progress.restarts += 1
+                    continue
                 if self._run.over(self._progress, targets):
                     return
             if time.monotonic() - started > _BACKOFF[1]:
@@ -153,6 +160,44 @@ class MicroBatchEngine:
         self._progress.positions |= found
         return found
 
+    def _pass_over(self, batches: MicroBatches) -> None:
+        """Commit what comes before a record batch that cannot be read; then record the hole, or
+        stop there.
+
+        Raises:
+            BadRecord: ``errors.tolerance`` is ``none``.
+        """
+        if self._unreadable is None:
+            return
+        run, (tp, offset) = self._run, self._unreadable
+        connector = run.connector
+        position = ranges.positions(connector, run.sink, run.cluster, [tp])[tp]
+        config = consumer_config(connector, run.raw, 0)
+        found = examine(connector.name, config, tp, max(position, offset))
+        if found is not None:
+            until = found.range.from_offset
+            if position < until:
+                batches.process(self._part(OffsetRange(*tp, position, until)))
+                position = until
+            if connector.errors_tolerance == "none":
+                raise found.stop(connector.name, position)
+            batches.pass_over(found, position)
+        self._unreadable = None
+
+    def _part(self, wanted: OffsetRange) -> DataFrame:
+        """The records of one range, as a streaming query would give them."""
+        tp = wanted.topic_partition
+        options = kafka_options(self._run.connector, self._run.raw, {})
+        chosen = {
+            "assign": {tp.topic: [tp.partition]},
+            "startingOffsets": {tp.topic: {tp.partition: wanted.from_offset}},
+            "endingOffsets": {tp.topic: {tp.partition: wanted.until_offset}},
+        }
+        options |= {name: json.dumps(value) for name, value in chosen.items()}
+        for name in ("subscribe", "subscribePattern", "maxOffsetsPerTrigger"):
+            options.pop(name, None)
+        return self._spark.read.format("kafka").options(**options).load()
+
     # The query
 
     def _query(self, batches: MicroBatches, positions: Mapping[TopicPartition, int]) -> None:
@@ -161,8 +206,9 @@ class MicroBatchEngine:
         self._failure = ""
         checkpoint = tempfile.mkdtemp(prefix="semel-checkpoint-")
         reader = self._spark.readStream.format("kafka")
-        for name, value in kafka_options(run.connector, run.raw, positions).items():
-            reader = reader.option(name, value)
+        options = kafka_options(run.connector, run.raw, positions)
+        options["maxOffsetsPerTrigger"] = str(batches.size.records(positions))
+        reader = reader.options(**options)
         try:
             writer = (
                 reader.load()
@@ -215,7 +261,7 @@ class MicroBatchEngine:
     def _process(self, batches: MicroBatches, batch: DataFrame) -> None:
         """Called by Spark, in a thread of its own. What is raised here ends the query."""
         with self._in_hand:
-            if self._run.stop.is_set() or self._error is not None:
+            if self._run.stop.is_set() or self._error is not None or batches.size.outgrown:
                 raise Stopped
             try:
                 batches.process(batch)
@@ -230,6 +276,9 @@ class MicroBatchEngine:
                 raise
             except Exception as error:
                 self._failure = _reason(error)
+                self._unreadable = told_by_java(str(error))
+                if self._unreadable is not None:
+                    raise
                 self._error = self._lasting(error)
                 log.debug("a batch failed", exc_info=True)
                 raise

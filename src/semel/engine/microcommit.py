@@ -56,7 +56,7 @@ class Result:
 
     ``kind`` is ``committed``, ``rejected`` (by the sink, in a commit of ``ranges``; try without
     those), ``grown`` (try with this schema), ``unread`` (the transform did not read all of it),
-    ``transient`` or ``failed``.
+    ``transient`` or ``failed``. ``size`` is the bytes that were read.
     """
 
     kind: str
@@ -69,6 +69,7 @@ class Result:
     grown: pa.Schema | None = None
     error: str = ""
     message: str = ""
+    size: int = 0
 
 
 def arranged(

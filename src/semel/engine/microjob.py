@@ -19,6 +19,7 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from semel.damage import Damage
 from semel.engine import microtask
 from semel.engine.base import Progress, Run
 from semel.engine.batch import Batch, bad_record
@@ -27,6 +28,7 @@ from semel.engine.deliver import Deliverer
 from semel.engine.lineage import Source
 from semel.engine.microcommit import Result, Side, arranged, assembled, rejection_of
 from semel.engine.microplan import Decoded, FrameTransform, Planned, Planner, Widened, raw_columns
+from semel.engine.microsize import BatchSize
 from semel.engine.microtask import COMMIT, Reading
 from semel.engine.microtopics import KnownTopics
 from semel.engine.overdue import Overdue
@@ -36,7 +38,7 @@ from semel.engine.retry import Retries
 from semel.errors import BadRecord, TransientError, named
 from semel.failpoints import hit
 from semel.ledger import OffsetRange, TopicPartition
-from semel.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
+from semel.records import OFFSET, PARTITION, Commit, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import StagingSink
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class MicroBatches:
         self._deliverer = Deliverer(run.connector, run.raw, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
         self._overdue = Overdue(log.warning, lambda: "Spark works on a batch")
+        self.size = BatchSize(run)
         self._commits_here = isinstance(run.sink, StagingSink)
         """Whether the driver commits, whatever the plan."""
         self._moved: set[TopicPartition] = set()
@@ -101,6 +104,17 @@ class MicroBatches:
         self._overdue.end()
         if stops:
             raise bad_record(self._connector.name, stops[0])
+
+    def pass_over(self, damage: Damage, position: int) -> None:
+        """Record the hole that offsets leave which cannot be read."""
+        letter, tp = damage.letter(position), damage.topic_partition
+        log.warning("%s: %s; goes on after them", tp, letter.message)
+        advances = damage.advances(position)
+        for a in advances:
+            letters = [letter] if a is advances[-1] else []
+            self._deliverer.deliver(Batch([a], Commit([], letters)))
+        self._progress.positions |= {tp: damage.range.until_offset}
+        self._publisher.publish({tp: damage.range.until_offset})
 
     def _heed(self, result: Result, refused: Rejections) -> None:
         """Do what the next attempt needs."""
@@ -216,6 +230,7 @@ class MicroBatches:
         except TransientError as error:
             return [Result("transient", indices[0], error=type(error).__name__, message=str(error))]
         self._progress.commits += 1 if batch.advances else 0
+        self.size.note(batch.nbytes // len(ranges))
         return _committed(batch, dict(zip(ranges, indices, strict=True)))
 
     # After an attempt
@@ -225,6 +240,7 @@ class MicroBatches:
         moved: dict[TopicPartition, int] = {}
         for result in results:
             self._log(result.letters)
+            self.size.note(result.size)
             advance = result.advance
             if advance is None:
                 continue

@@ -15,7 +15,7 @@ import logging
 import os
 import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pyspark import SparkFiles, TaskContext
 
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
-from semel.engine import frames
+from semel.engine import frames, memory
 from semel.engine.batch import Batcher
 from semel.engine.deliver import Deliverer
 from semel.engine.microcommit import (
@@ -124,6 +124,7 @@ def _worker(spec: MicroSpec) -> Worker:
     found = _workers.pop(spec.run, None)
     if found is None:
         os.environ.update(spec.environment)
+        memory.limit_caches()
         found = Worker(spec)
     found.renew(spec)
     _workers[spec.run] = found
@@ -171,7 +172,9 @@ def _commit_raw(
         except RowsRejected as rejection:
             refused.extend(rejection.rejected)
             continue
-        return committed(index, batch)
+        if batch.nbytes > memory.LARGE:
+            memory.give_back()
+        return replace(committed(index, batch), size=sum(p.table.nbytes for p in polls))
 
 
 def _chunks(topic: str, batches: Iterable[pa.RecordBatch]) -> Iterator[TopicTable]:
@@ -287,7 +290,7 @@ def _commit_rows(
         worker.deliverer.deliver(batch, reading.moved)
     except RowsRejected as rejection:
         return rejection_of(index, rejection, [range_])
-    return committed(index, batch)
+    return replace(committed(index, batch), size=rows.nbytes)
 
 
 def _side_file(run: str, context: Any) -> Path:

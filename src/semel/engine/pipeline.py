@@ -105,7 +105,7 @@ class Pipeline:
 
     def infer(self, topic: str, raw: pa.Table) -> pa.Schema | None:
         """The fields found in a sample; remembered for :meth:`convert`."""
-        found = self._converter(topic, is_key=False).infer(raw.column("value").combine_chunks())
+        found = self._converter(topic, is_key=False).infer(whole(raw.column("value")))
         if found is not None:
             self._schemas[topic] = found
         return found
@@ -120,7 +120,7 @@ class Pipeline:
         null = values.is_null().to_numpy(zero_copy_only=False)
         if self.passes_bytes:  # decoding has shown that they are good
             keys = raw.column("key") if self.wants_key else keys
-            values = raw.column("value").combine_chunks()
+            values = whole(raw.column("value"))
         metadata = self._metadata(topic, raw, keys)
         index = np.flatnonzero(~null & ~gone)
         rows = self._flatten(values, metadata, index)
@@ -148,13 +148,13 @@ class Pipeline:
     def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
         if not self.wants_key:
             return pa.nulls(raw.num_rows)
-        decoded = self._converter(topic, is_key=True).decode(raw.column("key").combine_chunks())
+        decoded = self._converter(topic, is_key=True).decode(whole(raw.column("key")))
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "KEY_CONVERTER", f.exception, f.message)
         return decoded.values
 
     def _values(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
-        column = raw.column("value").combine_chunks()
+        column = whole(raw.column("value"))
         decoded = self._converter(topic, is_key=False).decode(column, self.schema(topic))
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
@@ -268,6 +268,11 @@ class Pipeline:
                 "one row. Use a DataFrame transform with engine=micro-batch"
             )
         return result
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; what is one already is not copied."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _full_name(error: Exception) -> str:

@@ -13,8 +13,11 @@ from confluent_kafka import Message
 
 from semel.ledger import Advance, OffsetRange, TopicPartition
 from semel.records import HEADERS_TYPE, TIMESTAMP_TYPE, DeadLetter
+from semel.sizes import size_of
 
 _TIMESTAMP = operator.itemgetter(1)
+_LARGE = 4096
+"""Bytes of a record, on average, from which on copying it once more counts."""
 
 
 class RawRecords(Protocol):
@@ -53,7 +56,7 @@ class TopicPoll:
 
     def raw(self, *, key: bool, timestamp: bool, headers: bool = False) -> pa.Table:
         columns = {
-            "value": pa.array(list(map(Message.value, self.messages)), pa.binary()),
+            "value": _values(self.messages),
             "partition": pa.array(self.partitions),
             "offset": pa.array(self.offsets),
         }
@@ -87,6 +90,15 @@ class TopicPoll:
             exception=exception,
             message=message,
         )
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the records are so large that one copy more of them counts."""
+        return size_of(self.messages) >= _LARGE * len(self.messages)
+
+    def as_table(self) -> TopicTable:
+        """The same with copies of all that the messages hold."""
+        return TopicTable(self.topic, self.raw(key=True, timestamp=True, headers=True))
 
     def last_offsets(self, positions: Mapping[TopicPartition, int]) -> dict[int, int]:
         """See :func:`last_offsets`."""
@@ -144,6 +156,24 @@ class TopicTable:
         )
 
 
+def _values(messages: Sequence[Message]) -> pa.Array:
+    """The values; of large ones there is never more than one copy too many."""
+    if size_of(messages) < _LARGE * max(1, len(messages)):
+        return pa.array(list(map(Message.value, messages)), pa.binary())
+    lengths = np.fromiter(map(len, messages), np.int64, len(messages))
+    offsets = np.zeros(len(messages) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    content = bytearray(int(offsets[-1]))
+    valid = np.ones(len(messages), dtype=bool)
+    for i, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+        value = messages[i].value()
+        valid[i] = value is not None
+        content[start:end] = value or b""
+    mask = pa.array(valid).buffers()[1]
+    buffers = [mask, pa.py_buffer(offsets), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.binary(), len(messages), buffers)
+
+
 def last_offsets(records: RawRecords, positions: Mapping[TopicPartition, int]) -> dict[int, int]:
     """The last offset of each partition.
 
@@ -169,6 +199,12 @@ def last_offsets(records: RawRecords, positions: Mapping[TopicPartition, int]) -
 
 class OutOfOrder(Exception):
     """Records of a partition that was given up or sought meanwhile: drop them and seek again."""
+
+
+def copied(polls: Sequence[TopicPoll]) -> list[RawRecords]:
+    """The same records. Large messages are let go, together with the fetch that each of them holds
+    on to: a table has what they held."""
+    return [poll.as_table() if poll.is_large else poll for poll in polls]
 
 
 def by_topic(messages: Sequence[Message]) -> list[TopicPoll]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import logging
 from collections.abc import Mapping
 
 import pyarrow as pa
+from confluent_kafka import Message
 
 from semel.config import ConnectorConfig
 from semel.damage import Damage
@@ -16,10 +17,12 @@ from semel.kafka import Cluster
 from semel.ledger import TopicPartition
 from semel.reader import read_ranges
 from semel.sinks.base import Sink
+from semel.sizes import size_of
 
 log = logging.getLogger(__name__)
 
-_RECORDS = 1000
+_RECORDS, _BYTES = 1000, 4 * 1024 * 1024
+"""How much of a topic is looked at."""
 
 
 def schemas(
@@ -88,7 +91,14 @@ def _sample(
     latest = cluster.latest(mine)
     ends = {tp: min(latest[tp], at + share) for tp, at in mine.items()}
     polls = read_ranges(connector, raw, mine, ends, damaged=_passed_over)
-    messages = [*itertools.chain.from_iterable(polls)]
+    messages: list[Message] = []
+    size = 0
+    with contextlib.closing(polls):
+        for poll in polls:
+            messages += poll
+            size += size_of(poll)
+            if size > _BYTES:
+                break
     if not messages:
         return None
     return by_topic(messages)[0].raw(key=True, timestamp=True, headers=True)

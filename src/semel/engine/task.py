@@ -25,15 +25,15 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.config import ConnectorConfig
 from semel.damage import examine
 from semel.delivery import Guarantee
-from semel.engine import ranges
+from semel.engine import memory, ranges
 from semel.engine.batch import Batch, Batcher, bad_record
 from semel.engine.committer import Committer
 from semel.engine.conflicts import Conflicts
-from semel.engine.consumer import Events, raised, received, without_events
+from semel.engine.consumer import Events, Poll, raised, without_events
 from semel.engine.control import Address, ControlLine
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline, Transform
-from semel.engine.poll import OutOfOrder, TopicPoll, by_topic
+from semel.engine.poll import OutOfOrder, RawRecords, by_topic, copied
 from semel.engine.progress import Progress
 from semel.engine.retry import Retries
 from semel.engine.subscription import Subscription
@@ -50,6 +50,7 @@ from semel.ledger import TopicPartition
 from semel.records import Commit, Rejected, RowsRejected
 from semel.sinks import sink_class
 from semel.sinks.base import Membership
+from semel.sizes import Sizes
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Work:
     """A batch that is being committed, and what it was made of."""
 
     batch: Batch
-    polls: Sequence[TopicPoll]
+    polls: Sequence[RawRecords]
     positions: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
 
@@ -130,6 +131,7 @@ class Task:
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._unreadable: Mapping[TopicPartition, str] = {}
+        self._sizes = Sizes()
         self._generation = 0
         self._lost_at = float("-inf")
         self._trouble: SemelError | None = None
@@ -185,7 +187,8 @@ class Task:
             polls = self._poll()
             self._subscription.renew()
             if self._unreadable:
-                self._commit(polls)
+                if polls or self._ends:
+                    self._commit(polls)
                 self._wait_pending()
                 self._pass_over()
                 return
@@ -210,7 +213,7 @@ class Task:
             self._failed(error)
             self._synchronise()
 
-    def _commit(self, polls: Sequence[TopicPoll]) -> None:
+    def _commit(self, polls: Sequence[RawRecords]) -> None:
         """Convert a poll and begin to commit it."""
         self._overdue.begin()
         hit("task.after_poll")
@@ -259,41 +262,36 @@ class Task:
 
     # Reading
 
-    def _poll(self) -> list[TopicPoll]:
+    def _poll(self) -> list[RawRecords]:
         """What has come; a small poll takes in what comes until the open commit has ended."""
-        messages: list[Message] = []
-        events = self._more(messages, 1, _IDLE if self._pending is None else 0.02)
+        connector, consumer = self._connector, self._subscription.consumer
+        poll = Poll(connector, self._index, self._sizes)
+        poll.take(consumer, 1, _IDLE if self._pending is None else 0.02)
+        messages = poll.messages
         self._quiet = not messages and self._pending is None
         # A single message comes after the callbacks of its call, several may stand on both sides.
         generation = self._generation
-        most = self._connector.max_poll_records
+        most = connector.max_poll_records
         if messages and most > 1:
-            events |= self._more(messages, most, self._connector.linger_ms / 1000)
+            poll.take(consumer, most, connector.linger_ms / 1000)
             if self._pending is not None and self._is_small(messages):
                 # Better off in this batch than in the next: what comes while the open commit ends.
                 self._wait_pending()
-                events |= self._more(messages, most, 0)
+                poll.take(consumer, most, 0)
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble
         if generation != self._generation:
             raise OutOfOrder  # what the poll holds may be another task's by now
-        poll = without_events(messages, self._progress.tell) if events else Events(messages)
-        at = self._positions
-        self._ends = {tp: end for tp, end in poll.ends.items() if end > at.get(tp, end)}
-        self._unreadable = poll.unreadable
-        return by_topic(poll.records) if poll.records else []
+        tell, at = self._progress.tell, self._positions
+        found = without_events(messages, tell) if poll.has_events else Events(messages)
+        self._ends = {tp: end for tp, end in found.ends.items() if end > at.get(tp, end)}
+        self._unreadable = found.unreadable
+        return copied(by_topic(found.records)) if found.records else []
 
     def _is_small(self, messages: Sequence[Message]) -> bool:
         few = len(messages) < min(_SMALL, self._connector.max_poll_records)
         return few and sum(map(len, messages)) < _LITTLE
-
-    def _more(self, messages: list[Message], most: int, wait: float) -> bool:
-        """Fill up to ``most`` messages with what comes; whether there are events among it."""
-        consumer = self._subscription.consumer
-        found, events = received(self._connector, self._index, consumer, most - len(messages), wait)
-        messages += found
-        return events
 
     def _doing(self) -> str:
         """What becomes of the records in hand, for the log."""
@@ -395,7 +393,7 @@ class Task:
         self._wait_pending()
         return self._committer.retrying(lambda: self._sink.schema(topic))
 
-    def _submit(self, batch: Batch, polls: Sequence[TopicPoll]) -> None:
+    def _submit(self, batch: Batch, polls: Sequence[RawRecords]) -> None:
         work = Work(batch, polls, dict(self._positions), dict(self._ends))
         self._overdue.begin()
         self._positions.update(batch.until)
@@ -459,6 +457,8 @@ class Task:
         except KafkaException as error:
             log.info("positions were not published: %s", error)
         self._progress.committed(batch)
+        if batch.nbytes > memory.LARGE:
+            memory.give_back()
         self._uncollected += 1
         if self._uncollected >= _COMMITS_A_COLLECTION:
             self._collect()

@@ -10,9 +10,9 @@ import pyarrow.types as is_
 
 from semel.converters.json_block import Unreadable
 from semel.converters.json_nested import Nested, list_offsets, nested_as
-from semel.sinks.casts import UNFIT, cast
 
-__all__ = ["UNFIT", "column_type", "common_type", "convert", "unfit_rows"]
+UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+"""What :func:`convert` raises when some value does not fit."""
 
 Leaf = Callable[[pa.DataType], pa.DataType]
 
@@ -81,7 +81,11 @@ def convert(
         raise pa.ArrowTypeError(
             f"{source} is not {target}: a number does not say which unit of time it counts"
         )
-    return cast(values, target)
+    if is_.is_decimal(target) and is_.is_integer(source):
+        # Arrow asks for room for the largest number of the type
+        values = values.cast(pa.decimal256(76, target.scale))
+    finer = is_.is_timestamp(source) and is_.is_timestamp(target) and source.unit == "ns"
+    return values.cast(target, safe=not finer)
 
 
 def unfit_rows(

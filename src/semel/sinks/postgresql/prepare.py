@@ -120,10 +120,7 @@ def _converted(
         try:
             arrays[name], must_cast = convert(values, column)
         except UNFIT:
-            unfit = unfit_rows(values, column, convert)
-            if not unfit:  # going on would leave the column out
-                raise
-            for index, reason in unfit:
+            for index, reason in unfit_rows(values, column, convert):
                 shown = _shown(values[index])
                 text = f"column {name} ({column.type}) cannot take {shown}: {reason}"
                 problems.setdefault(index, text)

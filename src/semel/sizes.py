@@ -1,0 +1,65 @@
+"""How many records may be taken at once so that they hold no more than so many bytes.
+
+librdkafka is asked for a number of records, whatever they hold. So it is asked for as many as would
+fit if they were as large as the ones before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import Message
+
+_EXACT = 1024
+"""Records up to which each is looked at; of more, one in so many."""
+_STRIDE = 16
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """The bytes of their values, about; keys and headers are not counted."""
+    if len(messages) <= _EXACT:
+        return sum(map(len, messages))
+    return _STRIDE * sum(map(len, messages[::_STRIDE]))
+
+
+class Sizes:
+    """The size of the records that came last, as one consumer knows it."""
+
+    def __init__(self) -> None:
+        self._record = 0
+
+    def fitting(self, room: int) -> int:
+        """How many such records fit; not even one is known to before the first one came."""
+        return room // self._record if self._record else 0
+
+    def note(self, messages: Sequence[Message]) -> int:
+        """Learn from records; returns their bytes."""
+        found = size_of(messages)
+        if messages:
+            self._record = max(1, found // len(messages))
+        return found
+
+    def gather(
+        self,
+        consume: Callable[[int, float], list[Message]],
+        into: list[Message],
+        *,
+        most: int,
+        room: int,
+        wait: float,
+    ) -> list[Message]:
+        """Add what comes within ``wait`` seconds, until there are ``most`` or they hold ``room``
+        bytes; returns what was added. One record is always taken, however large."""
+        held, found = size_of(into), len(into)
+        deadline = time.monotonic() + wait
+        while len(into) < most:
+            asked = min(most - len(into), self.fitting(room - held) or int(not into))
+            if asked <= 0:
+                break
+            came = consume(asked, max(0.0, deadline - time.monotonic()))
+            held += self.note(came)
+            into += came
+            if len(came) < asked:
+                break
+        return into[found:]

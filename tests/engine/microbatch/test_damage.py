@@ -1,0 +1,52 @@
+"""Record batches that are damaged on the broker's disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from semel.embedded import Kafka, logs
+from semel.errors import BadRecord
+from semel.ledger import TopicPartition
+from tests.conftest import Produce
+from tests.engine.microbatch.conftest import Go, MakeConfig, Query
+from tests.engine.microbatch.transforms import DEAD_TABLE, passing, rows
+
+pytestmark = pytest.mark.integration
+
+ZERO = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def damaged(own_kafka: Callable[[], Kafka], produce: Produce) -> Kafka:
+    """Batches of ten records in partition 0, of which that at offset 20 is damaged; ten good
+    records in partition 1."""
+    kafka = own_kafka()
+    kafka.create_topic(ZERO.topic, 2)
+    servers = kafka.bootstrap_servers
+    for start in range(0, 50, 10):
+        produce(ZERO.topic, rows(10, start), partition=0, bootstrap_servers=servers)
+    produce(ZERO.topic, rows(10, 50), partition=1, bootstrap_servers=servers)
+    kafka.stop()
+    batches = logs.batches(logs.partition_directory(kafka.directory / "data", ZERO))
+    logs.flip(next(b for b in batches if b.first_offset == 20))
+    return kafka.start()
+
+
+@pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
+def test_a_damaged_batch_stops_it_and_with_tolerance_is_passed_over(
+    damaged: Kafka, configure: MakeConfig, query: Query, go: Go, transform: Any
+) -> None:
+    config = configure("orders") | {"bootstrap.servers": damaged.bootstrap_servers}
+    with pytest.raises(BadRecord, match="orders-0 is damaged: offsets 20 to 29 cannot be read"):
+        go(config, transform)
+    assert query("SELECT position FROM semel_offsets WHERE partition = 0") == [(20,)]
+    go(configure("orders", **DEAD_TABLE) | config, transform)
+    assert query("SELECT id FROM t ORDER BY id") == [(i,) for i in (*range(20), *range(30, 60))]
+    holes = query("SELECT from_offset, until_offset, reason FROM semel_holes")
+    assert holes == [(20, 30, "damaged in Kafka")]
+    assert query('SELECT "offset", key, value, stage FROM dead') == [
+        (20, None, None, "KAFKA_CONSUME")
+    ]

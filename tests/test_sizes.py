@@ -1,0 +1,72 @@
+"""How many records are taken at once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.engine.microsize import fits
+from semel.sizes import Sizes
+
+MIB = 1024 * 1024
+
+
+class Queue:
+    """What librdkafka holds ready: records, each as large as a number."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.records = [range(n) for n in sizes]
+        self.calls = 0
+
+    def consume(self, most: int, _wait: float) -> list[range]:
+        self.calls += 1
+        given, self.records = self.records[:most], self.records[most:]
+        return given
+
+
+def gathered(queue: Queue, sizes: Sizes, *, most: int = 50_000, room: int = 16 * MIB) -> list[int]:
+    into: list[range] = []
+    sizes.gather(queue.consume, into, most=most, room=room, wait=0)  # type: ignore[arg-type]
+    return list(map(len, into))
+
+
+def test_small_records_are_taken_at_once() -> None:
+    queue, sizes = Queue([115] * 200_000), Sizes()
+    assert len(gathered(queue, sizes)) == 50_000
+    queue.calls = 0
+    assert len(gathered(queue, sizes)) == 50_000
+    assert queue.calls == 1
+
+
+@given(st.lists(st.sampled_from([0, 100, 4096, MIB, 4 * MIB, 40 * MIB]), max_size=60))
+def test_all_records_come_in_order(each: list[int]) -> None:
+    queue, sizes, came = Queue(each), Sizes(), []
+    while poll := gathered(queue, sizes):
+        came += poll
+    assert came == each
+
+
+@pytest.mark.parametrize("size", [MIB, 4 * MIB, 15 * MIB])
+def test_a_poll_of_large_records_holds_no_more_than_its_room(size: int) -> None:
+    queue, sizes = Queue([size] * 100), Sizes()
+    polls = []
+    while poll := gathered(queue, sizes):
+        polls.append(sum(poll))
+    assert max(polls) <= 16 * MIB
+
+
+def test_one_record_larger_than_the_room_goes_alone() -> None:
+    queue, sizes = Queue([40 * MIB, 10, 10]), Sizes()
+    assert gathered(queue, sizes) == [40 * MIB]
+    assert gathered(queue, sizes) == [10, 10]
+
+
+@pytest.mark.parametrize(
+    ("average", "records"),
+    [(0, 1_000_000), (115, 1_000_000), (50_000, 2684), (4 * MIB, 32), (100 * MIB, 4)],
+)
+def test_a_micro_batch_has_as_many_records_as_its_partitions_can_hold(
+    average: int, records: int
+) -> None:
+    assert fits(32 * MIB, 4, average, 1_000_000) == records
