@@ -12,7 +12,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import javaproperties
 
 from semel.delivery import Delivery, Mechanism
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
+from semel.problems import Problems, current
 
 T = TypeVar("T")
 _REQUIRED: Any = object()
@@ -221,7 +222,7 @@ class ConnectorConfig:
                 "for each of topic, partition, offset and timestamp, in lower case too"
             )
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise ConfigError(*problems)
 
     @property
     def group_id(self) -> str:
@@ -345,44 +346,89 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
     """Build ``section`` from the user's strings.
 
     Raises:
-        ConfigError: lists every missing key and every value of the wrong type.
+        ConfigError: lists every missing key, every value of the wrong type and what does not fit
+            together. While problems are gathered, they are reported there instead, and the section
+            has defaults in the place of what cannot be used.
     """
     values: dict[str, Any] = {}
-    problems: list[str] = []
+    found = Problems()
     renamed: dict[str, str] = {}
     hints = typing.get_type_hints(section)
     for field in dataclasses.fields(section):  # type: ignore[arg-type]
         meta = field.metadata
         name = meta["name"]
         given = [n for n in (name, *meta["aliases"]) if n in raw]
-        distinct = {raw[n] for n in given}
-        required = (
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        )
-        if len(distinct) > 1:
-            problems.append(f"{' and '.join(given)} are the same setting with different values")
-        elif given and not required and field.default and _is_blank_text(field, raw[given[0]]):
-            problems.append(
-                f"{given[0]} is empty: set it, or remove it for the default, {field.default}"
-            )
-        elif given and (raw[given[0]].strip() or not required):
+        default = _default(field)
+        if given and (raw[given[0]].strip() or default is not _REQUIRED):
             renamed[name] = given[0]
-            try:
-                values[field.name] = _parse(hints[field.name], raw[given[0]], meta)
-            except ValueError as error:
-                shown = "" if meta["secret"] else f"={raw[given[0]]!r}"
-                problems.append(f"{given[0]}{shown} {error}")
-        elif required:
-            near = difflib.get_close_matches(name, raw.keys() - names(section), n=1, cutoff=0.85)
-            hint = f"; was {near[0]} meant to be it?" if near else "."
-            problems.append(f"{name} is required{hint} {meta['doc']}")
-    title = f"connector {raw['name']}: " if raw.get("name") else ""
-    if problems:
-        raise ConfigError(title + "\n".join(problems))
+        try:
+            values[field.name] = _value(section, field, hints[field.name], raw, given)
+        except _Unusable as error:
+            given = given or [name]
+            value = "" if meta["secret"] else raw.get(given[0], "")
+            found.add([Problem(given[0], value, str(error))])
+            found.unusable |= {name, *given}
+            values[field.name] = "" if default is _REQUIRED else default
+    made = object.__new__(section)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    check = getattr(made, "__post_init__", None)
+    if check is not None:
+        try:
+            check()
+        except ConfigError as error:
+            words = (_in_the_users_words(p.message, renamed) for p in error.problems)
+            found.add([Problem("", "", message) for message in words])
+    gathered = current()
+    if gathered is not None:
+        gathered.add(found.found)
+        gathered.unusable |= found.unusable
+    elif found.found:
+        raise ConfigError(*found.found, title=title(raw))
+    return made
+
+
+def title(raw: Mapping[str, str]) -> str:
+    """What messages about a connector begin with."""
+    return f"connector {raw['name']}: " if raw.get("name") else ""
+
+
+class _Unusable(Exception):
+    """What is wrong with a setting."""
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return _REQUIRED
+
+
+def _value(
+    section: type,
+    field: dataclasses.Field[Any],
+    hint: Any,
+    raw: Mapping[str, str],
+    given: Sequence[str],
+) -> Any:
+    meta, default = field.metadata, _default(field)
+    if len({raw[n] for n in given}) > 1:
+        raise _Unusable(f"{' and '.join(given)} are the same setting with different values")
+    if default is _REQUIRED and not (given and raw[given[0]].strip()):
+        others = raw.keys() - names(section)
+        near = difflib.get_close_matches(meta["name"], others, n=1, cutoff=0.85)
+        which = f"; was {near[0]} meant to be it?" if near else "."
+        raise _Unusable(f"{meta['name']} is required{which} {meta['doc']}")
+    if not given:
+        return default
+    if default and _is_blank_text(field, raw[given[0]]):
+        raise _Unusable(f"{given[0]} is empty: set it, or remove it for the default, {default}")
     try:
-        return section(**values)
-    except ConfigError as error:
-        raise ConfigError(title + _in_the_users_words(str(error), renamed)) from None
+        return _parse(hint, raw[given[0]], meta)
+    except ValueError as error:
+        shown = "" if meta["secret"] else f"={raw[given[0]]!r}"
+        raise _Unusable(f"{given[0]}{shown} {error}") from None
 
 
 def _is_blank_text(field: dataclasses.Field[Any], text: str) -> bool:
@@ -450,18 +496,12 @@ def check_keys(
     ignored: Mapping[str, str],
     prefixes: tuple[str, ...] = (),
 ) -> list[str]:
-    """Warnings for keys that no section knows (with the nearest known one) or that are ignored.
-
-    Raises:
-        ConfigError: a key that would change the results and is not supported.
-    """
+    """Warnings for keys that no section knows (with the nearest known one) or that are ignored."""
     known = {n for section in sections for n in names(section)}
     ignored = {**IGNORED, **ignored}
     warnings = []
     for name in raw:
         root = name.split(".", maxsplit=1)[0]
-        if root in REFUSED and raw.get(root, "").strip():
-            raise ConfigError(f"connector {raw.get('name')}: {root}={raw[root]}: {REFUSED[root]}")
         if name in known or root in REFUSED or name.startswith(PREFIXES + prefixes):
             continue
         if name in ignored:
@@ -471,6 +511,15 @@ def check_keys(
         hint = f"; did you mean {near[0]}?" if near else ""
         warnings.append(f"unknown configuration key {name}{hint}")
     return warnings
+
+
+def check_refused(raw: Mapping[str, str]) -> None:
+    """Raises ConfigError for keys that would change the results and are not supported."""
+    refused = [
+        f"{name}={raw[name]}: {why}" for name, why in REFUSED.items() if raw.get(name, "").strip()
+    ]
+    if refused:
+        raise ConfigError(*refused, title=title(raw))
 
 
 def check_converter_keys(given: Mapping[str, str], known: Collection[str], where: str) -> list[str]:

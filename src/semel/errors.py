@@ -5,6 +5,9 @@ Exit codes are part of the command line's interface (``semel --help`` lists them
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from semel.redact import redacted
 
 
@@ -17,10 +20,32 @@ class SemelError(Exception):
         super().__init__(*(redacted(f) if isinstance(f, str) else f for f in facts))
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a configuration: the key, if one is known, its value and what is wrong."""
+
+    key: str
+    value: str
+    message: str
+
+
 class ConfigError(SemelError):
-    """A configuration that cannot be run, or whose declared guarantee cannot be kept."""
+    """A configuration that cannot be run, or whose declared guarantee cannot be kept.
+
+    ``problems`` are its mistakes one by one, ``warnings`` what was noticed besides.
+    """
 
     exit_code = 2
+
+    def __init__(
+        self, *problems: str | Problem, title: str = "", warnings: Sequence[str] = ()
+    ) -> None:
+        found = [p if isinstance(p, Problem) else Problem("", "", p) for p in problems]
+        self.problems = [replace(p, message=redacted(p.message)) for p in found]
+        self.warnings = list(warnings)
+        lines = [p.message for p in self.problems]
+        text = "\n  ".join([f"{len(lines)} problems", *lines]) if len(lines) > 1 else "".join(lines)
+        super().__init__(title + text)
 
 
 class ServiceError(SemelError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import (
@@ -26,6 +27,7 @@ from semel import converters, security
 from semel.config import ConnectorConfig, under
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError, Unavailable
 from semel.ledger import TopicPartition
+from semel.problems import together
 from semel.records import DeadLetter
 
 _TIMEOUT = 20.0
@@ -149,26 +151,49 @@ def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
     Raises:
         ConfigError: a setting that it does not know, or a value that it does not take.
     """
-    for kind in ("consumer", "producer", "admin"):
-        config = client_config(connector, raw, kind) | {"bootstrap.servers": "", "log_level": 0}
-        if kind == "consumer":
-            _check_heartbeat(connector.name, config)
+    together(
+        *(partial(_check_client, connector, raw, k) for k in ("consumer", "producer", "admin"))
+    )
+
+
+def _check_client(connector: ConnectorConfig, raw: Mapping[str, str], kind: str) -> None:
+    config = client_config(connector, raw, kind) | {"bootstrap.servers": "", "log_level": 0}
+    problems = []
+    if kind == "consumer":
+        _check_heartbeat(connector.name, config)
+    if kind == "producer" and connector.dead_letter_topic and not confirms_all(config):
+        problems.append(
+            f"connector {connector.name}: producer.override.acks={acks(config)} confirms dead "
+            "letters that a broker may still lose. Set it to all, or remove it"
+        )
+    while True:  # librdkafka names one setting at a time
         try:
             if kind == "producer":
-                if connector.dead_letter_topic and not confirms_all(config):
-                    raise ConfigError(
-                        f"connector {connector.name}: producer.override.acks={acks(config)} "
-                        "confirms dead letters that a broker may still lose. Set it to all, or "
-                        "remove it"
-                    )
                 Producer({IDEMPOTENCE: confirms_all(config), **config})
             else:
                 Consumer({"group.id": connector.group_id, **config}).close()
+            break
         except KafkaException as error:
-            raise ConfigError(
-                f"connector {connector.name}: {kind}.override.*: {error.args[0].str()}. The client "
-                "is librdkafka, which lacks some settings of the Java client: remove or correct it"
-            ) from None
+            reason = error.args[0].str()
+            named = next((n for n in _QUOTED.findall(reason) if n in config), "")
+            problems.append(
+                f"connector {connector.name}: {kind}.override.{_as_given(named) or '*'}: {reason}. "
+                "The client is librdkafka, which lacks some settings of the Java client: remove or "
+                "correct it"
+            )
+            if not named:
+                break
+            del config[named]
+    if problems:
+        raise ConfigError(*problems)
+
+
+_QUOTED = re.compile(r'"([\w.]+)"')
+
+
+def _as_given(name: str) -> str:
+    """The Java client's name of a setting of librdkafka's, where they differ."""
+    return next((java for java, own in _JAVA_NAMES.items() if own == name), name)
 
 
 def _check_heartbeat(name: str, consumer: Mapping[str, Any]) -> None:

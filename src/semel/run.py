@@ -8,8 +8,8 @@ import signal
 import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,18 @@ from semel.config import (
     ConnectorConfig,
     check_converter_keys,
     check_keys,
+    check_refused,
     load,
+    names,
     read,
+    title,
     under,
 )
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka import check_clients, client_config
+from semel.problems import Problems, gathering, located
 from semel.sinks import sink_class
 from semel.sinks.base import Sink, StagingSink
 
@@ -67,24 +71,87 @@ def plan(
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function of a batch")
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
+    with gathering() as problems:
+        planned = _gathered(raw, transform, problems)
+    if planned is None or problems.found:
+        raise _refusal(raw, problems)
+    return planned
+
+
+def _gathered(
+    raw: dict[str, str], transform: Callable[..., Any] | None, problems: Problems
+) -> Plan | None:
+    """The plan, as far as there is one, and all problems that can be found."""
+    mine = title(raw)
+    found = sink = guarantee = engine = None
+    with problems.caught(mine):
+        given = raw.get("connector.class", "").strip()
+        found = sink_class(given, raw) if given else None
+    if found is not None:
+        raw = {**found.defaults, **raw}
+        raw |= found.anchored(raw)
     connector = read(ConnectorConfig, raw)
-    found = sink_class(connector.connector_class, raw)
-    raw = {**found.defaults, **raw}
-    raw |= found.anchored(raw)
-    connector = read(ConnectorConfig, raw)
-    warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
-    check_clients(connector, raw)
-    sink = found(connector, raw)
-    guarantee = delivery.resolve(connector.delivery, connector.delivery_mechanism, sink.support())
+    warnings = _unknown(raw, found)
+    with problems.caught(mine):
+        check_refused(raw)
+    with problems.caught(mine):
+        check_clients(connector, raw)
     for where, name in (
         ("key.converter", connector.key_converter),
         ("value.converter", connector.value_converter),
     ):
-        below = under(raw, f"{where}.")
-        made = converters.create(name, below, is_key=where == "key.converter", where=where)
-        warnings += check_converter_keys(below, made.KEYS, where)
-    _check_dead_letter_topic(connector)
-    seconds(connector.processing_time)
+        with problems.caught(mine):
+            below = under(raw, f"{where}.")
+            made = converters.create(name, below, is_key=where == "key.converter", where=where)
+            warnings += check_converter_keys(below, made.KEYS, where)
+    with problems.caught(mine):
+        _check_dead_letter_topic(connector)
+    with problems.caught(mine):
+        seconds(connector.processing_time)
+    if found is not None:
+        with problems.caught(mine):
+            sink = found(connector, raw)
+    if sink is not None:
+        with problems.caught(mine):
+            guarantee = delivery.resolve(
+                connector.delivery, connector.delivery_mechanism, sink.support()
+            )
+        with problems.caught(mine):
+            engine = _checked_engine(connector, sink, transform)
+            warnings += _without_effect(connector, raw, engine)
+    problems.warnings = warnings
+    if sink is None or guarantee is None or engine is None or problems.found:
+        if sink is not None:
+            sink.close()
+        return None
+    return Plan(connector, raw, sink, guarantee, engine, warnings)
+
+
+def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
+    sections: list[type] = [ConnectorConfig]
+    with suppress(ConfigError):
+        sections.append(sink_class(raw.get("connector.class", "").strip(), raw).section)
+    keys = [f.metadata for s in sections for f in fields(s)]
+    secret = {n for m in keys if m["secret"] for n in (m["name"], *m["aliases"])}
+    known = {n for s in sections for n in names(s)} | raw.keys()
+    return ConfigError(
+        *(located(p, raw, known, secret) for p in problems.found),
+        title=title(raw),
+        warnings=problems.warnings,
+    )
+
+
+def _unknown(raw: Mapping[str, str], found: type[Sink] | None) -> list[str]:
+    """Warnings for keys that nothing knows; while the sink is not known, only for those that may
+    be meant for the connector."""
+    if found is not None:
+        return check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
+    return [w for w in check_keys(raw, [ConnectorConfig], {}) if "did you mean" in w]
+
+
+def _checked_engine(
+    connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any] | None
+) -> str:
     engine = _engine(connector, sink, transform)
     if engine not in sink.engines:
         others = "micro-batch" if engine == "direct" else "direct"  # which chooses bounded, too
@@ -93,8 +160,7 @@ def plan(
             f"engine={engine}. Set engine={others}"
             + (", and give the transform a pyarrow.RecordBatch" if transform else "")
         )
-    warnings += _without_effect(connector, raw, engine)
-    return Plan(connector, raw, sink, guarantee, engine, warnings)
+    return engine
 
 
 def run(

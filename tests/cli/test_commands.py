@@ -81,7 +81,9 @@ def test_validate_touches_no_service(semel: Callable[..., Ended], written: Write
     ended = semel("validate", written({**NOWHERE, "task.max": "2"}), "--json")
     facts = json.loads(ended.out)
     assert facts["valid"]
-    assert facts["warnings"] == ["unknown configuration key task.max; did you mean tasks.max?"]
+    (warning,) = facts["warnings"]
+    assert (warning["key"], warning["value"]) == ("task.max", "2")
+    assert warning["message"] == "unknown configuration key task.max; did you mean tasks.max?"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,9 @@ def test_a_configuration_that_cannot_be_run_is_refused_with_the_reason(
         assert message in ended.err
     ended = semel("validate", written(config), "--json")
     assert ended.code == 2
-    assert message in "\n".join(json.loads(ended.out)["errors"])
+    (error,) = json.loads(ended.out)["errors"]
+    assert message in error["message"]
+    assert not change.get(error["key"]) or error["value"] == change[error["key"]]
     ended = semel("run", written(config), "--json")
     assert (ended.code, json.loads(ended.out)["error"]) == (2, "ConfigError")
 
@@ -174,6 +178,24 @@ def test_a_file_that_is_not_there_or_not_json_is_named(
     (tmp_path / "bad.json").write_text("{")
     ended = semel("run", tmp_path / "bad.json")
     assert (ended.code, "is not JSON" in ended.err) == (2, True)
+
+
+def test_all_mistakes_and_warnings_are_told_at_once(
+    semel: Callable[..., Ended], written: Write
+) -> None:
+    file = written({**NOWHERE, "topics": None, "topic": "a", "tasks.max": "two", "pk.mode": "no"})
+    ended = semel("validate", file)
+    assert ended.code == 2
+    for part in (
+        "did you mean topics?",
+        "tasks.max='two' must be",
+        "pk.mode='no' must be",
+        "neither",
+    ):
+        assert part in ended.err
+    facts = json.loads(semel("validate", file, "--json").out)
+    assert [e["key"] for e in facts["errors"]] == ["tasks.max", "topics", "pk.mode"]
+    assert [w["key"] for w in facts["warnings"]] == ["topic"]
 
 
 HIDDEN = "hidden4you"

@@ -12,7 +12,7 @@ import typer
 
 from semel.cli import connector, demo, drill, offsets, proof, services
 from semel.cli.console import console
-from semel.errors import SemelError
+from semel.errors import ConfigError, SemelError
 from semel.redact import redacted
 
 _EXIT_CODES = """
@@ -44,6 +44,8 @@ def main() -> None:
     except SemelError as error:
         if os.environ.get("SEMEL_DEBUG"):
             raise
+        for warning in error.warnings if isinstance(error, ConfigError) else ():
+            _say(warning, "yellow]warning")
         _say(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
@@ -57,7 +59,7 @@ def main() -> None:
         sys.exit(SemelError.exit_code)
 
 
-def _say(error: str) -> None:
+def _say(text: str, kind: str = "bold red]error") -> None:
     from rich.markup import escape
 
-    console(stderr=True).print(f"[bold red]error:[/] {escape(redacted(error))}")
+    console(stderr=True).print(f"[{kind}:[/] {escape(redacted(text))}")

@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +24,8 @@ from rich.table import Table
 
 from semel.cli.console import RedactingFormatter, console, plain
 from semel.config import load
-from semel.errors import ConfigError, SemelError
+from semel.errors import ConfigError, Problem, SemelError
+from semel.problems import located
 from semel.run import Plan, plan, run
 from semel.sinks.base import StagingSink
 
@@ -139,21 +141,30 @@ def _setting(stop: threading.Event) -> Callable[..., None]:
 
 
 def validate(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
-    """Check a configuration without touching any service."""
+    """Check a configuration without touching any service; tell all mistakes at once."""
+    raw: dict[str, str] = {}
     try:
-        planned = plan(with_servers(file, bootstrap_server))
-    except SemelError as error:
+        raw = with_servers(file, bootstrap_server)
+        planned = plan(raw)
+    except ConfigError as error:
         if as_json:
-            print(json.dumps({"valid": False, "errors": str(error).splitlines(), "warnings": []}))
+            errors = [asdict(p) for p in error.problems]
+            warnings = _located(error.warnings, raw)
+            print(json.dumps({"valid": False, "errors": errors, "warnings": warnings}))
             sys.exit(error.exit_code)
         raise
     if as_json:
-        print(json.dumps({"valid": True, "errors": [], "warnings": planned.warnings}))
+        warnings = _located(planned.warnings, raw)
+        print(json.dumps({"valid": True, "errors": [], "warnings": warnings}))
         return
     out = console()
     for warning in planned.warnings:
         out.print(f"[yellow]warning:[/] {escape(warning)}")
     out.print(f"{escape(str(file))}: valid; {planned.guarantee}, {planned.engine} engine")
+
+
+def _located(warnings: Sequence[str], raw: Mapping[str, str]) -> list[dict[str, str]]:
+    return [asdict(located(Problem("", "", w), raw, raw.keys(), ())) for w in warnings]
 
 
 def describe(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:

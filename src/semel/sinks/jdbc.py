@@ -199,7 +199,7 @@ class JdbcConfig:
             if name.rsplit(".", maxsplit=1)[-1] not in _DEFAULT_STRATEGIES
         ]
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise ConfigError(*problems)
 
     def _left_out_of_the_key(self) -> list[str]:
         """What is wrong with a key of the value's fields of which some are left out."""

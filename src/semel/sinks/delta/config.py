@@ -116,7 +116,7 @@ class DeltaConfig:
                 f"table.name.format={self.table_name_format!r}: only ${{topic}} can be filled in"
             )
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise ConfigError(*problems)
 
     def table(self, topic: str) -> str:
         """The target of a topic, below ``delta.table.path``."""

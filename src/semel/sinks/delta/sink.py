@@ -14,6 +14,7 @@ from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, TargetChanged
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.problems import together
 from semel.records import Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
@@ -58,23 +59,28 @@ class DeltaSink(StagingSink):
             self._letters = DeadLetterTable(
                 where, self._options, connector.name, self._config.codec
             )
-        shared = [
-            t for t in connector.topics if self._config.table(t) == connector.dead_letter_table
-        ]
-        if shared:
-            raise ConfigError(
-                f"connector {connector.name}: errors.deadletterqueue.table="
-                f"{connector.dead_letter_table} is the table of topic {shared[0]} too: dead "
-                "letters need one of their own"
-            )
-        check_key(connector, self._config)
-        check_provenance(self._config, connector.provenance_columns, f"connector {connector.name}")
-        constant = "${topic}" not in self._config.table_name_format
-        if connector.topics_regex and constant:
-            raise ConfigError(
+        mine = f"connector {connector.name}"
+        together(
+            self._check_tables,
+            lambda: check_key(connector, self._config),
+            lambda: check_provenance(self._config, connector.provenance_columns, mine),
+        )
+
+    def _check_tables(self) -> None:
+        connector, dead = self._connector, self._connector.dead_letter_table
+        problems = [
+            f"connector {connector.name}: errors.deadletterqueue.table={dead} is the table of "
+            f"topic {topic} too: dead letters need one of their own"
+            for topic in connector.topics
+            if self._config.table(topic) == dead
+        ][:1]
+        if connector.topics_regex and "${topic}" not in self._config.table_name_format:
+            problems.append(
                 f"connector {connector.name}: topics.regex needs ${{topic}} in table.name.format="
                 f"{self._config.table_name_format!r}, for the ledger's topics are found by it"
             )
+        if problems:
+            raise ConfigError(*problems)
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:

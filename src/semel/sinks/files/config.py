@@ -278,7 +278,7 @@ class FilesConfig:
         if self.duration_ms == 0:
             problems.append("partition.duration.ms=0 must be positive, or -1")
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise ConfigError(*problems)
         folders.check_format(self.path_format)
         if kind in _TIMED:
             folders.zone_of(self.timezone or "UTC")

@@ -179,7 +179,7 @@ class IcebergConfig:
                 "pk.mode=record_key, for a tombstone has a key and no value"
             )
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise ConfigError(*problems)
 
     @property
     def interval(self) -> float | None:

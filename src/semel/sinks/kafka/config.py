@@ -72,7 +72,7 @@ class KafkaConfig:
         if len(set(names)) < len(names):
             problems.append(f"provenance headers need three names, not {', '.join(names)}")
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise ConfigError(*problems)
 
     def topic(self, source: str) -> str:
         """The target of a topic."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.problems import together
 from semel.records import Commit, DeadLetter, Records, RowsRejected
 from semel.sinks import jdbc
 from semel.sinks.base import Sink, Snapshot
@@ -50,12 +52,19 @@ class PostgresSink(Sink):
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         self._connector = connector
         self._config = read(PostgresConfig, raw)
-        uri = libpq_uri(
-            self._config.connection_url,
-            self._config.connection_user,
-            self._config.connection_password,
-            f"semel/{connector.name}",
-            self._config.parameters(),
+        mine = f"connector {connector.name}"
+        uri, *_ = together(
+            lambda: libpq_uri(
+                self._config.connection_url,
+                self._config.connection_user,
+                self._config.connection_password,
+                f"semel/{connector.name}",
+                self._config.parameters(),
+            ),
+            lambda: check_key(connector, self._config),
+            lambda: tables.check_letters(connector),
+            lambda: check_provenance(self._config, connector.provenance_columns, mine),
+            *(partial(self._name, topic) for topic in connector.topics),
         )
         self._connection = Connection(
             uri, self._config.idle_timeout_ms, connector.name, connector.store_timeout_ms
@@ -66,11 +75,6 @@ class PostgresSink(Sink):
         self._tables: dict[str, Table] = {}
         self._unmade: set[str] = set()
         self._hope = Hope()
-        check_key(connector, self._config)
-        tables.check_letters(connector)
-        check_provenance(self._config, connector.provenance_columns, f"connector {connector.name}")
-        for topic in connector.topics:
-            self._name(topic)
 
     @property
     def uses_key(self) -> bool:

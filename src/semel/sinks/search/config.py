@@ -151,7 +151,7 @@ class SearchConfig:
                 f"index.name.format={self.index_format!r}: only ${{topic}} can be filled in"
             )
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise ConfigError(*problems)
 
     def _connection_problems(self) -> list[str]:
         problems = []

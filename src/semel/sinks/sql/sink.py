@@ -4,6 +4,7 @@ rows. How the databases differ stands in their dialects."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.problems import together
 from semel.records import Commit, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key
@@ -42,16 +44,19 @@ class SqlSink(Sink):
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         self._connector = connector
         self._config: JdbcConfig = read(self.section, raw)
-        self._dialect = self.dialect_class(self._config, connector.name)
+        mine = f"connector {connector.name}"
+        self._dialect: Dialect
+        self._dialect, *_ = together(
+            lambda: self.dialect_class(self._config, connector.name),
+            lambda: check_key(connector, self._config),
+            lambda: check_letters(connector),
+            lambda: check_provenance(self._config, connector.provenance_columns, mine),
+            *(partial(self._name, topic) for topic in connector.topics),
+        )
         self._dialect.timeout = connector.store_timeout_ms / 1000
         self._ledger = SqlLedger(self._dialect, connector.name)
         self._tables: dict[str, Table] = {}
         self._unmade: set[str] = set()
-        check_key(connector, self._config)
-        check_letters(connector)
-        check_provenance(self._config, connector.provenance_columns, f"connector {connector.name}")
-        for topic in connector.topics:
-            self._name(topic)
 
     @property
     def uses_key(self) -> bool:

@@ -1,0 +1,100 @@
+"""All mistakes of a configuration at once.
+
+While somebody is :func:`gathering`, :func:`semel.config.read` reports what is wrong and goes on
+with defaults in the place of unusable values, so that later checks have their say too. What they
+say of a key that is known to be unusable is left out: it would be about the default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from semel.errors import ConfigError, Problem
+from semel.redact import HIDDEN, redacted
+
+_WORD = re.compile(r"[A-Za-z][\w.-]*[\w]")
+
+
+class Problems:
+    """What was found so far. ``unusable`` holds keys without a value to go on with."""
+
+    def __init__(self) -> None:
+        self.found: list[Problem] = []
+        self.unusable: set[str] = set()
+        self.warnings: list[str] = []
+
+    def add(self, problems: Iterable[Problem], title: str = "") -> None:
+        """Take problems, each once, without the title that they may begin with."""
+        known = {p.message for p in self.found}
+        for problem in problems:
+            message = problem.message.removeprefix(title)
+            if message in known or self.unusable & set(_WORD.findall(message)):
+                continue
+            known.add(message)
+            self.found.append(Problem(problem.key, problem.value, message))
+
+    @contextmanager
+    def caught(self, title: str = "") -> Iterator[None]:
+        """Take the problems of a ConfigError. Once there are some, other errors may follow from
+        the values that stand in for unusable ones, and mean nothing."""
+        try:
+            yield
+        except ConfigError as error:
+            self.add(error.problems, title)
+        except Exception:
+            if not self.found:
+                raise
+
+
+_current: ContextVar[Problems | None] = ContextVar("problems", default=None)
+
+
+def current() -> Problems | None:
+    """Where problems are gathered now."""
+    return _current.get()
+
+
+@contextmanager
+def gathering() -> Iterator[Problems]:
+    """Gather problems in this thread."""
+    problems = Problems()
+    token = _current.set(problems)
+    try:
+        yield problems
+    finally:
+        _current.reset(token)
+
+
+def together(*checks: Callable[[], Any]) -> list[Any]:
+    """Run all checks, although some fail; returns what they return.
+
+    Raises:
+        ConfigError: what they have found.
+    """
+    results: list[Any] = []
+    failed: list[ConfigError] = []
+    for check in checks:
+        try:
+            results.append(check())
+        except ConfigError as error:
+            failed.append(error)
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        raise ConfigError(*(p for error in failed for p in error.problems))
+    return results
+
+
+def located(
+    problem: Problem, raw: Mapping[str, str], known: Collection[str], secret: Collection[str]
+) -> Problem:
+    """The problem with the key that its message names first, and the value given to it."""
+    key = problem.key or next((w for w in _WORD.findall(problem.message) if w in known), "")
+    value = raw.get(key, "")
+    if value and (key in secret or redacted(f"{key}={value}").endswith(f"={HIDDEN}")):
+        value = HIDDEN
+    return Problem(key, redacted(value), problem.message)
