@@ -363,8 +363,7 @@ def reference(value: bytes | None) -> Any:
         return plain.FAILED
     if document["payload"] is None:
         return None
-    payload = json.dumps(document["payload"])
-    return plain.reference(payload.encode())
+    return plain.fields_of(document["payload"])
 
 
 @settings(deadline=None)

@@ -43,6 +43,14 @@ def reference(value: bytes | None) -> Any:
             return None
         document = json.loads(text, parse_float=finite, parse_int=whole)
         text.encode("utf-8")
+    except (ValueError, Refused):
+        return FAILED
+    return fields_of(document)
+
+
+def fields_of(document: Any) -> Any:
+    """What a parsed value must decode to."""
+    try:
         json.dumps(document, ensure_ascii=False).encode()  # no lone surrogates
         if not isinstance(document, dict):
             return FAILED

@@ -116,7 +116,7 @@ def readings(wanted: pa.DataType) -> tuple[Reading, ...]:
         )
     if t.is_time(wanted):
         return (
-            Reading(pa.string(), _clock_time(wanted), _STRING),
+            Reading(pa.string(), lambda a: clock_times(a, wanted), _STRING),
             Reading(pa.int32(), lambda a: time_of_day(a, pa.time32("ms")).cast(wanted), _WHOLE),
         )
     if t.is_decimal128(wanted) or t.is_decimal256(wanted):
@@ -209,14 +209,9 @@ def time_of_day(numbers: pa.Array, unit: pa.DataType) -> pa.Array:
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
-def _clock_time(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    """Arrow casts no text to times, but to timestamps."""
-
-    def finish(array: pa.Array) -> pa.Array:
-        day = pc.binary_join_element_wise("1970-01-01T", array, "")
-        times = day.cast(pa.timestamp("ns")).cast(pa.time64("ns"))
-        return (
-            times if wanted.unit == "ns" else times.cast(pa.time64("us"), safe=False).cast(wanted)
-        )
-
-    return finish
+def clock_times(text: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Times of day from text; digits finer than a microsecond are cut off. Arrow casts no text to
+    times, but to timestamps."""
+    day = pc.binary_join_element_wise("1970-01-01T", text, "")
+    times = day.cast(pa.timestamp("ns")).cast(pa.time64("ns"))
+    return times if wanted.unit == "ns" else times.cast(pa.time64("us"), safe=False).cast(wanted)

@@ -128,6 +128,17 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
+def check_json(text: pa.ChunkedArray) -> None:
+    """Raises ArrowInvalid if some text is not JSON; DuckDB takes NaN and infinities for it."""
+    known = text.drop_null().combine_chunks()
+    valid = pc.and_(
+        _query(["json_valid(v) AS valid"], known)["valid"],
+        pc.invert(pc.match_substring_regex(known, _NOT_A_NUMBER)),
+    )
+    if not pc.all(valid).as_py():
+        raise pa.ArrowInvalid("it is not JSON")
+
+
 def from_base64(text: pa.Array) -> pa.Array:
     """Bytes from base64 text."""
     return _query(["from_base64(v) AS b"], text)["b"].combine_chunks().cast(pa.binary())

@@ -29,6 +29,8 @@ _NAMED = re.compile(r"-?Inf|NaN|null")
 _RARE = 20
 """If fewer than one number in so many is zero, each is looked at instead of all of the text."""
 
+_PIECE = 1 << 18
+
 
 class Written:
     """JSON objects, and all of their text in one buffer."""
@@ -41,9 +43,10 @@ class Written:
     def has_small_numbers(self) -> bool:
         """Whether there may be a number that is so small that it becomes zero."""
         characters = np.frombuffer(self._content, np.uint8)
-        dashes = np.flatnonzero(characters[1:] == ord("-"))
-        if (characters[dashes] | 0x20 == ord("e")).any():
-            return True
+        for start in range(0, len(characters), _PIECE):  # within the processor's cache
+            piece = characters[start : start + _PIECE + 1]
+            if ((piece[:-1] | 0x20 == ord("e")) & (piece[1:] == ord("-"))).any():
+                return True
         return b"0" * 40 in self._content.to_pybytes()
 
 

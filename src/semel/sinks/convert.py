@@ -10,9 +10,9 @@ import pyarrow.types as is_
 
 from semel.converters.json_block import Unreadable
 from semel.converters.json_nested import Nested, list_offsets, nested_as
+from semel.sinks.casts import UNFIT, cast
 
-UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
-"""What :func:`convert` raises when some value does not fit."""
+__all__ = ["UNFIT", "column_type", "common_type", "convert", "unfit_rows"]
 
 Leaf = Callable[[pa.DataType], pa.DataType]
 
@@ -81,11 +81,7 @@ def convert(
         raise pa.ArrowTypeError(
             f"{source} is not {target}: a number does not say which unit of time it counts"
         )
-    if is_.is_decimal(target) and is_.is_integer(source):
-        # Arrow asks for room for the largest number of the type
-        values = values.cast(pa.decimal256(76, target.scale))
-    finer = is_.is_timestamp(source) and is_.is_timestamp(target) and source.unit == "ns"
-    return values.cast(target, safe=not finer)
+    return cast(values, target)
 
 
 def unfit_rows(

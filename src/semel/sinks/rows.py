@@ -123,7 +123,10 @@ def _fitted(
         try:
             fitted.append(convert(values, field.type, nested))
         except UNFIT:
-            for index, why in unfit_rows(values, field.type, nested):
+            unfit = unfit_rows(values, field.type, nested)
+            if not unfit:
+                raise
+            for index, why in unfit:
                 shown = repr(values[index].as_py())[:100]
                 text = f"column {field.name} ({field.type}) cannot take {shown}: {why}"
                 problems.setdefault(index, text)

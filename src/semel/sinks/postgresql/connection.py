@@ -37,7 +37,7 @@ _TRANSIENT_STATES = {
     "25P03",  # idle_in_transaction_session_timeout
     _LOCK_TIMEOUT,
 }
-_DATA_CLASSES = ("22", "23", "P0")  # P0: a trigger's RAISE
+_DATA_CLASSES = ("22", "23", "54", "P0")  # 54: too deep, too large an index row; P0: a trigger's
 _SCHEMA_STATES = ("08P01", "22P03")  # a value in the binary form of another type than the column's
 _PASSING = (
     "starting up",

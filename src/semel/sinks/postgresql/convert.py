@@ -1,12 +1,12 @@
 """Arrow values to the exact Arrow type that COPY takes for a column, without losing anything.
 
-What no column could hold is cut as PostgreSQL cuts it: times to microseconds, doubles to reals.
+Text of other forms than Arrow reads is left to the server, but not what it would cut or round.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import duckdb
@@ -14,18 +14,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
 from semel.sinks.postgresql.types import Column, is_binary, is_list, is_number, is_text
+
+__all__ = ["UNFIT", "Converted", "convert", "json_text", "text_of", "unfit_rows"]
 
 # The first and last that PostgreSQL can hold and Arrow can, too.
 _FIRST_TIMESTAMP = -210_866_803_200_000_000  # 4714-11-24 BC
 _LAST_TIMESTAMP = 9_223_371_331_200_000_000 - 1  # 294277-01-01, exclusive
 _FIRST_DATE, _LAST_DATE = -2_440_588, 2_145_031_948
+_LAST_TIME = 86_400_000_000 - 1
 
 _DIGITS = {"s": 0, "ms": 3, "us": 6}
 """Of a second's fraction, in each unit of time."""
 
-UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
-"""What :func:`convert` raises when some value does not fit."""
+_MONEY = r"-?[0-9]+(\.[0-9]{1,2})?"
+_ENDS_WITH_ZONE = r":[0-9]{2}.*([+-][0-9]|[A-Za-z]{3})"
+_FINER = (r":60|[.][0-9]{7}", "it has a leap second, or digits finer than a microsecond")
+_DATED = (r"[0-9]{4}-[0-9]|[A-Za-z]{3}.*[0-9]:", "it has a date")
+_LOST: dict[str, Sequence[tuple[str, str]]] = {
+    "date": [(r"[0-9]:[0-9]|[0-9] *[AaPp][Mm]", "it has a time of day")],
+    "time": [_FINER, _DATED],
+    "timetz": [_FINER, _DATED],
+    "timestamp": [_FINER, (_ENDS_WITH_ZONE, "it has a time zone, which the column would drop")],
+    "timestamptz": [_FINER],
+    "interval": [_FINER],
+}
+"""Forms of text of which the server would drop or round something, by type."""
 
 _local = threading.local()
 
@@ -56,9 +71,9 @@ def convert(values: pa.ChunkedArray, column: Column) -> Converted:
             raise pa.ArrowTypeError(f"{source} is not {column.type}")
         return Converted(json_text(values), target is None)
     if target is None:
-        return Converted(text_of(values), True)
+        return _left_to_the_server(text_of(values), column)
     if is_text(target):
-        return Converted(text_of(values), False)
+        return Converted(_within_length(text_of(values), column), False)
     if _mixes_time_and_number(source, target):
         raise pa.ArrowTypeError(
             f"{source} is not {column.type}: a number does not say which unit of time it counts"
@@ -138,59 +153,70 @@ def text_of(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(pa.string())
 
 
+def _within_length(text: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    """Refuse spaces behind the end of a column of bounded length, which the server would cut. It
+    refuses all other characters there itself."""
+    if column.length is None:
+        return text
+    spaced = pc.ends_with(text, " ")
+    if not pc.any(spaced).as_py():
+        return text
+    if pc.any(pc.and_(spaced, pc.greater(pc.utf8_length(text), column.length))).as_py():
+        raise pa.ArrowInvalid(f"it is too long for {column.type}")
+    return text
+
+
+def _left_to_the_server(text: pa.ChunkedArray, column: Column) -> Converted:
+    """Text that the server must cast, unless that would cut or round it."""
+    if column.any_numeric:
+        check_text(text, rf"\s*({NUMBER}|{NOT_FINITE})\s*", "a number in decimal digits")
+    elif column.base == "money":
+        check_text(text, _MONEY, "an amount of digits and at most two decimals")
+    for pattern, why in _LOST.get(column.base, ()):
+        if pc.any(pc.match_substring_regex(text, pattern)).as_py():
+            raise pa.ArrowInvalid(why)
+    return Converted(text, True)
+
+
 def _parse(values: pa.ChunkedArray, column: Column) -> Converted:
     """Text for a column of another type: by Arrow, or by the server, which knows more forms."""
     text = values.cast(pa.string())
+    target = column.copied
+    assert target is not None
     if column.any_numeric:
-        return Converted(text, True)
-    if column.copied == pa.binary(16):
+        return _left_to_the_server(text, column)
+    if target == pa.binary(16):
         uuids = _uuids(text)
         return Converted(text, True) if uuids is None else Converted(uuids, False)
     try:
-        parsed = _within_range(text.cast(column.copied))
+        parsed = _within_range(cast(text, target))
     except UNFIT:
-        if pa.types.is_decimal(column.copied):
-            raise  # the server would round
-        return Converted(text, True)
+        if is_number(target):
+            raise  # the server knows hexadecimal digits, and would round
+        return _left_to_the_server(text, column)
     return Converted(_whole(parsed, column), False)
 
 
 def _cast(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    source = values.type
-    finer = pa.types.is_temporal(source) and getattr(source, "unit", "") == "ns"
-    if pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
-        # to UTC's wall clock where the column has no time zone
-        values = values.cast(pa.timestamp("us", source.tz), safe=not finer)
-    elif finer and source.id == target.id:  # PostgreSQL has microseconds
+    finer = pa.types.is_duration(values.type) and values.type.unit == "ns"
+    if finer and pa.types.is_duration(target):  # PostgreSQL has microseconds
         return values.cast(target, safe=False)
-    return _within_range(values.cast(target))
+    return _within_range(cast(values, target))
 
 
 def _number(values: pa.ChunkedArray, column: Column) -> Converted:
-    """For numeric columns: whole numbers and decimals as they are, doubles by their shortest
+    """For numeric columns: whole numbers and decimals as they are, floats by their shortest
     form."""
     source = values.type
-    if column.any_numeric:
-        if column.digits is not None:  # the server compares
-            return Converted(_rounded(values, column.digits).cast(pa.string()), True)
-        if pa.types.is_decimal(source):
-            return Converted(values, False)
-        if pa.types.is_integer(source):
-            return Converted(values.cast(pa.decimal128(38, 0)), False)
+    if not column.any_numeric:
+        return Converted(cast(values, column.copied), False)
+    if column.digits is not None or pa.types.is_floating(source):  # the server compares
+        if pa.types.is_float16(source):
+            values = values.cast(pa.float32())
         return Converted(values.cast(pa.string()), True)
-    assert column.copied is not None
-    if pa.types.is_integer(source):  # Arrow asks for room for the largest number of the type
-        values = values.cast(pa.decimal256(76, column.copied.scale))
-    return Converted(values.cast(column.copied), False)
-
-
-def _rounded(values: pa.ChunkedArray, digits: int) -> pa.ChunkedArray:
-    """Floats to a numeric's digits, as Arrow makes decimals of them: they are not exact anyway."""
-    if not pa.types.is_floating(values.type):
-        return values
-    if pa.types.is_float16(values.type):
-        values = values.cast(pa.float32())
-    return pc.round(values, digits, round_mode="half_towards_infinity")
+    if pa.types.is_decimal(source):
+        return Converted(values, False)
+    return Converted(cast(values, pa.decimal128(38, 0)), False)
 
 
 def _whole(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
@@ -212,6 +238,8 @@ def _within_range(values: pa.ChunkedArray) -> pa.ChunkedArray:
         first, last, stored = _FIRST_TIMESTAMP, _LAST_TIMESTAMP, pa.int64()
     elif pa.types.is_date32(values.type):
         first, last, stored = _FIRST_DATE, _LAST_DATE, pa.int32()
+    elif pa.types.is_time64(values.type):
+        first, last, stored = 0, _LAST_TIME, pa.int64()
     else:
         return values
     extremes = pc.min_max(values.cast(stored)).as_py()
@@ -268,14 +296,11 @@ def _array(values: pa.ChunkedArray, column: Column) -> Converted:
     lists = _one(values.cast(pa.list_(values.type.value_type)))
     elements = lists.flatten()
     assert column.element is not None
-    if column.copied is not None and not elements.null_count and not is_list(elements.type):
+    if not is_list(elements.type):  # each must fit, whichever way it goes
         converted = convert(pa.chunked_array([elements]), column.element)
-        if not converted.staged:
+        if column.copied is not None and not elements.null_count and not converted.staged:
             whole = _lists_like(lists, _one(converted.values).cast(column.copied.value_type))
             return Converted(pa.chunked_array([whole]), False)
-    if column.element.digits is not None:
-        flat = _one(_rounded(pa.chunked_array([elements]), column.element.digits))
-        lists = _lists_like(lists, flat)
     return Converted(pa.chunked_array([_array_text(lists)]), True)
 
 

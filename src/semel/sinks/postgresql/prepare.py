@@ -120,7 +120,10 @@ def _converted(
         try:
             arrays[name], must_cast = convert(values, column)
         except UNFIT:
-            for index, reason in unfit_rows(values, column, convert):
+            unfit = unfit_rows(values, column, convert)
+            if not unfit:  # going on would leave the column out
+                raise
+            for index, reason in unfit:
                 shown = _shown(values[index])
                 text = f"column {name} ({column.type}) cannot take {shown}: {reason}"
                 problems.setdefault(index, text)

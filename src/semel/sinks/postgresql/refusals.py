@@ -29,7 +29,7 @@ END $semel$"""
 _GUARDED = """BEGIN
             {statement};
         EXCEPTION WHEN OTHERS THEN
-            IF left(SQLSTATE, 2) NOT IN ('22', '23', 'P0') THEN RAISE; END IF;
+            IF left(SQLSTATE, 2) NOT IN ('22', '23', '54', 'P0') THEN RAISE; END IF;
             GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
             INSERT INTO {refused}
             VALUES (s.{row}, SQLSTATE, rtrim(SQLERRM || '. ' || detail, '. '));

@@ -72,6 +72,8 @@ class Column:
     any_numeric: bool = False  # without bounds, or with bounds that no Arrow decimal has
     digits: int | None = None
     rounds: bool = False
+    length: int | None = None  # of text, in characters
+    base: str = ""  # the type that a domain is made of, as the catalog names it
 
     @property
     def is_json(self) -> bool:
@@ -99,6 +101,7 @@ def column(
     arrow = _CONVERTED.get(base, copied if copied is not None else pa.string())
     digits = _digits(base, modifier)
     rounds = digits is not None or (base == "interval" and copied is None)
+    length = modifier - 4 if base in ("varchar", "bpchar") and modifier > 4 else None
     scalar = Column(
         name,
         oid,
@@ -111,6 +114,8 @@ def column(
         any_numeric=copied is _ANY_NUMERIC,
         digits=digits,
         rounds=rounds,
+        length=length,
+        base=base,
     )
     if not array:
         return scalar

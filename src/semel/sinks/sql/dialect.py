@@ -13,12 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.converters import json_duck
 from semel.errors import ConfigError, SemelError, ServiceError, Unavailable
+from semel.sinks.casts import cast
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.convert import Converted, convert
 from semel.sinks.postgresql.tables import Name, Table
-from semel.sinks.postgresql.types import Column
+from semel.sinks.postgresql.types import Column, is_text
 
 STAGE = "semel_stage"
 
@@ -171,6 +173,23 @@ class Dialect(ABC):
     def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         """The type of a new column."""
 
+    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+        """Convert to the Arrow type that stands for a column.
+
+        Raises:
+            one of UNFIT: some value does not fit.
+        """
+        if pa.types.is_nested(column.arrow):
+            return Converted(values.cast(column.arrow), False)
+        if pa.types.is_boolean(column.arrow):  # which may be stored as a number
+            values = cast(values, pa.bool_())
+        converted = convert(values, column)
+        if converted.staged:
+            raise pa.ArrowInvalid(f"no {column.type} can be read from it")
+        if column.is_json and is_text(values.type):
+            json_duck.check_json(converted.values)
+        return converted
+
     def definition(self, field: pa.Field, *, in_key: bool = False) -> str:
         """A new column's name and type."""
         return f"{quote(field.name)} {self.column_type(field.type, in_key=in_key)}"
@@ -207,20 +226,6 @@ class Dialect(ABC):
     def alone(self) -> AbstractContextManager[bool]:
         """Hold off runs of the connector; yields False where one is alive, and does not end within
         RELEASE_TIME."""
-
-
-def fit(values: pa.ChunkedArray, column: Column) -> Converted:
-    """Convert to the Arrow type that stands for a column.
-
-    Raises:
-        one of UNFIT: some value does not fit.
-    """
-    if pa.types.is_nested(column.arrow):
-        return Converted(values.cast(column.arrow), False)
-    converted = convert(values, column)
-    if converted.staged:
-        raise pa.ArrowInvalid(f"no {column.type} can be read from it")
-    return converted
 
 
 def column(

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.config import key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal
+from semel.sinks.postgresql.convert import Converted
 from semel.sinks.postgresql.tables import Name, Table
-from semel.sinks.postgresql.types import is_binary, is_text
+from semel.sinks.postgresql.types import Column, is_binary, is_text
 from semel.sinks.sql.dialect import (
     STAGE,
     DataRefused,
@@ -221,6 +223,13 @@ class Duckdb(Dialect):
             if matches(kind):
                 return name
         return "VARCHAR" if in_key else "JSON"
+
+    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+        converted = super().fit(values, column)
+        cut = r"[.][0-9]{7}"
+        if column.type == "INTERVAL" and pc.any(pc.match_substring_regex(values, cut)).as_py():
+            raise pa.ArrowInvalid("it has digits finer than a microsecond")
+        return converted
 
     def claim(self) -> None:
         check_directory(self._path)

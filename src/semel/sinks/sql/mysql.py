@@ -16,8 +16,9 @@ from semel.errors import ConfigError, TransientError, Unavailable
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
+from semel.sinks.postgresql.convert import Converted
 from semel.sinks.postgresql.tables import Name, Table
-from semel.sinks.postgresql.types import is_binary
+from semel.sinks.postgresql.types import Column, is_binary
 from semel.sinks.sql import mysql_silence, mysql_text
 from semel.sinks.sql.dialect import (
     STAGE,
@@ -31,7 +32,7 @@ from semel.sinks.sql.dialect import (
 )
 from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
 from semel.sinks.sql.mysql_errors import REFUSED, translated
-from semel.sinks.sql.mysql_types import column_of, new_type
+from semel.sinks.sql.mysql_types import check, column_of, new_type
 from semel.sinks.sql.sink import SqlSink
 from semel.watchdog import Watchdog
 
@@ -322,7 +323,7 @@ class Mysql(Dialect):
                 f"Use InnoDB: ALTER TABLE {name} ENGINE=InnoDB"
             )
         columns = self.query(
-            "SELECT column_name AS name, lower(data_type) AS kind, lower(column_type) AS type, "
+            "SELECT column_name AS name, lower(data_type) AS kind, column_type AS type, "
             "numeric_precision AS digits, numeric_scale AS scale, column_default AS preset, "
             "datetime_precision AS fraction, "
             f"lower(extra) AS extra FROM information_schema.columns {mine} "
@@ -358,6 +359,11 @@ class Mysql(Dialect):
             for c in checks
             if c["clause"].lower().replace("`", '"') == form.format(c["name"].lower())
         }
+
+    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+        converted = super().fit(values, column)
+        check(converted.values, column)
+        return converted
 
     def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         return new_type(kind, in_key=in_key)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.sinks.postgresql.types import Column, is_binary, is_text
 from semel.sinks.sql.dialect import column
@@ -34,7 +36,9 @@ _UNSIGNED = {
     "int": pa.uint32(),
     "bigint": pa.uint64(),
 }
-_BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
+_BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit"}
+_FLOATS = {"float": 6, "double": 15}
+"""Decimal digits that they keep of any number."""
 
 _NEW = (
     (pa.types.is_int8, "TINYINT"),
@@ -81,6 +85,8 @@ def column_of(row: Mapping[str, Any], *, is_json: bool) -> Column:
         precision, scale = int(row["digits"]), int(row["scale"])
         wide = pa.decimal256 if precision > 38 else pa.decimal128
         arrow = wide(precision, scale)
+    elif kind in _FLOATS and row["scale"] is not None:  # FLOAT(7,2), which rounds
+        arrow = pa.decimal128(min(_FLOATS[kind], int(row["digits"])), int(row["scale"]))
     elif kind in _BINARY:
         arrow = pa.binary()
     elif "unsigned" in type_ and kind in _UNSIGNED:
@@ -108,3 +114,29 @@ def _to_the_fraction(kind: pa.DataType, digits: int) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp(unit, kind.tz)
     return pa.time64(unit) if unit == "us" else pa.time32(unit)
+
+
+def check(values: pa.ChunkedArray, column: Column) -> None:
+    """Raises ArrowInvalid for what the server would pad, cut or take for something else."""
+    kind, _, inside = column.type.partition("(")
+    if kind == "year":
+        least, greatest = pc.min_max(values).as_py().values()
+        if least is not None and (least < 1901 or greatest > 2155):
+            raise pa.ArrowInvalid("it is no year from 1901 to 2155")
+    elif kind in ("binary", "bit"):
+        length = int(inside.rstrip(")"))
+        size = length if kind == "binary" else (length + 7) // 8
+        if not pc.all(pc.equal(pc.binary_length(values), size)).as_py():
+            raise pa.ArrowInvalid(f"its length is not {size} bytes")
+    elif kind == "char":
+        long = pc.greater(pc.utf8_length(values), int(inside.split(")")[0]))
+        if pc.any(pc.and_(pc.ends_with(values, " "), long)).as_py():
+            raise pa.ArrowInvalid("it is too long, and the spaces at its end would be cut")
+    elif kind in ("enum", "set"):  # text of digits would count members
+        members = [m.replace("''", "'") for m in re.findall(r"'((?:[^']|'')*)'", inside)]
+        items = values
+        if kind == "set":
+            items = pc.list_flatten(pc.split_pattern(values.filter(pc.not_equal(values, "")), ","))
+        known = pc.is_in(items.drop_null(), value_set=pa.array(members, pa.string()))
+        if not pc.all(known).as_py():
+            raise pa.ArrowInvalid(f"it is no member of {column.type}")

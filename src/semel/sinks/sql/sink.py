@@ -28,7 +28,7 @@ from semel.sinks.postgresql.tables import (
     parse_name,
 )
 from semel.sinks.sql import dead_letters, snapshot
-from semel.sinks.sql.dialect import DataRefused, Dialect, SchemaChanged, fit
+from semel.sinks.sql.dialect import DataRefused, Dialect, SchemaChanged
 from semel.sinks.sql.ledger import OFFSETS, SqlLedger
 from semel.sinks.sql.refusals import find_refused
 from semel.sinks.sql.writer import write
@@ -273,7 +273,7 @@ class SqlSink(Sink):
     def _prepare(self, records: Records) -> Prepared:
         arranged = self._layout(records)
         table = self._target(records.topic, arranged)
-        return prepare(self._config, table, arranged, records, fit)
+        return prepare(self._config, table, arranged, records, self._dialect.fit)
 
     def _layout(self, records: Records) -> Layout:
         try:

@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from adbc_driver_manager import Error
 
 from semel.config import key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal
+from semel.sinks.postgresql.convert import Converted
 from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.types import Column, is_binary, is_text
 from semel.sinks.sql.dialect import (
@@ -33,7 +36,7 @@ from semel.sinks.sql.sink import SqlSink
 CLASSES = ("sqlite",)
 
 _EXACT_DIGITS = 15
-"""Decimal digits that NUMERIC keeps: it stores numbers as 64 bits."""
+"""Decimal digits that NUMERIC keeps of any number: it stores them as 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,11 @@ class Sqlite(Dialect):
                 return name
         return "TEXT" if in_key else "JSON"
 
+    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+        converted = super().fit(values, column)
+        _check(converted.values, column)
+        return converted
+
     def claim(self) -> None:
         check_directory(self._path)
         self._lock.claim()
@@ -255,10 +263,47 @@ def _column(name: str, type_: str, *, has_default: bool, generated: bool) -> Col
     elif declared.startswith("TIME"):
         arrow = pa.time64("us")
     elif digits and not re.search("REAL|FLOA|DOUB", declared):
-        precision = int(digits[1])
-        if precision <= _EXACT_DIGITS:
-            arrow = pa.decimal128(precision, int(digits[2] or 0))
+        arrow = pa.decimal128(min(38, int(digits[1])), int(digits[2] or 0))
     return column(name, type_, arrow, stored=stored, has_default=has_default, generated=generated)
+
+
+_YEARS = {  # 0 to 9999: others have no text
+    "s": (-62_167_219_200, 253_402_300_799),
+    "ms": (-62_167_219_200_000, 253_402_300_799_999),
+    "us": (-62_167_219_200_000_000, 253_402_300_799_999_999),
+}
+_DAYS = (-719_528, 2_932_896)
+
+
+def _check(values: pa.ChunkedArray, column: Column) -> None:
+    """Raises ArrowInvalid for what SQLite would store as something else."""
+    kind = values.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
+        first, last = _DAYS if pa.types.is_date32(kind) else _YEARS[kind.unit]
+        counts = values.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+        least, greatest = pc.min_max(counts).as_py().values()
+        if least is not None and (least < first or greatest > last):
+            raise pa.ArrowInvalid("its year is not within 0 and 9999")
+    elif pa.types.is_floating(kind) and pc.any(pc.is_nan(values)).as_py():
+        raise pa.ArrowInvalid("SQLite has no NaN")
+    elif pa.types.is_decimal(kind) and kind.precision > _EXACT_DIGITS:
+        _check_numbers(values.cast(pa.string()))
+    elif column.is_json:  # a number alone is stored as one, whatever the column is called
+        _check_numbers(values.filter(pc.match_substring_regex(values, r"^\s*[-0-9]")))
+
+
+def _check_numbers(text: pa.ChunkedArray) -> None:
+    """SQLite keeps numbers as integers of 64 bits, or as doubles, which it makes of what is written
+    with a point."""
+    for number in text.drop_null().to_pylist():
+        exact = Decimal(number)
+        if re.fullmatch(r"\s*-?\d+\s*", number) and -_INT64 <= exact < _INT64:
+            continue
+        if Decimal(repr(float(exact))) != exact:
+            raise pa.ArrowInvalid(f"SQLite keeps {_EXACT_DIGITS} digits of a number")
+
+
+_INT64 = 1 << 63
 
 
 def _stored(rows: pa.Table) -> pa.Table:

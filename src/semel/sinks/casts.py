@@ -1,0 +1,197 @@
+"""Arrow's casts of scalars, without those that change a value.
+
+Arrow makes 16 of the text "0x10", true of 2, a date of a timestamp without its time, and infinity
+of 1e300 where a float has 32 bits. Here these are errors. docs/converters.md says what is rounded.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
+
+from semel.converters.json_columns import clock_times
+from semel.converters.json_floats import is_faithful
+
+UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+"""What :func:`cast` raises when some value does not fit."""
+
+NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+NOT_FINITE = r"[+-]?[iI][nN][fF]([iI][nN][iI][tT][yY])?|[nN][aA][nN]"
+_WHOLE_NUMBER = r"[+-]?[0-9]+"
+_WITH_ZONE = r"[T ][0-9]{2}.*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+_NANOSECONDS = r"\.[0-9]{7}"
+_ZERO = r"^[+-]?0*\.?0*$"
+_EXACT = {32: 1 << 24, 64: 1 << 53}
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+
+def cast(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Convert scalars to another type.
+
+    Raises:
+        one of UNFIT: some value does not fit.
+    """
+    source = values.type
+    if source == target:
+        return values
+    if values.null_count == len(values):
+        return pa.chunked_array([pa.nulls(len(values), target)])
+    if is_text(source):
+        return _parsed(values.cast(pa.string()), target)
+    if is_.is_boolean(target):
+        return _boolean(values)
+    if is_.is_floating(target):
+        return _floats(values, target)
+    if is_.is_decimal(target):
+        return _decimals(values, target)
+    if is_.is_date(target) and is_.is_timestamp(source):
+        return _days(values).cast(target)
+    if is_.is_time(target) and not is_.is_time(source):
+        raise pa.ArrowTypeError(f"{source} is no time of day")
+    if is_.is_timestamp(target) and is_.is_timestamp(source):
+        return _moments(values, target)
+    if is_.is_time(source) and is_.is_time(target) and source.unit == "ns":
+        return values.cast(pa.time64("us"), safe=False).cast(target)
+    return values.cast(target)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(is_.is_string(kind) or is_.is_large_string(kind) or kind == pa.string_view())
+
+
+def check_text(text: pa.ChunkedArray, pattern: str, what: str) -> None:
+    """Raises ArrowInvalid if some text is not wholly of a form."""
+    if not pc.all(pc.match_substring_regex(text, f"^({pattern})$")).as_py() and len(text):
+        other = text.filter(pc.invert(pc.match_substring_regex(text, f"^({pattern})$")))
+        if len(other.drop_null()):
+            raise pa.ArrowInvalid(f"it is not {what}")
+
+
+# From text
+
+
+def _parsed(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    if is_.is_integer(target):
+        trimmed = pc.ascii_trim_whitespace(text)
+        check_text(trimmed, _WHOLE_NUMBER, "a whole number in decimal digits")
+        return pc.ascii_ltrim(trimmed, characters="+").cast(target)
+    if is_.is_floating(target):
+        trimmed = pc.ascii_trim_whitespace(text)
+        check_text(trimmed, f"{NUMBER}|{NOT_FINITE}", "a number in decimal digits")
+        return _parsed_floats(pc.ascii_ltrim(trimmed, characters="+"), target)
+    if is_.is_decimal(target):
+        trimmed = pc.ascii_trim_whitespace(text)
+        check_text(trimmed, NUMBER, "a number in decimal digits")
+        return _parsed_decimals(trimmed, target)
+    if is_.is_timestamp(target):
+        return _parsed_moments(text, target)
+    if is_.is_time(target):
+        return pa.chunked_array([clock_times(c, target) for c in text.chunks], target)
+    return text.cast(target)
+
+
+def _parsed_floats(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    floats = text.cast(target)
+    width = target.bit_width
+    zero = pc.and_(pc.equal(floats, 0.0), pc.invert(pc.match_substring_regex(text, _ZERO)))
+    doubtful = pc.or_(zero, pc.greater_equal(pc.abs(floats), float(_EXACT[width])))
+    for number in text.filter(doubtful).to_pylist():
+        if not is_faithful(number.replace("inf", "Inf").replace("INF", "Inf"), width):
+            raise pa.ArrowInvalid(f"it is not exact in {target}, or out of its range")
+    return floats
+
+
+def _parsed_decimals(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Arrow shifts a number to the scale without a look at what is lost at the top."""
+    longest = pc.max(pc.binary_length(text)).as_py() or 0
+    exponents = pc.any(pc.match_substring_regex(text, "[eE]")).as_py()
+    if longest + max(0, target.scale) <= 76 and not exponents:
+        return text.cast(pa.decimal256(76, target.scale)).cast(target)
+    try:
+        numbers = [None if t is None else Decimal(t) for t in text.to_pylist()]
+    except InvalidOperation:
+        raise pa.ArrowInvalid(f"it is out of range for {target}") from None
+    return pa.chunked_array([pa.array(numbers, target)])
+
+
+def _parsed_moments(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """ISO 8601, with a zone or in UTC; digits finer than a microsecond are cut off."""
+    zoned = pc.match_substring_regex(text, _WITH_ZONE)
+    finer = pc.match_substring_regex(text, _NANOSECONDS)
+    found = []
+    for has_zone, zone in ((zoned, "UTC"), (pc.invert(zoned), None)):
+        for is_fine, unit in ((finer, "ns"), (pc.invert(finer), "us")):
+            mine = pc.and_(has_zone, is_fine)
+            if pc.any(mine).as_py():
+                some = pc.if_else(mine, text, pa.scalar(None, pa.string()))
+                moments = some.cast(pa.timestamp(unit, zone)).cast(pa.timestamp(unit))
+                found.append(moments.cast(pa.timestamp("us"), safe=False))
+    if not found:
+        return pa.chunked_array([pa.nulls(len(text), target)])
+    return pc.coalesce(*found).cast(target)
+
+
+# From numbers
+
+
+def _boolean(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not is_.is_integer(values.type):
+        raise pa.ArrowTypeError(f"{values.type} is not bool")
+    least, greatest = pc.min_max(values).as_py().values()
+    if least is not None and (least < 0 or greatest > 1):
+        raise pa.ArrowInvalid("it is neither 0 nor 1")
+    return values.cast(pa.bool_())
+
+
+def _floats(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    source = values.type
+    if is_.is_floating(source):
+        floats = values.cast(target)
+        if source.bit_width > target.bit_width:
+            lost = pc.and_(pc.is_inf(floats), pc.invert(pc.is_inf(values)))
+            gone = pc.and_(pc.equal(floats, 0.0), pc.not_equal(values, 0.0))
+            if pc.any(pc.or_(lost, gone)).as_py():
+                raise pa.ArrowInvalid(f"it is out of range for {target}")
+        return floats
+    if is_.is_decimal(source):
+        return _parsed_floats(values.cast(pa.string()), target)
+    if not is_.is_integer(source):
+        return values.cast(target)
+    try:
+        return values.cast(target)
+    except pa.ArrowInvalid:  # Arrow looks at the size only
+        floats = values.cast(target, safe=False)
+        if pc.all(pc.equal(floats.cast(source), values)).as_py():
+            return floats
+        raise
+
+
+def _decimals(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    source = values.type
+    if is_.is_floating(source):
+        wide = values.cast(pa.float32()) if is_.is_float16(source) else values
+        text = wide.cast(pa.string())  # the fewest digits that say which float it is
+        check_text(text, NUMBER, "a finite number")
+        return _parsed_decimals(text, target)
+    if is_.is_integer(source):  # Arrow asks for room for the largest number of the type
+        return values.cast(pa.decimal256(76, target.scale)).cast(target)
+    return values.cast(target)
+
+
+# From times
+
+
+def _days(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    counts, day = values.cast(pa.int64()), _DAY[values.type.unit]
+    if pc.any(pc.not_equal(pc.multiply(pc.divide(counts, day), day), counts)).as_py():
+        raise pa.ArrowInvalid("it has a time of day")
+    return values.cast(pa.timestamp(values.type.unit)).cast(pa.date32())
+
+
+def _moments(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    if values.type.unit == "ns" and target.unit != "ns":
+        values = values.cast(pa.timestamp("us", values.type.tz), safe=False)
+    return values.cast(pa.timestamp(target.unit, values.type.tz)).cast(target)
