@@ -4,7 +4,9 @@ A ``txn`` action holds a name and a number. It is part of the table's state: che
 log cleanup keeps it, and every Delta writer does so, which holds neither for what a commit says of
 itself (``commitInfo`` goes with the log) nor for anything that would be written beside it. So the
 position is the version of ``semel:<connector>:<topic>:<partition>``, and each running count is the
-version of that name with the count's name behind it.
+version of that name with the count's name behind it. ``semel:<connector>::version`` is the table's
+version that the connector has committed last, and ``semel:<connector>::table:<id>`` says in which
+table: no topic has an empty name.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, TopicPartition, judge
+from semel.sinks.delta.restores import Setback, setback
 from semel.sinks.delta.table import Table
 
 _FORGOTTEN = -1
@@ -29,6 +32,7 @@ class DeltaLedger:
         self._connector = connector
         self._version = -1
         self._numbers: dict[str, int | None] = {}
+        self._checked = -1
 
     def _name(self, *parts: object) -> str:
         return ":".join(["semel", self._connector, *map(str, parts)])
@@ -78,6 +82,37 @@ class DeltaLedger:
                 found.append(Hole(topic, partition, begins, ends))
         return found
 
+    @property
+    def committed(self) -> int | None:
+        """The table's version that the connector has committed last, if it stored that."""
+        return self._number(self._name("", "version"))
+
+    def setback(self) -> Setback | None:
+        """What has taken the connector's last commit out of the table, if anything has."""
+        committed = self.committed
+        if committed is None or self._checked == self._table.version:
+            return None  # no commit yet, or only those of a version that stored none
+        if self._number(self._name("", "table", self._table.id)) is None:
+            return Setback("the table was replaced: it has another id than the one it was when")
+        found = setback(committed, self._table.version, self._table.operations(committed))
+        if found is None:
+            self._checked = self._table.version
+        return found
+
+    def entries_at(self, version: int, topics: Iterable[str]) -> dict[TopicPartition, int]:
+        """The positions in an older version, as far as that can be read."""
+        names = {self._name(*e.topic_partition): e for t in topics for e in self.entries(t)}
+        found = self._table.transactions_at(version, names)
+        return {names[n].topic_partition: at for n, at in found.items() if at != _FORGOTTEN}
+
+    def marked(self, moved: Mapping[str, int]) -> dict[str, int]:
+        """The identifiers to commit, with those that name the commit itself."""
+        table = self._name("", "table", self._table.id)
+        own = {self._name("", "version"): self._table.version + 1}
+        if self._number(table) is None:
+            own[table] = 1
+        return {**moved, **own}
+
     def judge(self, advances: Sequence[Advance]) -> Outcome:
         """Apply the ledger rule to the table as it stands.
 
@@ -94,11 +129,11 @@ class DeltaLedger:
         Raises:
             Conflict, TransientError: see :meth:`Table.append`.
         """
-        before = self._table.version
+        before, moved = self._table.version, self.marked(moved)
         self._table.append(actions, moved)
         if self._version == before and self._table.version == before + 1:
             self._numbers |= moved  # the new version is this commit: nothing to read again
-            self._version = before + 1
+            self._version = self._checked = before + 1
 
     def moved(self, advances: Sequence[Advance]) -> dict[str, int]:
         """The identifiers to commit with the results of ``advances``."""

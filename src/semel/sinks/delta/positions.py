@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from semel.errors import TransientError
+from semel.errors import ConfigError, ServiceError, TransientError
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge
 from semel.sinks.delta.ledger import DeltaLedger
+from semel.sinks.delta.restores import Setback
 from semel.sinks.delta.table import Conflict, Table
 from semel.sinks.delta.tables import Tables
 
@@ -28,6 +29,7 @@ class Positions:
         self._tables = tables
         self._ledgers: dict[Table, DeltaLedger] = {}
         self._unborn: dict[TopicPartition, LedgerEntry] = {}
+        self._topics: set[str] = set()
 
     def ledger(self, table: Table) -> DeltaLedger:
         """The ledger in a table."""
@@ -42,26 +44,52 @@ class Positions:
             if table is None:
                 found += [e for tp, e in sorted(self._unborn.items()) if tp.topic == topic]
             else:
-                found += self.current(table).entries(topic)
+                found += self._newest(table).entries(topic)
         return found
 
+    def check(self, topics: Iterable[str]) -> None:
+        """Raises ServiceError: a table lacks what the connector has committed to it."""
+        self._topics |= set(topics)
+        for table in filter(None, {self._tables.find(t) for t in self._topics}):
+            self.current(table)
+
     def current(self, table: Table) -> DeltaLedger:
+        """The ledger at the table's newest version, which holds all that it says.
+
+        Raises:
+            ServiceError: the table was restored to an older version, or replaced.
+        """
+        ledger = self._newest(table)
+        self._check(table)
+        return ledger
+
+    def _check(self, table: Table) -> None:
+        found = self.ledger(table).setback()
+        if found is not None:
+            topics = self._topics_of(table)
+            raise restored(self._connector, table, self.ledger(table), found, topics)
+
+    def _topics_of(self, table: Table) -> list[str]:
+        return [t for t in sorted(self._topics) if self._tables.where(t) == table.where]
+
+    def _newest(self, table: Table) -> DeltaLedger:
         """The ledger at the table's newest version, with what was held for it before it existed."""
         table.renew()
         held = {
             tp: e for tp, e in self._unborn.items() if self._tables.where(tp.topic) == table.where
         }
         if held:
-            self._move(table, lambda ledger: ledger.adopted(held.values()))
+            self._move(table, lambda ledger: ledger.adopted(held.values()), checked=True)
             self._unborn = {tp: e for tp, e in self._unborn.items() if tp not in held}
         return self.ledger(table)
 
     def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        self._topics |= {tp.topic for tp in positions}
         for tp, at in positions.items():
             if self._tables.find(tp.topic) is None:
                 self._unborn.setdefault(tp, LedgerEntry(*tp, at, at))
         for table, mine in self._by_table(positions):
-            self._move(table, partial(DeltaLedger.started, positions=mine))
+            self._move(table, partial(DeltaLedger.started, positions=mine), checked=True)
         stored = {
             e.topic_partition: e.position for e in self.entries({tp.topic for tp in positions})
         }
@@ -88,8 +116,24 @@ class Positions:
                 records_lost=e.records_lost + a.lost,
             )
 
-    def set(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Overwrite positions of topics whose tables exist."""
+    def set(self, positions: Mapping[TopicPartition, int], topics: Iterable[str]) -> None:
+        """Overwrite positions of topics whose tables exist.
+
+        Raises:
+            ConfigError: a table was restored, and its other positions would be taken for right.
+        """
+        self._topics |= set(topics)
+        for table, mine in self._by_table(positions):
+            ledger = self._newest(table)
+            every = [e for t in self._topics_of(table) for e in ledger.entries(t)]
+            others = [e for e in every if e.topic_partition not in mine]
+            found = ledger.setback() if others else None
+            if found is not None:
+                raise ConfigError(
+                    f"connector {self._connector}: Delta table {table.where}: {found.said}, so "
+                    "every position must be set anew. Name the others too: "
+                    + " ".join(f"{e.topic_partition}={e.position}" for e in others)
+                )
         for table, mine in self._by_table(positions):
             self._move(table, partial(DeltaLedger.set, positions=mine))
 
@@ -110,11 +154,19 @@ class Positions:
                 found.setdefault(table, {})[tp] = at
         return list(found.items())
 
-    def _move(self, table: Table, identifiers: Callable[[DeltaLedger], Mapping[str, int]]) -> None:
+    def _move(
+        self,
+        table: Table,
+        identifiers: Callable[[DeltaLedger], Mapping[str, int]],
+        *,
+        checked: bool = False,
+    ) -> None:
         """Commit identifiers that are computed from the ledger as it stands."""
         ledger = self.ledger(table)
         for _ in range(CONFLICTS):
             table.renew()
+            if checked:
+                self._check(table)
             moved = identifiers(ledger)
             if not moved:
                 return
@@ -124,6 +176,29 @@ class Positions:
             except Conflict:
                 continue
         raise busy(table)
+
+
+def restored(
+    connector: str, table: Table, ledger: DeltaLedger, found: Setback, topics: Iterable[str]
+) -> ServiceError:
+    """The facts of a table that lacks what was committed to it, and the ways out."""
+    entries = [e for t in topics for e in ledger.entries(t)]
+    stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
+    then = {} if found.base is None else ledger.entries_at(found.base, topics)
+    known = [f"{tp}={at}" for tp, at in sorted(then.items())]
+    wanted = known or [f"{e.topic_partition}=OFFSET" for e in entries]
+    undo = (
+        ""
+        if found.undo is None
+        else f"To bring the rows back, restore the table to version {found.undo}. "
+    )
+    return ServiceError(
+        f"connector {connector}: Delta table {table.where}: {found.said}, after version "
+        f"{ledger.committed}, which holds this connector's last commit. Rows may have gone, but "
+        f"the positions stand ({stands}), so nothing was written. {undo}To go on with the table as "
+        f"it is, set the positions to what it holds: semel offsets set FILE {' '.join(wanted)}"
+        + ("" if known else "; or read all again: semel offsets reset FILE")
+    )
 
 
 def busy(table: Table) -> TransientError:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.config import ConnectorConfig, absolute, read
-from semel.delivery import Mechanism, Support
+from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TargetChanged
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
@@ -26,6 +26,7 @@ try:
     from semel.sinks.delta import snapshot
     from semel.sinks.delta.compaction import Compaction
     from semel.sinks.delta.dead_letters import DeadLetterTable
+    from semel.sinks.delta.exclusive import refuses_the_second
     from semel.sinks.delta.files import DataFile, FileWriter, delete
     from semel.sinks.delta.merge import merge
     from semel.sinks.delta.positions import CONFLICTS, Positions, busy
@@ -54,6 +55,7 @@ class DeltaSink(StagingSink):
         self._compaction = Compaction(self._config)
         self._topics = set(connector.topics)
         self._letters: DeadLetterTable | None = None
+        self._is_exclusive = False
         if connector.dead_letter_table:
             where = self._config.location(connector.dead_letter_table)
             self._letters = DeadLetterTable(
@@ -136,6 +138,24 @@ class DeltaSink(StagingSink):
         self._topics |= set(topics)
         for topic in topics:
             self._tables.check(topic)
+        self._check_exclusive(topics)
+        self._positions.check(topics)
+
+    def _check_exclusive(self, topics: Collection[str]) -> None:
+        """Stores that speak S3's protocol may ignore the condition of a put; so it is tried out."""
+        if self._is_exclusive or self._connector.delivery is Delivery.AT_LEAST_ONCE or not topics:
+            return
+        where = self._tables.where(min(topics))
+        if not refuses_the_second(where, self._options):
+            raise ConfigError(
+                f"connector {self._connector.name}: the store of {where} does not keep exclusive "
+                "creation: two commits of one version of a table both succeeded, so a second "
+                "writer could overwrite the first one's rows and positions. Set "
+                "delivery=at-least-once, or use a store that knows If-None-Match, without "
+                "storage.options that switch it off (aws_conditional_put, "
+                "aws_s3_allow_unsafe_rename)"
+            )
+        self._is_exclusive = True
 
     def schema(self, topic: str) -> pa.Schema | None:
         return self._tables.schema(topic)
@@ -266,7 +286,7 @@ class DeltaSink(StagingSink):
             hit("sink.before_commit")
             try:
                 if files and files[0].key:
-                    merge(table, files, moved)
+                    merge(table, files, ledger.marked(moved))
                     delete(table.filesystem(), [f.path for f in files])
                 elif files or moved:
                     ledger.commit([f.action() for f in files], moved)
@@ -296,7 +316,7 @@ class DeltaSink(StagingSink):
             missing = [tp.topic for tp in positions if self._tables.find(tp.topic) is None]
             if missing:
                 raise self._tables.missing(missing[0])
-            self._positions.set(positions)
+            self._positions.set(positions, self._known_topics())
         if self._letters is not None:
             self._letters.set(letters)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ from pyarrow import fs
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import column_type, partitions
+from semel.sinks.delta.restores import Operation, operation_of
 from semel.sinks.outages import passing
 from semel.watchdog import waiting
 
@@ -101,8 +102,10 @@ class Table:
         self._read_at = self._table.version()
         self.columns = pa.schema(self._table.schema().to_arrow())
         metadata = self._table.metadata()
+        self.id = str(metadata.id)
         self.partitioned_by = list(metadata.partition_columns)
         self.indexed = statistics.indexed(metadata.configuration)
+        self._entry = self._log_entry()
 
     @staticmethod
     def open(where: str, options: Mapping[str, str]) -> Table | None:
@@ -156,10 +159,36 @@ class Table:
 
     def renew(self) -> None:
         """Go to the newest version. Raises TransientError."""
+        if not self._is_same():
+            self._reopen()
         with unjudged(self.where):
             self._table.update_incremental()
         if self.version != self._read_at:
             self._read()
+
+    def _log_entry(self) -> tuple[int | None, int | None]:
+        """What tells a log entry of this table from one that another table has there."""
+        with unjudged(self.where):
+            info = self.filesystem().get_file_info(f"_delta_log/{self._read_at:020}.json")
+        return info.mtime_ns, info.size
+
+    def _is_same(self) -> bool:
+        try:
+            return self._log_entry() == self._entry
+        except TransientError:  # there may be no directory either
+            return False
+
+    def _reopen(self) -> None:
+        """Raises ServiceError: another table is there, or none."""
+        found = Table.open(self.where, self._options)
+        if found is None or found.id != self.id:
+            now = "is gone" if found is None else "was removed, and another one was made there"
+            raise ServiceError(
+                f"Delta table {self.where} {now}, and its positions with it. Start the connector "
+                "again: it begins there by auto.offset.reset"
+            )
+        self._table = found.raw
+        self._read()
 
     def refusal(self, *, merges: bool) -> str | None:
         """Why the table cannot be written by semel, if so."""
@@ -192,6 +221,31 @@ class Table:
         with translated(self.where):
             found: int | None = self._table.transaction_version(app_id)
             return found
+
+    def transactions_at(self, version: int, app_ids: Iterable[str]) -> dict[str, int]:
+        """What identifiers stood at in an older version; empty if that cannot be read any more."""
+        try:
+            with translated(self.where):
+                then = DeltaTable(self.where, version, storage_options=dict(self._options))
+                found = {name: then.transaction_version(name) for name in app_ids}
+        except (Conflict, ServiceError, TransientError):
+            return {}
+        return {name: at for name, at in found.items() if at is not None}
+
+    def operations(self, since: int) -> dict[int, Operation]:
+        """What the versions after ``since`` did, as far as the log still has them."""
+        filesystem = self.filesystem()
+
+        def said(version: int) -> Operation | None:
+            try:
+                with filesystem.open_input_stream(f"_delta_log/{version:020}.json") as stream:
+                    return operation_of(stream.read())
+            except FileNotFoundError:
+                return None
+
+        with unjudged(self.where):
+            found = {v: said(v) for v in range(since + 1, self.version + 1)}
+        return {version: each for version, each in found.items() if each is not None}
 
     def append(self, actions: Sequence[Any], transactions: Mapping[str, int]) -> None:
         """Add files and move transaction identifiers in one commit.

@@ -1,0 +1,78 @@
+"""Whether a store refuses the second of two commits of one version.
+
+delta-rs looks at the log before it writes, so that only commits at the same moment tell: several
+writers commit the same version of a table that exists for this alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.fs import DeltaStorageHandler
+from pyarrow import fs
+
+from semel.sinks.delta.files import delete
+from semel.sinks.delta.table import Conflict, bound, reason, translated, unjudged
+
+log = logging.getLogger(__name__)
+
+_WRITERS = 4
+_ROUNDS = 2
+_PATIENCE = 60.0
+
+
+def refuses_the_second(where: str, options: Mapping[str, str]) -> bool:
+    """Try it out in a directory of its own in the directory of a table. Local file systems do:
+    there delta-rs makes a hard link.
+
+    Raises:
+        ServiceError, TransientError: the store does not let it be tried.
+    """
+    if urlsplit(where).scheme in ("", "file"):
+        return True
+    probe = f"{where.rstrip('/')}/_semel-probe-{uuid.uuid4().hex}"
+    try:
+        with unjudged(probe):
+            schema = Schema.from_arrow(pa.schema([("n", pa.int64())]))
+            DeltaTable.create(probe, schema, storage_options=dict(options))
+        return all(_landed(probe, options) <= 1 for _ in range(_ROUNDS))
+    finally:
+        _remove(probe, options)
+
+
+def _landed(where: str, options: Mapping[str, str]) -> int:
+    """How many of several commits of the same version the store has taken."""
+    with unjudged(where):
+        tables = [DeltaTable(where, storage_options=dict(options)) for _ in range(_WRITERS)]
+    together = threading.Barrier(_WRITERS)
+
+    def commit(table: DeltaTable) -> bool:
+        schema = table.schema()
+        together.wait(_PATIENCE)
+        try:
+            with translated(where):
+                table.create_write_transaction([], "append", schema, commit_properties=bound({}))
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="semel-probe") as pool:
+        return sum(pool.map(commit, tables))
+
+
+def _remove(where: str, options: Mapping[str, str]) -> None:
+    """Delete the table that was made for this, as far as that is possible."""
+    try:
+        filesystem = fs.PyFileSystem(DeltaStorageHandler(where, dict(options)))
+        found = filesystem.get_file_info(fs.FileSelector("", recursive=True))
+    except OSError as error:
+        log.info("%s stays: %s", where, reason(error))
+    else:
+        delete(filesystem, [info.path for info in found if info.is_file])

@@ -1,0 +1,85 @@
+"""Whether a table still holds what a connector has committed to it.
+
+``RESTORE`` brings back the files of an older version, and a table can be replaced in place; both
+leave transaction identifiers as they are. So each commit of a connector also stores its own version
+and the table's id, and what others have done since is read from the table's log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_RESTORE = "RESTORE"
+_REPLACES = frozenset(
+    {
+        "CLONE",
+        "CREATE OR REPLACE TABLE",
+        "CREATE OR REPLACE TABLE AS SELECT",
+        "REPLACE TABLE",
+        "REPLACE TABLE AS SELECT",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a version of a table says that it did."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def operation_of(entry: bytes) -> Operation:
+    """What an entry of the log says of itself; writers may leave that out."""
+    for line in entry.splitlines():
+        if line.startswith(b'{"commitInfo"'):
+            facts = json.loads(line)["commitInfo"]
+            return Operation(str(facts.get("operation")), facts.get("operationParameters") or {})
+    return Operation("")
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """Why a table does not hold a connector's last commit, or cannot be said to.
+
+    ``said`` tells what happened; ``base`` is the version whose state the table went back to, if
+    that is known; ``undo`` the last version before it happened.
+    """
+
+    said: str
+    base: int | None = None
+    undo: int | None = None
+
+
+def setback(committed: int, version: int, log: Mapping[int, Operation]) -> Setback | None:
+    """What took the commit of version ``committed`` out of a table that is at ``version``, if
+    anything did. A table that was restored, and then restored to where it was, holds it."""
+    missing = [v for v in range(committed + 1, version + 1) if v not in log]
+    if missing:
+        return Setback(
+            f"the log entry of version {missing[-1]} has been cleaned up, so nobody can tell "
+            "whether the table was restored to an older version meanwhile"
+        )
+    states: dict[int, Setback | None] = {committed: None}
+    for at in range(committed + 1, version + 1):
+        states[at] = _after(log[at], at, committed, states)
+    return states[version]
+
+
+def _after(
+    operation: Operation, at: int, committed: int, states: Mapping[int, Setback | None]
+) -> Setback | None:
+    if operation.name in _REPLACES:
+        return Setback(f"version {at} replaced the table ({operation.name})", undo=at - 1)
+    if operation.name != _RESTORE:
+        return states[at - 1]
+    to = str(operation.parameters.get("version", ""))
+    if not to.isdigit():
+        moment = operation.parameters.get("timestamp") or operation.parameters.get("datetime")
+        return Setback(f"version {at} restored the table to time {moment}", undo=at - 1)
+    if int(to) >= committed:
+        return states[int(to)]
+    return Setback(f"version {at} restored the table to version {to}", int(to), at - 1)
