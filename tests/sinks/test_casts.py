@@ -38,6 +38,8 @@ FITS = [
     ("2024-01-01 10:00", None, UTC, dt.datetime(2024, 1, 1, 10, tzinfo=dt.UTC)),
     ("2024-01-01", None, pa.timestamp("s"), dt.datetime(2024, 1, 1)),
     ("2024-01-01T10:00:00.1234567Z", None, UTC, dt.datetime(2024, 1, 1, 10, 0, 0, 123456, dt.UTC)),
+    ("1969-12-31T23:59:59.0000001", None, UTC, dt.datetime(1969, 12, 31, 23, 59, 59, 0, dt.UTC)),
+    (-1, NS, UTC, dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC)),
     (2**53 + 2, None, pa.float64(), 2.0**53 + 2),
     (2**64 - 2**12, pa.uint64(), pa.float64(), 2.0**64 - 2**12),
     (D("0.1"), None, pa.float64(), 0.1),

@@ -179,3 +179,53 @@ def test_a_store_of_keys_and_values_ends_as_if_changed_one_by_one(
     assert len(set(keys)) == len(keys)
     store.update(zip(keys, values, strict=True))
     assert store == expected
+
+
+def _one_by_one(
+    done: list[tuple[str, int, int, bool]],
+) -> tuple[dict[str, int], dict[tuple[str, int], int]]:
+    """Of changes (key, partition, timestamp, row?) in the order of offsets, the last of each key:
+    a change counts as no earlier than those of its key before it in its partition."""
+    latest: dict[tuple[str, int], int] = {}
+    when: dict[str, tuple[int, int, int]] = {}
+    last: dict[str, int] = {}
+    for offset, (key, partition, timestamp, _) in enumerate(done):
+        counts = max(timestamp, latest.get((key, partition), timestamp))
+        latest[key, partition] = counts
+        if key not in when or (counts, partition, offset) > when[key]:
+            when[key], last[key] = (counts, partition, offset), offset
+    return last, latest
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    done=st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(-1, 5), st.booleans()),
+        min_size=1,
+    ),
+    data=st.data(),
+)
+def test_between_partitions_the_later_timestamp_wins_and_within_one_the_later_offset(
+    done: list[tuple[str, int, int, bool]], data: st.DataObject
+) -> None:
+    at = data.draw(st.permutations(range(len(done))))
+    at = [n for n in at if done[n][3]] + [n for n in at if not done[n][3]]
+    count = sum(done[n][3] for n in at)
+    key, partition, offset, timestamp = (
+        pa.chunked_array([pa.array(values, kind)])
+        for values, kind in (
+            ([done[n][0] for n in at], pa.string()),
+            ([done[n][1] for n in at], pa.int32()),
+            (at, pa.int64()),
+            ([done[n][2] for n in at], pa.timestamp("ms", "UTC")),
+        )
+    )
+    left = last_of_each(Changes([key], [partition, offset], count, timestamp), {}, revives=True)
+    expected, _ = _one_by_one(done)
+    assert {at[n] for n in _rows(left, count)} == {n for n in expected.values() if done[n][3]}
+
+
+def test_equal_floats_are_one_key() -> None:
+    keys = pa.chunked_array([[0.0, -0.0, 1.0]])
+    left = last_of_each(Changes([keys], [], 3), {}, revives=True)
+    assert _rows(left, 3) == [1, 2]

@@ -121,10 +121,9 @@ class ObjectReader:
         done, written = {}, Written(text, content)
         for c, way in ways:
             parsed = _one(table[c.name])
-            if _holds_floats(parsed.type):
-                number = unfaithful(written, c.name, parsed)
-                if number is not None:
-                    raise Unreadable(f"field {c.name}: {shown(number)} {misfit(number, c)}")
+            number = unfaithful(written, c.name, parsed)
+            if number is not None:
+                raise Unreadable(f"field {c.name}: {shown(number)} {misfit(number, c)}")
             done[c.name] = way.finish(parsed)
         if self._raw:
             done.update(zip(self._raw, json_duck.raw(text, self._raw), strict=True))
@@ -274,11 +273,6 @@ _MISFITS = (
     (pa.types.is_date, "is neither a date (YYYY-MM-DD) nor days since 1970"),
     (pa.types.is_time, "is neither a time of day nor milliseconds"),
 )
-
-
-def _holds_floats(parsed: pa.DataType) -> bool:
-    item = parsed.value_type if pa.types.is_list(parsed) else parsed
-    return bool(pa.types.is_float32(item) or pa.types.is_float64(item))
 
 
 def _sample(text: pa.Array) -> Iterator[Mapping[str, str]]:

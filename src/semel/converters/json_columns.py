@@ -163,8 +163,14 @@ def _timestamp(wanted: pa.DataType) -> tuple[Reading, ...]:
     return (
         Reading(micros, _cast(wanted), _ISO),
         epoch,
-        Reading(nanos, lambda a: a.cast(micros, safe=False).cast(wanted), _ISO_NANOSECONDS),
+        Reading(nanos, lambda a: without_nanoseconds(a).cast(wanted), _ISO_NANOSECONDS),
     )
+
+
+def without_nanoseconds(timestamps: pa.Array) -> pa.Array:
+    """In microseconds; Arrow's own cast cuts towards 1970, which is up before it."""
+    cut = pc.floor_temporal(timestamps, unit="microsecond")
+    return cut.cast(pa.timestamp("us", timestamps.type.tz))
 
 
 def _same(array: pa.Array) -> pa.Array:

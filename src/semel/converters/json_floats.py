@@ -1,4 +1,4 @@
-"""Whether the floats that a parser made of JSON are the numbers that were written.
+"""Whether the floats and decimals that a parser made of JSON are the numbers that were written.
 
 A fraction becomes the nearest float. A number beyond the largest float must not become infinite, a
 small one must not become zero, and a whole number must not become another whole number.
@@ -51,42 +51,58 @@ class Written:
 
 
 def unfaithful(written: Written, name: str, values: pa.Array) -> str | None:
-    """The first number in a field, of numbers or of lists of them, that its float is not; None if
-    there is none."""
+    """The first number in a field, of numbers or of lists of them, that its float or decimal is
+    not; None if there is none, and for values of other types."""
     lists = pa.types.is_list(values.type)
-    floats = values.flatten() if lists else values
-    width = floats.type.bit_width
-    doubtful = _doubtful(floats, _WHOLE[width], written)
+    numbers = values.flatten() if lists else values
+    kind = numbers.type
+    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
+        doubtful, suspicious = _large_or_zero(numbers, written), _SUSPICIOUS[kind.bit_width]
+    elif pa.types.is_decimal(kind):  # shifted down by too many digits they become zero
+        doubtful, suspicious = _zeros(numbers, written), r"[0-9.][eE]-"
+    else:
+        return None
     if doubtful is None:
         return None
     rows = pc.indices_nonzero(doubtful)
     if lists:
         rows = pc.unique(pc.list_parent_indices(values).take(rows))
     texts = written.text.take(rows)
-    for one in texts.filter(pc.match_substring_regex(texts, _SUSPICIOUS[width])).to_pylist():
+    for one in texts.filter(pc.match_substring_regex(texts, suspicious)).to_pylist():
         found = members(one)[0].get(name, "null")
         for number in array_elements(found) if found.startswith("[") else [found]:
-            if not is_faithful(number, width):
+            if not _is_kept(number, kind):
                 return number
     return None
 
 
-def _doubtful(floats: pa.Array, whole: int, written: Written) -> pa.Array | None:
-    """Which floats are large, or zero where small numbers are written; None for none."""
+def _large_or_zero(floats: pa.Array, written: Written) -> pa.Array | None:
+    whole = _WHOLE[floats.type.bit_width]
     least, greatest = pc.min_max(floats).as_py().values()
     if least is None:
         return None
-    large = zero = None
-    if greatest >= whole or least <= -whole:
-        large = pc.greater_equal(pc.abs(floats), float(whole))
-    if least <= 0 <= greatest:
-        zero = pc.equal(floats, 0.0)
-        count = pc.sum(zero).as_py() or 0
-        if not count or (count * _RARE > len(floats) and not written.has_small_numbers):
-            zero = None
-    if large is None or zero is None:
-        return large if zero is None else zero
-    return pc.or_(large, zero)
+    zero = _zeros(floats, written) if least <= 0 <= greatest else None
+    if greatest < whole and least > -whole:
+        return zero
+    large = pc.greater_equal(pc.abs(floats), float(whole))
+    return large if zero is None else pc.or_(large, zero)
+
+
+def _zeros(numbers: pa.Array, written: Written) -> pa.Array | None:
+    """Which numbers are zero, if there may be small ones among them."""
+    zero = pc.equal(numbers, pa.scalar(0, pa.int64()).cast(numbers.type))
+    count = pc.sum(zero).as_py() or 0
+    if not count or (count * _RARE > len(numbers) and not written.has_small_numbers):
+        return None
+    return zero
+
+
+def _is_kept(number: str, kind: pa.DataType) -> bool:
+    """Whether a number that became a float or a decimal of a type is still what it was."""
+    if not pa.types.is_decimal(kind):
+        return is_faithful(number, kind.bit_width)
+    written = Decimal(number.strip('"')) if number != "null" else Decimal(0)
+    return not written or abs(written) >= Decimal(1).scaleb(-kind.scale)
 
 
 def is_faithful(number: str, width: int) -> bool:

@@ -94,7 +94,8 @@ class Batcher:
             poll = poll.only(np.array([hit is None for hit in hits], dtype=bool))
         raw = poll.raw(
             key=self._pipeline.wants_key,
-            timestamp=self._pipeline.wants_timestamp,
+            timestamp=self._pipeline.wants_timestamp
+            or (self._pipeline.replaces and _several(poll.partitions)),
             headers=self._pipeline.wants_headers,
         )
         converted = self._pipeline.convert(poll.topic, raw)
@@ -124,6 +125,11 @@ class Batcher:
         records = [r for r, _ in converted]
         moved = advances({**until, **first}, positions, _sum(kept), _written(records), {})
         return Batch(moved, Commit(records), stop=stop)
+
+
+def _several(partitions: np.ndarray) -> bool:
+    """Whether one key may be in several: then timestamps say which of its records is later."""
+    return bool(len(partitions)) and bool((partitions != partitions[0]).any())
 
 
 def _before(poll: RawRecords, first: Mapping[TopicPartition, int]) -> RawRecords:

@@ -84,6 +84,11 @@ class Pipeline:
         return self._connector.provenance or self._transforms or carried
 
     @property
+    def replaces(self) -> bool:
+        """Whether the sink keeps the last record of each key."""
+        return self._sink.replaces
+
+    @property
     def wants_headers(self) -> bool:
         return records.HEADERS in self._sink.carries
 
@@ -166,7 +171,7 @@ class Pipeline:
             records.PARTITION: raw.column("partition"),
             records.OFFSET: raw.column("offset"),
         }
-        if self.wants_timestamp:
+        if "timestamp" in raw.column_names and (self.wants_timestamp or self.replaces):
             columns[records.TIMESTAMP] = raw.column("timestamp")
         if self.wants_headers:
             columns[records.HEADERS] = raw.column("headers")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from semel.converters.json_columns import clock_times
+from semel.converters.json_columns import clock_times, without_nanoseconds
 from semel.converters.json_floats import is_faithful
 
 UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
@@ -128,7 +128,7 @@ def _parsed_moments(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArr
             if pc.any(mine).as_py():
                 some = pc.if_else(mine, text, pa.scalar(None, pa.string()))
                 moments = some.cast(pa.timestamp(unit, zone)).cast(pa.timestamp(unit))
-                found.append(moments.cast(pa.timestamp("us"), safe=False))
+                found.append(without_nanoseconds(moments))
     if not found:
         return pa.chunked_array([pa.nulls(len(text), target)])
     return pc.coalesce(*found).cast(target)
@@ -193,5 +193,5 @@ def _days(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _moments(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     if values.type.unit == "ns" and target.unit != "ns":
-        values = values.cast(pa.timestamp("us", values.type.tz), safe=False)
+        values = without_nanoseconds(values)
     return values.cast(pa.timestamp(target.unit, values.type.tz)).cast(target)

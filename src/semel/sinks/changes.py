@@ -1,4 +1,10 @@
-"""Several changes of one key in a commit: which of them are left to write. Vectorised."""
+"""Several changes of one key in a commit: which of them are left to write. Vectorised.
+
+Within a partition the later offset counts. Kafka gives no order between partitions: where a key is
+in several, their changes are put in the order of their timestamps, and of partitions where these
+are equal, but never against the offsets of a partition: there a change counts as no earlier than
+those of its key before it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.records import KEY, OFFSET, PARTITION, Records
+from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, Records
 
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
 _NONE = np.empty(0, dtype=np.int64)
@@ -20,12 +26,14 @@ class Changes:
     """Changes of keys, in any order: ``count`` rows first, then tombstones.
 
     ``keys`` are the key's columns; ``order`` are columns that say which change came first, the most
-    significant one first, or nothing if the changes stand in their order.
+    significant one first, or nothing if the changes stand in their order. ``timestamps`` are wanted
+    where these are partition and offset: without them, the higher partition wins.
     """
 
     keys: Sequence[pa.ChunkedArray]
     order: Sequence[pa.ChunkedArray]
     count: int
+    timestamps: pa.ChunkedArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +105,13 @@ def last_by_key(records: Records) -> tuple[pa.Table, pa.Table]:
         gone = rows.slice(0, 0)
     if not records.count:
         return gone, rows
-    key, *order = (
+    timed = {TIMESTAMP} & set(rows.column_names) & set(gone.column_names)
+    key, partition, offset, *timestamps = (
         pa.chunked_array([*rows.column(n).chunks, *gone.column(n).chunks], rows.column(n).type)
-        for n in (KEY, PARTITION, OFFSET)
+        for n in (KEY, PARTITION, OFFSET, *timed)
     )
-    left = last_of_each(Changes([key], order, rows.num_rows), {}, revives=True)
+    changes = Changes([key], [partition, offset], rows.num_rows, *timestamps)
+    left = last_of_each(changes, {}, revives=True)
     kept = rows if left.rows is None else rows.take(pa.array(left.rows))
     return gone.take(pa.array(left.tombstones)), kept
 
@@ -121,7 +131,29 @@ def _grouped(changes: Changes) -> tuple[Indices, Indices]:
     for key in keys:
         arranged = key[order]
         differs[1:] |= arranged[1:] != arranged[:-1]
-    return order, np.flatnonzero(differs)
+    starts = np.flatnonzero(differs)
+    if changes.timestamps is not None and len(when) == 2:
+        order = _between_partitions(order, starts, when[0], _numbers(changes.timestamps))
+    return order, starts
+
+
+def _between_partitions(
+    order: Indices, starts: Indices, partitions: Indices, timestamps: Indices
+) -> Indices:
+    """The same order, with the changes of those keys by time that are in several partitions."""
+    sizes = np.diff(np.append(starts, len(order)))
+    several = partitions[order[starts]] != partitions[order[starts + sizes - 1]]
+    if not several.any():
+        return order
+    places = np.flatnonzero(np.repeat(several, sizes))
+    mixed, keys = order[places], np.repeat(np.arange(len(starts)), sizes)[places]
+    runs = np.cumsum(np.diff(keys, prepend=-1) | np.diff(partitions[mixed], prepend=-1) != 0)
+    _, ranks = np.unique(timestamps[mixed], return_inverse=True)
+    # The latest so far in each run: a later run begins above all ranks of those before it.
+    latest = np.maximum.accumulate(runs * len(mixed) + ranks) - runs * len(mixed)
+    arranged = order.copy()
+    arranged[places] = mixed[np.lexsort([latest, keys])]
+    return arranged
 
 
 def _ascending(columns: Sequence[Indices]) -> bool:
@@ -154,6 +186,8 @@ def _numbers(values: pa.ChunkedArray) -> Indices:
     elif pa.types.is_temporal(kind):
         values = values.cast(pa.int64())
     elif not _is_numeric(kind):
+        if pa.types.is_floating(kind):
+            values = pc.add(values, pa.scalar(0.0, kind))  # 0.0 of -0.0, which is equal
         chunks = values.combine_chunks()
         one = chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
         if isinstance(kind, pa.BaseExtensionType):

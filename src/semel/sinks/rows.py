@@ -9,19 +9,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
-from semel.records import OFFSET, PARTITION, Records, RowsRejected, rejected
+from semel.records import OFFSET, PARTITION, TIMESTAMP, Records, RowsRejected, rejected
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import UNFIT, convert, unfit_rows
 from semel.sinks.layout import Deleting, Layout, layout
 
 CHANGE_PARTITION, CHANGE_OFFSET = "__semel_partition", "__semel_offset"
+CHANGE_TIMESTAMP = "__semel_timestamp"
 CHANGE_DELETES, CHANGE_ANEW = "__semel_deletes", "__semel_anew"
-OWN = (CHANGE_PARTITION, CHANGE_OFFSET, CHANGE_DELETES, CHANGE_ANEW)
+PLACES = (CHANGE_PARTITION, CHANGE_OFFSET, CHANGE_TIMESTAMP)
+OWN = (*PLACES, CHANGE_DELETES, CHANGE_ANEW)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one table. With ``key`` they are changes: three columns say when each happened and
+    """Rows of one table. With ``key`` they are changes: columns say when each happened and
     whether it deletes."""
 
     table: pa.Table
@@ -75,10 +77,11 @@ def changes(
 
 
 def last_changes(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last change of each key, by partition and offset; a column more says whether the key was
-    deleted before it, so that the change begins anew."""
-    order = [changes.column(CHANGE_PARTITION), changes.column(CHANGE_OFFSET)]
-    facts = Changes([changes.column(n) for n in key], order, changes.num_rows)
+    """The last change of each key; a column more says whether the key was deleted before it, so
+    that the change begins anew."""
+    partition, offset, timestamp = (changes.column(n) for n in PLACES)
+    keys = [changes.column(n) for n in key]
+    facts = Changes(keys, [partition, offset], changes.num_rows, timestamp)
     deletes = changes.column(CHANGE_DELETES)
     if not pc.any(deletes).as_py():
         kept = last_of_each(facts, {}, revives=True).rows
@@ -94,6 +97,9 @@ def _dated(rows: pa.Table, source: pa.Table, *, deletes: bool) -> pa.Table:
     columns = {
         CHANGE_PARTITION: source.column(PARTITION),
         CHANGE_OFFSET: source.column(OFFSET),
+        CHANGE_TIMESTAMP: source.column(TIMESTAMP).cast(pa.int64()).fill_null(-1)
+        if TIMESTAMP in source.column_names
+        else pa.repeat(pa.scalar(-1), rows.num_rows),
         CHANGE_DELETES: pa.repeat(pa.scalar(deletes), rows.num_rows),
     }
     loose = rows.cast(pa.schema([f.with_nullable(True) for f in rows.schema]))

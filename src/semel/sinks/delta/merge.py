@@ -16,8 +16,7 @@ from semel.sinks.delta.table import Table, bound, translated
 from semel.sinks.rows import (
     CHANGE_ANEW,
     CHANGE_DELETES,
-    CHANGE_OFFSET,
-    CHANGE_PARTITION,
+    PLACES,
     last_changes,
 )
 
@@ -33,7 +32,7 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
     with translated(table.where):
         parts = [pq.read_table(f.path, filesystem=filesystem) for f in files]
         left = last_changes(pa.concat_tables(parts, promote_options="permissive"), key)
-        source = left.drop_columns([CHANGE_PARTITION, CHANGE_OFFSET])
+        source = left.drop_columns(list(PLACES))
         lacking = [f for f in table.columns if f.name not in source.column_names]
         for field in lacking:
             source = source.append_column(field, pa.nulls(source.num_rows, field.type))

@@ -15,7 +15,7 @@ from semel.errors import ConfigError, TargetChanged
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.problems import together
-from semel.records import Commit, Records
+from semel.records import TIMESTAMP, Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.delta.config import IGNORED, DeltaConfig
@@ -105,6 +105,10 @@ class DeltaSink(StagingSink):
     @property
     def replaces(self) -> bool:
         return self._config.insert_mode == "upsert"
+
+    @property
+    def carries(self) -> frozenset[str]:
+        return frozenset({TIMESTAMP}) if self.replaces else frozenset()
 
     @property
     def evolves(self) -> bool:

@@ -18,7 +18,7 @@ from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, LedgerConflict, TargetChanged, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
-from semel.records import Commit, Records, RowsRejected
+from semel.records import TIMESTAMP, Commit, Records, RowsRejected
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.iceberg.config import FLAT, IGNORED, PREFIXES, IcebergConfig, settings
@@ -115,6 +115,10 @@ class IcebergSink(StagingSink):
     @property
     def replaces(self) -> bool:
         return self._config.upsert
+
+    @property
+    def carries(self) -> frozenset[str]:
+        return frozenset({TIMESTAMP}) if self.replaces else frozenset()
 
     @property
     def evolves(self) -> bool:

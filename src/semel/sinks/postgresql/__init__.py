@@ -37,10 +37,10 @@ from semel.sinks.postgresql.connection import (
 from semel.sinks.postgresql.frozen import end_frozen
 from semel.sinks.postgresql.ledger import OFFSETS, PostgresLedger
 from semel.sinks.postgresql.prepare import Prepared, prepare
-from semel.sinks.postgresql.refusals import find_refused, write_singly
+from semel.sinks.postgresql.refusals import find_refused
 from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.url import libpq_uri
-from semel.sinks.postgresql.writer import Hope, write
+from semel.sinks.postgresql.writer import Hope, compare, write
 
 
 class PostgresSink(Sink):
@@ -245,7 +245,7 @@ class PostgresSink(Sink):
 
     def _transact(self, commit: Commit, judge: Callable[[], Outcome]) -> Outcome:
         """Judge and write in one transaction, in another way if the first turns out wrong."""
-        singly, merging = False, True
+        merging = True
         while True:
             prepared: list[Prepared] = []
             upserts: set[Name] = set()
@@ -253,16 +253,13 @@ class PostgresSink(Sink):
             try:
                 prepared = [self._prepare(r) for r in commit.records if r.count]
                 upserts = {b.table.name for b in prepared if b.mode == "upsert"}
-                if not singly:
-                    hopeful = set(filter(self._hope.of, upserts))
-                return self._write(judge, prepared, commit.dead_letters, hopeful, singly, merging)
+                hopeful = set(filter(self._hope.of, upserts))
+                return self._write(judge, prepared, commit.dead_letters, hopeful, merging)
             except DataRefused as error:
                 if error.sqlstate == "23505" and hopeful:
                     self._hope.failed(hopeful)
                 elif error.sqlstate == "23505" and merging and upserts:
                     merging = False  # another writer's key, perhaps: ON CONFLICT takes it
-                elif error.sqlstate == "21000" and not singly:
-                    singly = True  # one key twice, which only the server can tell
                 else:
                     rejected = find_refused(self._connection, prepared)
                     if self._altered(commit):
@@ -287,7 +284,6 @@ class PostgresSink(Sink):
         prepared: Sequence[Prepared],
         letters: Sequence[DeadLetter],
         hopeful: Collection[Name],
-        singly: bool,
         merging: bool,
     ) -> Outcome:
         with self._connection.transaction():
@@ -295,11 +291,8 @@ class PostgresSink(Sink):
             failpoints.hit("sink.after_positions")
             if outcome is Outcome.APPLIED:
                 for batch in prepared:
-                    if singly:
-                        write_singly(self._connection, batch)
-                    else:
-                        hopes = batch.table.name in hopeful
-                        write(self._connection, batch, hopeful=hopes, merging=merging)
+                    hopes = batch.table.name in hopeful
+                    write(self._connection, batch, hopeful=hopes, merging=merging)
                 self._keep_dead_letters(letters)
             failpoints.hit("sink.before_commit")
         failpoints.hit("sink.after_commit")
@@ -310,7 +303,7 @@ class PostgresSink(Sink):
     def _prepare(self, records: Records) -> Prepared:
         arranged = self._layout(records)
         table = self._target(records.topic, arranged)
-        return prepare(self._config, table, arranged, records)
+        return prepare(self._config, table, arranged, records, partial(compare, self._connection))
 
     def _layout(self, records: Records) -> Layout:
         try:

@@ -14,6 +14,7 @@ from semel.records import (
     DATA_EXCEPTION,
     OFFSET,
     PARTITION,
+    TIMESTAMP,
     Records,
     Rejected,
     RowsRejected,
@@ -26,6 +27,8 @@ from semel.sinks.postgresql.tables import Table
 from semel.sinks.postgresql.types import Column
 
 Convert = Callable[[pa.ChunkedArray, Column], Converted]
+Compare = Callable[["Table", "Rows"], Mapping[str, pa.ChunkedArray]]
+"""Gives each key column numbers that are equal where the database says that its values are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,23 @@ class Prepared:
     rows: Rows
     deletes: Rows | None = None
 
+    def changed(self, names: Sequence[str]) -> list[str]:
+        """The columns of a row that is there which a row of its key changes: of the key those that
+        can be equal without being the same."""
+        return [n for n in names if n not in self.key or not self.table.columns[n].exact]
+
 
 def prepare(
     config: JdbcConfig,
     table: Table,
     arranged: Layout,
     records: Records,
+    compare: Compare,
     convert: Convert = convert,
 ) -> Prepared:
     """Convert records to the table's types and keep what is left of several changes of a key.
+
+    ``compare`` is asked about keys of types in which values can be equal that are not the same.
 
     Raises:
         RowsRejected: records that do not fit, with the column, the value and the reason.
@@ -87,7 +98,12 @@ def prepare(
     )
     if not key or (mode == "insert" and tombstones is None):
         return Prepared(topic, table, mode, key, rows)
-    changes = Changes([arrays[n] for n in key], _order(records.rows, tombstones), count)
+    compared = {n: arrays[n] for n in key}
+    unsure = [n for n in key if n in staged or not table.columns[n].exact]
+    if unsure:
+        asked = pa.table({n: arrays[n] for n in unsure})
+        compared |= compare(table, Rows(asked, staged.intersection(unsure), asked, asked.num_rows))
+    changes = Changes(list(compared.values()), *_order(records.rows, tombstones, count))
     if mode == "insert":
         left = all_of_each(changes)
     else:
@@ -177,10 +193,16 @@ def _places(source: pa.Table) -> pa.Table:
     return source.select([n for n in (PARTITION, OFFSET) if n in source.column_names])
 
 
-def _order(rows: pa.Table, tombstones: pa.Table | None) -> Sequence[pa.ChunkedArray]:
-    if tombstones is None:
-        return list(_places(rows).columns)
-    return list(pa.concat_tables([_places(rows), _places(tombstones)]).columns)
+def _order(
+    rows: pa.Table, tombstones: pa.Table | None, count: int
+) -> tuple[Sequence[pa.ChunkedArray], int, pa.ChunkedArray | None]:
+    """What says which change came first; see :class:`Changes`."""
+    names = [n for n in (PARTITION, OFFSET, TIMESTAMP) if n in rows.column_names]
+    all_ = rows.select(names)
+    if tombstones is not None:
+        all_ = pa.concat_tables([all_, tombstones.select(names)])
+    timestamps = all_.column(TIMESTAMP) if TIMESTAMP in names else None
+    return [all_.column(n) for n in names if n != TIMESTAMP], count, timestamps
 
 
 def _latest(rows: Rows, left: Left) -> Rows:

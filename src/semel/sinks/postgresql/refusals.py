@@ -67,14 +67,6 @@ def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Re
     return []
 
 
-def write_singly(connection: Connection, batch: Prepared) -> None:
-    """Write one row after another, for keys that only the server knows to be equal (citext)."""
-    if batch.deletes is not None and batch.deletes.count:
-        _each(connection, batch, batch.deletes, delete)
-    for rows in by_given_columns(batch.rows, batch.table):
-        _each(connection, batch, rows, put)
-
-
 def _try(connection: Connection, batch: Prepared) -> list[Rejected]:
     found = []
     if batch.deletes is not None and batch.deletes.count:
@@ -109,7 +101,7 @@ def _each(
     batch: Prepared,
     rows: Rows,
     statement: Statement,
-    one: str = "{statement};",
+    one: str,
 ) -> None:
     numbered = Rows(
         rows.columns.append_column(_ROW, pa.array(np.arange(rows.count))),

@@ -28,11 +28,14 @@ _COLUMNS = """SELECT a.attname::text AS name, a.atttypid::bigint AS oid,
     coalesce(e.typtype, t.typtype) = 'e' AS enum,
     d.typtype = 'd' AS domain,
     a.atthasdef OR a.attidentity <> '' AS has_default,
-    a.attgenerated <> '' OR a.attidentity = 'a' AS generated
+    a.attgenerated <> '' OR a.attidentity = 'a' AS generated,
+    CASE WHEN NOT k.collisdeterministic THEN format('%I.%I', n.nspname, k.collname) END AS collation
 FROM pg_attribute a
 JOIN pg_type d ON d.oid = a.atttypid
 JOIN pg_type t ON t.oid = CASE WHEN d.typtype = 'd' THEN d.typbasetype ELSE d.oid END
 LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+LEFT JOIN pg_collation k ON k.oid = a.attcollation
+LEFT JOIN pg_namespace n ON n.oid = k.collnamespace
 WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum"""
 
@@ -162,6 +165,7 @@ def find(connection: Connection, name: Name) -> Table | None:
             domain=row["domain"],
             has_default=row["has_default"],
             generated=row["generated"],
+            collation=row["collation"],
         )
         for row in rows
     }

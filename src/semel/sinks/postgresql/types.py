@@ -43,6 +43,8 @@ _ARRAY_ELEMENTS = {
     *("date", "time", "timestamp", "timestamptz"),
 }
 _ANY_NUMERIC = pa.decimal128(38, 18)
+_INEXACT = {"citext", "bpchar", "float4", "float8", "jsonb", "interval"}
+"""Types with values that are equal and not the same: ``a`` and ``A``, 0.0 and -0.0, 1 and 1.0."""
 
 _MICROSECONDS = 6
 _FRACTIONS = {"timestamp", "timestamptz", "time", "timetz"}
@@ -74,6 +76,8 @@ class Column:
     rounds: bool = False
     length: int | None = None  # of text, in characters
     base: str = ""  # the type that a domain is made of, as the catalog names it
+    collation: str | None = None  # quoted, if texts can be equal by it that are not the same
+    exact: bool = True  # whether values are equal only if they are the same
 
     @property
     def is_json(self) -> bool:
@@ -93,6 +97,7 @@ def column(
     domain: bool = False,
     has_default: bool = False,
     generated: bool = False,
+    collation: str | None = None,
 ) -> Column:
     """The column for a PostgreSQL type: ``base`` names it, or its elements' type for an array."""
     copied = _copied(base, modifier, enum=enum)
@@ -116,6 +121,8 @@ def column(
         rounds=rounds,
         length=length,
         base=base,
+        collation=collation,
+        exact=base not in _INEXACT and copied not in (None, _ANY_NUMERIC) and collation is None,
     )
     if not array:
         return scalar
@@ -131,6 +138,8 @@ def column(
         generated,
         scalar,
         rounds=rounds,
+        collation=collation,
+        exact=False,
     )
 
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
+import pyarrow as pa
 
-from semel.sinks.postgresql.connection import Connection, SchemaChanged, literal, quote
+from semel.sinks.postgresql.connection import (
+    Connection,
+    DataRefused,
+    SchemaChanged,
+    literal,
+    quote,
+)
 from semel.sinks.postgresql.prepare import Prepared, Rows, optional
 from semel.sinks.postgresql.tables import Name, Table
 
@@ -117,6 +124,39 @@ def stage_rows(
     return connection.stage(rows.columns, types)
 
 
+_ROW = "__semel_row"
+
+
+def compare(connection: Connection, table: Table, keys: Rows) -> dict[str, pa.ChunkedArray]:
+    """Numbers for the values of key columns, equal where the server takes the values for equal.
+
+    Needs no open transaction. Where it refuses a value the values themselves are returned: writing
+    them will tell which it is.
+    """
+    names = keys.columns.column_names
+    numbered = Rows(
+        keys.columns.append_column(_ROW, pa.array(np.arange(keys.count))),
+        keys.staged,
+        keys.places,
+        keys.count,
+    )
+    ranks = []
+    for name in names:
+        collation = table.columns[name].collation
+        by = _value(table, keys, name) + (f" COLLATE {collation}" if collation else "")
+        ranks.append(f"dense_rank() OVER (ORDER BY {by}) AS {quote(name)}")
+    try:
+        with connection.transaction():
+            stage = stage_rows(connection, table, numbered, bigints=(_ROW,))
+            found = connection.query(
+                f"SELECT {', '.join(ranks)} FROM {stage} AS s ORDER BY {quote(_ROW)}"
+            )
+            connection.execute(connection.emptied(stage))
+    except DataRefused:
+        found = keys.columns
+    return {n: found.column(n) for n in names}
+
+
 # Statements. Each reads all rows ``s`` of a staging table, or the one row ``s`` of a PL/pgSQL loop.
 
 
@@ -127,7 +167,7 @@ def put(prepared: Prepared, rows: Rows, stage: str | None) -> str:
     if not names:
         return f"INSERT INTO {target} DEFAULT VALUES"
     values = {n: _value(prepared.table, rows, n) for n in names}
-    others = [n for n in names if n not in prepared.key]
+    others = prepared.changed(names)
     if prepared.mode == "update":
         if not others:
             return "SELECT"  # nothing but the key: nothing to update
@@ -151,7 +191,7 @@ def merge(prepared: Prepared, rows: Rows, stage: str) -> str:
     """
     names = rows.columns.column_names
     values = {n: _value(prepared.table, rows, n) for n in names}
-    sets = ", ".join(f"{quote(n)} = {v}" for n, v in values.items() if n not in prepared.key)
+    sets = ", ".join(f"{quote(n)} = {values[n]}" for n in prepared.changed(names))
     matched = f"UPDATE SET {sets}" if sets else "DO NOTHING"
     return (
         "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "

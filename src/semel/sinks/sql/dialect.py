@@ -19,6 +19,7 @@ from semel.sinks.casts import cast
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.convert import Converted, convert
+from semel.sinks.postgresql.prepare import Rows
 from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.types import Column, is_text
 
@@ -134,7 +135,7 @@ class Dialect(ABC):
     def upsert(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
         """Insert, or update the other columns where the key is there already."""
         names = rows.column_names
-        sets = ", ".join(f"{quote(n)} = EXCLUDED.{quote(n)}" for n in names if n not in key)
+        sets = ", ".join(f"{quote(n)} = EXCLUDED.{quote(n)}" for n in changed(target, names, key))
         with self.staged(target.name, rows) as stage:
             self.execute(
                 f"INSERT INTO {target.name.quoted} ({listed(names)}) "
@@ -142,15 +143,28 @@ class Dialect(ABC):
                 f"ON CONFLICT ({listed(key)}) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"
             )
 
-    def update(self, target: Name, rows: pa.Table, key: Sequence[str]) -> None:
+    def update(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
         """Update the other columns where the key is there."""
-        sets = [f"{quote(n)} = s.{quote(n)}" for n in rows.column_names if n not in key]
+        sets = [f"{quote(n)} = s.{quote(n)}" for n in changed(target, rows.column_names, key)]
         if sets:
-            with self.staged(target, rows) as stage:
+            with self.staged(target.name, rows) as stage:
                 self.execute(
-                    f"UPDATE {target.quoted} AS t SET {', '.join(sets)} FROM {stage} AS s "
+                    f"UPDATE {target.name.quoted} AS t SET {', '.join(sets)} FROM {stage} AS s "
                     f"WHERE {same(key)}"
                 )
+
+    def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
+        """Numbers for the values of key columns, equal where the database takes the values for
+        equal. It is asked of columns that are not ``exact`` only, outside of a transaction.
+
+        Raises:
+            ConfigError: it takes them for equal in one place and not in another.
+        """
+        names = ", ".join(keys.columns.column_names)
+        raise ConfigError(
+            f"table {target.name}: key column {names} has a collation, by which {self.system} "
+            "compares texts, but not in its indexes. Declare it without COLLATE"
+        )
 
     @abstractmethod
     def delete(self, target: Name, keys: pa.Table) -> None: ...
@@ -237,11 +251,26 @@ def column(
     has_default: bool = False,
     generated: bool = False,
     digits: int | None = None,
+    exact: bool = True,
 ) -> Column:
     """A column whose values converters give as ``arrow`` and the database takes as ``stored``."""
     if stored is None:
         stored = pa.string() if arrow == pa.json_() else arrow
-    return Column(name, 0, type_, type_, arrow, stored, has_default, generated, digits=digits)
+    return Column(
+        name, 0, type_, type_, arrow, stored, has_default, generated, digits=digits, exact=exact
+    )
+
+
+def changed(target: Table, names: Sequence[str], key: Sequence[str]) -> list[str]:
+    """The columns that an upsert changes in a row that is there: of the key those that can be equal
+    without being the same."""
+    return [n for n in names if n not in key or not target.columns[n].exact]
+
+
+def ranks(names: Sequence[str], rows: str, number: str) -> str:
+    """A query of numbers that are equal where columns are, in the order of another column."""
+    each = (f"dense_rank() OVER (ORDER BY {quote(n)}) AS r{i}" for i, n in enumerate(names))
+    return f"SELECT {', '.join(each)} FROM {rows} ORDER BY {quote(number)}"
 
 
 def fetched(cursor: Any) -> pa.Table:

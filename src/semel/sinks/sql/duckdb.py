@@ -197,12 +197,15 @@ class Duckdb(Dialect):
             "SELECT constraint_column_names AS columns FROM duckdb_constraints() "
             f"{mine} AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
         )
+        made = self.query(f"SELECT sql FROM duckdb_tables() {mine}").column(0).to_pylist()
+        collated = any("COLLATE" in sql.upper() for sql in made)
         columns = {
             r["column_name"]: column(
                 r["column_name"],
                 r["data_type"],
                 _asked(r["data_type"], kinds.field(r["column_name"]).type),
                 has_default=r["column_default"] is not None,
+                exact=not (collated and r["data_type"] == "VARCHAR"),
             )
             for r in rows
         }

@@ -6,7 +6,7 @@ import hashlib
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.convert import Converted
+from semel.sinks.postgresql.prepare import Rows
 from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.types import Column, is_binary
 from semel.sinks.sql import mysql_silence, mysql_text
@@ -24,9 +25,11 @@ from semel.sinks.sql.dialect import (
     STAGE,
     DataRefused,
     Dialect,
+    changed,
     fetched,
     installed,
     listed,
+    ranks,
     same,
     table,
 )
@@ -257,10 +260,10 @@ class Mysql(Dialect):
 
     def upsert(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
         if len(target.keys) > 1:  # ON DUPLICATE KEY would update the row of another key, too
-            self.update(target.name, rows, key)
+            self.update(target, rows, key)
             self._insert_new(target.name, rows, key)
             return
-        others = [n for n in rows.column_names if n not in key] or [key[0]]
+        others = changed(target, rows.column_names, key) or [key[0]]
         if self._mariadb:
             sets = ", ".join(f"{quote(n)} = VALUES({quote(n)})" for n in others)
             self._insert(target.name, rows, f" ON DUPLICATE KEY UPDATE {sets}")
@@ -278,14 +281,24 @@ class Mysql(Dialect):
                 f"LEFT JOIN {target.quoted} AS t ON {same(key)} WHERE t.{quote(key[0])} IS NULL"
             )
 
-    def update(self, target: Name, rows: pa.Table, key: Sequence[str]) -> None:
-        sets = [f"t.{quote(n)} = s.{quote(n)}" for n in rows.column_names if n not in key]
+    def update(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
+        names = changed(target, rows.column_names, key)
+        sets = [f"t.{quote(n)} = s.{quote(n)}" for n in names]
         if sets:
-            with self.staged(target, rows) as stage:
+            with self.staged(target.name, rows) as stage:
                 self.execute(
-                    f"UPDATE {target.quoted} AS t JOIN {stage} AS s ON {same(key)} "
+                    f"UPDATE {target.name.quoted} AS t JOIN {stage} AS s ON {same(key)} "
                     f"SET {', '.join(sets)}"
                 )
+
+    def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
+        names = keys.columns.column_names
+        try:
+            with self.transaction(), self.staged(target.name, keys.columns) as stage:
+                found = self.query(ranks(names, stage, _NUMBER))
+        except DataRefused:  # writing them will tell which
+            found = keys.columns
+        return dict(zip(names, found.columns, strict=True))
 
     def delete(self, target: Name, keys: pa.Table) -> None:
         with self.staged(target, keys) as stage:
@@ -325,7 +338,7 @@ class Mysql(Dialect):
         columns = self.query(
             "SELECT column_name AS name, lower(data_type) AS kind, column_type AS type, "
             "numeric_precision AS digits, numeric_scale AS scale, column_default AS preset, "
-            "datetime_precision AS fraction, "
+            "datetime_precision AS fraction, collation_name AS collation, "
             f"lower(extra) AS extra FROM information_schema.columns {mine} "
             "ORDER BY ordinal_position"
         ).to_pylist()

@@ -105,7 +105,19 @@ def column_of(row: Mapping[str, Any], *, is_json: bool) -> Column:
         has_default=preset not in (None, "NULL") or "auto_increment" in extra,
         generated="generated" in extra and "default_generated" not in extra,
         digits=digits,
+        exact=_is_exact(kind, row["collation"]),
     )
+
+
+_BYTEWISE = ("_nopad_bin", "_0900_bin")
+
+
+def _is_exact(kind: str, collation: str | None) -> bool:
+    """Whether values are equal only if they are the same: not if case or spaces behind them do not
+    count, nor if there are several ways to write one."""
+    if kind in _ARROW or kind in _UNSIGNED or kind in _BINARY or kind == "decimal":
+        return kind not in ("float", "double", "json")
+    return kind not in ("char", "enum", "set") and (collation or "").endswith(_BYTEWISE)
 
 
 def _to_the_fraction(kind: pa.DataType, digits: int) -> pa.DataType:

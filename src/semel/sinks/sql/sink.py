@@ -273,7 +273,9 @@ class SqlSink(Sink):
     def _prepare(self, records: Records) -> Prepared:
         arranged = self._layout(records)
         table = self._target(records.topic, arranged)
-        return prepare(self._config, table, arranged, records, self._dialect.fit)
+        return prepare(
+            self._config, table, arranged, records, self._dialect.compare, self._dialect.fit
+        )
 
     def _layout(self, records: Records) -> Layout:
         try:

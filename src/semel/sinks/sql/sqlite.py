@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager import Error
@@ -16,8 +17,9 @@ from adbc_driver_manager import Error
 from semel.config import key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.postgresql.connection import literal
+from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.convert import Converted
+from semel.sinks.postgresql.prepare import Rows
 from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.types import Column, is_binary, is_text
 from semel.sinks.sql.dialect import (
@@ -28,6 +30,7 @@ from semel.sinks.sql.dialect import (
     column,
     installed,
     listed,
+    ranks,
     table,
 )
 from semel.sinks.sql.files import RunLock, anchored, check_directory, database_path, holder, room
@@ -35,6 +38,7 @@ from semel.sinks.sql.sink import SqlSink
 
 CLASSES = ("sqlite",)
 
+_NUMBER = "semel row number"
 _EXACT_DIGITS = 15
 """Decimal digits that NUMERIC keeps of any number: it stores them as 64 bits."""
 
@@ -160,6 +164,21 @@ class Sqlite(Dialect):
         yield f"temp.{STAGE}"
         self.execute(f"DROP TABLE temp.{STAGE}")
 
+    def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
+        names = keys.columns.column_names
+        numbers = pa.array(np.arange(keys.count))
+        with (
+            self.transaction(),
+            self.staged(target.name, keys.columns.append_column(_NUMBER, numbers)) as stage,
+        ):
+            # Of two SELECTs the first one's columns say by which collation the values compare.
+            rows = (
+                f"(SELECT {listed(names)}, NULL AS {quote(_NUMBER)} FROM {target.name.quoted} "
+                f"WHERE false UNION ALL SELECT {listed([*names, _NUMBER])} FROM {stage})"
+            )
+            found = self.query(ranks(names, rows, _NUMBER))
+        return dict(zip(names, found.columns, strict=True))
+
     def delete(self, target: Name, keys: pa.Table) -> None:
         names = listed(keys.column_names)
         with self.staged(target, keys) as stage:
@@ -188,12 +207,15 @@ class Sqlite(Dialect):
         rowid = len(primary) == 1 and any(r["pk"] and r["type"].upper() == "INTEGER" for r in rows)
         if primary and primary not in keys:
             keys.insert(0, primary)
+        made = self.query(f"SELECT sql FROM sqlite_master WHERE name = {at} AND type = 'table'")
+        collated = any("collate" in (sql or "").lower() for sql in made.column(0).to_pylist())
         columns = {
             r["name"]: _column(
                 r["name"],
                 r["type"],
                 has_default=r["dflt_value"] is not None or (rowid and bool(r["pk"])),
                 generated=r["hidden"] in (2, 3),
+                collated=collated,
             )
             for r in rows
         }
@@ -239,7 +261,7 @@ _NEW = (
 )
 
 
-def _column(name: str, type_: str, *, has_default: bool, generated: bool) -> Column:
+def _column(name: str, type_: str, *, has_default: bool, generated: bool, collated: bool) -> Column:
     """By the rules of SQLite's type affinity, and by the names of the types that it lacks."""
     stored = None
     declared = type_.upper()
@@ -264,7 +286,15 @@ def _column(name: str, type_: str, *, has_default: bool, generated: bool) -> Col
         arrow = pa.time64("us")
     elif digits and not re.search("REAL|FLOA|DOUB", declared):
         arrow = pa.decimal128(min(38, int(digits[1])), int(digits[2] or 0))
-    return column(name, type_, arrow, stored=stored, has_default=has_default, generated=generated)
+    return column(
+        name,
+        type_,
+        arrow,
+        stored=stored,
+        has_default=has_default,
+        generated=generated,
+        exact=not (collated and is_text(arrow)) and arrow != pa.json_(),
+    )
 
 
 _YEARS = {  # 0 to 9999: others have no text

@@ -224,9 +224,9 @@ class SqlServer(Dialect):
                 f"(SELECT 1 FROM {name.quoted} AS t WHERE {self._same(name, key)})"
             )
 
-    def update(self, target: Name, rows: pa.Table, key: Sequence[str]) -> None:
-        with self.staged(target, rows) as stage:
-            self._update(target, rows.column_names, key, stage)
+    def update(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
+        with self.staged(target.name, rows) as stage:
+            self._update(target.name, rows.column_names, key, stage)
 
     def _update(self, target: Name, names: Sequence[str], key: Sequence[str], stage: str) -> None:
         known = self._columns[target]

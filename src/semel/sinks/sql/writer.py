@@ -25,7 +25,7 @@ def put(dialect: Dialect, prepared: Prepared, rows: Rows) -> None:
         elif prepared.mode == "upsert":
             dialect.upsert(target, part.columns, prepared.key)
         else:
-            dialect.update(target.name, part.columns, prepared.key)
+            dialect.update(target, part.columns, prepared.key)
 
 
 def delete(dialect: Dialect, prepared: Prepared, keys: Rows) -> None:

@@ -1,0 +1,148 @@
+"""Keys that a database takes for equal and that are not the same: whatever batches are cut, the
+table ends alike."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.config import ConnectorConfig, read
+from semel.records import Commit, Records
+from semel.sinks import sink_class
+from semel.sinks.postgresql import PostgresSink
+from semel.sinks.sql.sink import SqlSink
+from tests.sinks.target import Target, changes, records
+
+Step = tuple[Any, Mapping[str, Any] | None]
+
+# What a key's column is, and two values that are equal in it
+COLUMNS = {
+    "postgresql": [
+        ("citext", "bob", "BOB"),
+        ("char(5)", "bob", "bob "),
+        ("double precision", 0.0, -0.0),
+        ("numeric", "1.0", "1.00"),
+        ("uuid", "f47ac10b-58cc-4372-a567-0e02b2c3d479", "{f47ac10b58cc4372a5670e02b2c3d479}"),
+    ],
+    "sqlite": [("TEXT COLLATE NOCASE", "bob", "BOB"), ("TEXT COLLATE RTRIM", "bob", "bob ")],
+    "mariadb": [
+        ("VARCHAR(9) COLLATE utf8mb4_general_ci", "bob", "BOB"),
+        ("VARCHAR(9) COLLATE utf8mb4_bin", "bob", "bob "),
+        ("CHAR(9) COLLATE utf8mb4_nopad_bin", "bob", "bob "),
+    ],
+}
+HISTORIES: Sequence[Sequence[tuple[int, int | None]]] = (
+    [(0, 1), (1, None)],
+    [(1, None), (0, 1)],
+    [(0, 1), (1, 2)],
+    [(0, 1), (1, None), (0, 3)],
+    [(0, 1), (1, 2), (0, None), (1, 4), (0, 5)],
+)
+"""Which of the two keys, and its value; None deletes."""
+
+
+class Database:
+    def __init__(self, url: str) -> None:
+        self.system = url.split(":")[1] if url.startswith("jdbc:") else "postgresql"
+        self._target = Target(url) if self.system == "postgresql" else None
+        raw = {
+            "name": "c",
+            "connector.class": self.system,
+            "bootstrap.servers": "nowhere:9092",
+            "topics": "t",
+            "connection.url": url,
+            "insert.mode": "upsert",
+            "pk.mode": "record_key",
+            "pk.fields": "k",
+            "delete.enabled": "true",
+        }
+        made = sink_class(self.system)(read(ConnectorConfig, raw), raw)
+        assert isinstance(made, PostgresSink | SqlSink)
+        self.sink = made
+        if self._target is not None:
+            self._target.execute(
+                "CREATE EXTENSION citext",
+            )
+
+    def execute(self, sql: str) -> None:
+        if self._target is not None:
+            self._target.execute(sql)
+            return
+        assert isinstance(self.sink, SqlSink)
+        with self.sink._dialect.transaction():
+            self.sink._dialect.execute(sql)
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        sql = f"SELECT k, n FROM {table} ORDER BY n"
+        if self._target is not None:
+            return self._target.tuples(f"SELECT k::text, n FROM {table} ORDER BY n")
+        assert isinstance(self.sink, SqlSink)
+        with self.sink._dialect.transaction(reading=True):
+            found = self.sink._dialect.query(sql).to_pylist()
+        return [tuple(r.values()) for r in found]
+
+    def close(self) -> None:
+        self.sink.close()
+        if self._target is not None:
+            self._target.close()
+
+
+@pytest.fixture
+def database_(database_url: str) -> Iterator[Database]:
+    made = Database(database_url)
+    yield made
+    made.close()
+
+
+def cuts(steps: Sequence[Step]) -> Iterator[list[Sequence[Step]]]:
+    """All ways to cut changes into commits."""
+    for count in range(len(steps)):
+        for places in itertools.combinations(range(1, len(steps)), count):
+            ends = [0, *places, len(steps)]
+            yield [steps[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def test_the_table_does_not_depend_on_where_batches_are_cut(database_: Database) -> None:
+    problems = []
+    number = 0
+    for kind, *keys in COLUMNS.get(database_.system, ()):
+        for history in HISTORIES:
+            steps: list[Step] = [
+                (keys[which], None if value is None else {"n": value}) for which, value in history
+            ]
+            found = []
+            for commits in cuts(steps):
+                table, number = f"t{number}", number + 1
+                database_.execute(f"CREATE TABLE {table} (k {kind} PRIMARY KEY, n int)")
+                for commit in commits:
+                    database_.sink.write(Commit([changes(*commit, topic=table)]))
+                found.append(database_.rows(table))
+            last = history[-1]
+            values = [] if last[1] is None else [last[1]]
+            if any(f != found[0] for f in found) or [r[1] for r in found[0]] != values:
+                problems.append(f"{kind}: {history}: {found}")
+    assert not problems, "\n".join(problems)
+
+
+def test_of_one_key_in_two_partitions_the_later_record_is_kept(database_: Database) -> None:
+    if not COLUMNS.get(database_.system):
+        pytest.skip("no such server")
+    database_.execute("CREATE TABLE t (k int PRIMARY KEY, n int)")
+
+    def of(partition: int, *rows: tuple[int, int, int]) -> Records:
+        return records(
+            [{"n": n} for _, n, _ in rows],
+            keys=[k for k, _, _ in rows],
+            offsets=[o for _, _, o in rows],
+            partition=partition,
+        )
+
+    # Timestamps rise with offsets: partition 0 holds the later record of key 1, though it is lower.
+    parts = [of(0, (1, 10, 500), (2, 20, 1)), of(1, (1, 11, 100), (2, 21, 2))]
+    whole = Records("t", pa.concat_tables([p.rows for p in parts]))
+    database_.sink.write(Commit([whole]))
+    assert sorted(r[1] for r in database_.rows("t")) == [10, 21]
