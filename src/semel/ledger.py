@@ -180,6 +180,11 @@ class Rebase:
     new: LedgerEntry
     hole: Hole | None = None
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether offsets come a second time, with other records."""
+        return self.new.position < self.old.position
+
 
 def pending(
     connector: str, stored: Mapping[TopicPartition, LedgerEntry], rebases: Iterable[Rebase]

@@ -35,10 +35,14 @@ class Lake:
             **{k: str(v) for k, v in (keys or {}).items() if v is not None},
         }
 
+    def made(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> DeltaSink:
+        """A sink that has not looked at the store yet."""
+        raw = self.config(name, keys)
+        return DeltaSink(read(ConnectorConfig, raw), raw)
+
     def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> DeltaSink:
         """A sink that has entered its first position."""
-        raw = self.config(name, keys)
-        made = DeltaSink(read(ConnectorConfig, raw), raw)
+        made = self.made(name, keys)
         made.prepare(["t"])
         made.start(firsts({FIRST: 0}))
         return made

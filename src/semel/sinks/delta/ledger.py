@@ -4,7 +4,8 @@ A ``txn`` action holds a name and a number. It is part of the table's state: che
 log cleanup keeps it, and every Delta writer does so, which holds neither for what a commit says of
 itself (``commitInfo`` goes with the log) nor for anything that would be written beside it. So the
 position is the version of ``semel:<connector>:<topic>:<partition>``, and each running count is the
-version of that name with the count's name behind it. ``semel:<connector>::version`` is the table's
+version of that name with the count's name behind it; the ids of cluster and topic are text, see
+:mod:`semel.sinks.delta.texts`. ``semel:<connector>::version`` is the table's
 version that the connector has committed last, and ``semel:<connector>::table:<id>`` says in which
 table: no topic has an empty name.
 """
@@ -16,12 +17,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, TopicPartition, judge
+from semel.ledger import (
+    DAMAGED,
+    RECREATED,
+    RETENTION,
+    TRUNCATED,
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    judge,
+    pending,
+)
+from semel.sinks.delta import texts
 from semel.sinks.delta.restores import Setback, setback
 from semel.sinks.delta.table import Table
 
 _FORGOTTEN = -1
-_COUNTS = ("read", "written", "filtered", "failed", "lost")
+_COUNTS = {
+    "read": "records_read",
+    "written": "rows_written",
+    "filtered": "records_filtered",
+    "failed": "records_failed",
+    "lost": "records_lost",
+}
+_EPOCHS = {"epoch": "leader_epoch", "epoch:offset": "epoch_offset"}
+_TEXTS = {"cluster": "cluster_id", "topic": "topic_id"}
+_REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED)
+"""A hole's reason is the version of an identifier: its place here, to which more may be added."""
 
 
 class DeltaLedger:
@@ -44,8 +69,15 @@ class DeltaLedger:
             self._numbers[name] = self._table.transaction(name)
         return self._numbers[name]
 
+    def _known(self, name: str, otherwise: int) -> int:
+        found = self._number(name)
+        return otherwise if found is None else found
+
     def _count(self, name: str) -> int:
-        return self._number(name) or 0
+        return self._known(name, 0)
+
+    def _text(self, name: str) -> str:
+        return texts.text(name, self._number)
 
     def position(self, tp: TopicPartition) -> int | None:
         """The stored position, or None."""
@@ -60,18 +92,17 @@ class DeltaLedger:
             if position is None:
                 continue
             name = self._name(topic, partition)
-            start, *counts = (self._count(f"{name}:{n}") for n in ("start", *_COUNTS))
-            read, written, filtered, failed, lost = counts
             at = datetime.fromtimestamp(self._count(f"{name}:time") / 1000, UTC)
-            text = at.strftime("%Y-%m-%dT%H:%M:%SZ")
-            entry = LedgerEntry(
-                topic, partition, position, start, read, written, filtered, failed, lost, text
-            )
-            found.append(entry)
+            facts: dict[str, Any] = {f: self._count(f"{name}:{n}") for n, f in _COUNTS.items()}
+            facts |= {f: self._text(f"{name}:{n}") for n, f in _TEXTS.items()}
+            facts |= {f: self._known(f"{name}:{n}", -1) for n, f in _EPOCHS.items()}
+            facts["updated_at"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+            start = self._count(f"{name}:start")
+            found.append(LedgerEntry(topic, partition, position, start, **facts))
         return found
 
     def holes(self, topic: str) -> list[Hole]:
-        """The ranges that retention removed before they were read."""
+        """The ranges of which the present log says nothing, and why."""
         found = []
         for partition in range(self._count(self._name(topic))):
             if self.position(TopicPartition(topic, partition)) is None:
@@ -79,7 +110,8 @@ class DeltaLedger:
             name = self._name(topic, partition)
             for n in range(self._count(f"{name}:holes")):
                 begins, ends = (self._count(f"{name}:hole:{n}:{at}") for at in ("from", "until"))
-                found.append(Hole(topic, partition, begins, ends))
+                reason = self._count(f"{name}:hole:{n}:reason")
+                found.append(Hole(topic, partition, begins, ends, _reason(reason)))
         return found
 
     @property
@@ -146,40 +178,65 @@ class DeltaLedger:
                 more = getattr(a, count)
                 if more:
                     found[f"{name}:{count}"] = self._count(f"{name}:{count}") + more
+            if a.leader_epoch >= 0:
+                found |= {f"{name}:{n}": getattr(a, f) for n, f in _EPOCHS.items()}
             if a.lost:
-                n = self._count(f"{name}:holes")
-                found[f"{name}:holes"] = n + 1
-                found[f"{name}:hole:{n}:from"] = a.range.from_offset
-                found[f"{name}:hole:{n}:until"] = a.range.until_offset
+                begins, ends = a.range.from_offset, a.range.until_offset
+                found |= self._hole(Hole(*a.range.topic_partition, begins, ends, a.cause))
         return found
 
-    def started(self, positions: Mapping[TopicPartition, int]) -> dict[str, int]:
-        """The identifiers that enter first positions where there are none."""
-        return self.set({tp: at for tp, at in positions.items() if self.position(tp) is None})
+    def _hole(self, hole: Hole) -> dict[str, int]:
+        name = self._name(*hole.topic_partition)
+        n = self._count(f"{name}:holes")
+        return {
+            f"{name}:holes": n + 1,
+            f"{name}:hole:{n}:from": hole.from_offset,
+            f"{name}:hole:{n}:until": hole.until_offset,
+            f"{name}:hole:{n}:reason": _REASONS.index(hole.reason),
+        }
 
-    def adopted(self, entries: Iterable[LedgerEntry]) -> dict[str, int]:
-        """The identifiers that enter what was kept elsewhere while the table did not exist."""
-        new = [e for e in entries if self.position(e.topic_partition) is None]
-        found = self.set({e.topic_partition: e.start_position for e in new})
-        for e in new:
-            name = self._name(e.topic, e.partition)
-            failed, lost = e.records_failed, e.records_lost
-            counts = (e.records_read, e.rows_written, e.records_filtered, failed, lost)
-            found[name] = e.position
-            found |= {f"{name}:{n}": c for n, c in zip(_COUNTS, counts, strict=True) if c}
-        return found
+    def rebased(self, rebases: Iterable[Rebase]) -> dict[str, int]:
+        """The identifiers that replace entries, and record the holes that this leaves.
 
-    def set(self, positions: Mapping[TopicPartition, int]) -> dict[str, int]:
-        """The identifiers that overwrite positions; counts and holes start anew."""
+        Raises:
+            LedgerConflict: see :func:`semel.ledger.pending`.
+        """
+        mine = list(rebases)
+        topics = {r.old.topic for r in mine}
+        stored = {e.topic_partition: e for t in topics for e in self.entries(t)}
         found: dict[str, int] = {}
-        for tp, at in positions.items():
-            name = self._name(*tp)
-            found |= {name: at, f"{name}:start": at, f"{name}:time": _now()}
-            stale = [f"{name}:{n}" for n in (*_COUNTS, "holes")]
-            found |= {n: 0 for n in stale if self._count(n)}
-            known = found.get(self._name(tp.topic), self._count(self._name(tp.topic)))
-            if tp.partition >= known:
-                found[self._name(tp.topic)] = tp.partition + 1
+        for r in pending(self._connector, stored, mine):
+            found |= self._all_of(r.new)
+            found |= self._hole(r.hole) if r.hole is not None else {}
+        return found
+
+    def _all_of(self, entry: LedgerEntry) -> dict[str, int]:
+        """The identifiers that hold an entry, but for those that do already."""
+        name = self._name(*entry.topic_partition)
+        found = {name: entry.position, f"{name}:start": entry.start_position}
+        found |= {f"{name}:{n}": getattr(entry, f) for n, f in (_COUNTS | _EPOCHS).items()}
+        for n, f in _TEXTS.items():
+            found |= texts.numbers(f"{name}:{n}", getattr(entry, f))
+        unset = dict.fromkeys(found, 0) | {f"{name}:{n}": -1 for n in _EPOCHS}
+        unset |= dict.fromkeys((f"{name}:{n}:0" for n in _TEXTS), texts.EMPTY)
+        changed = {n: v for n, v in found.items() if v != self._known(n, unset[n])}
+        return {**changed, name: entry.position, f"{name}:time": _now()}
+
+    def started(self, entries: Iterable[LedgerEntry]) -> dict[str, int]:
+        """The identifiers that enter entries where there are none."""
+        return self.set([e for e in entries if self.position(e.topic_partition) is None])
+
+    def set(self, entries: Iterable[LedgerEntry]) -> dict[str, int]:
+        """The identifiers that overwrite entries; holes start anew."""
+        found: dict[str, int] = {}
+        for e in entries:
+            name = self._name(*e.topic_partition)
+            found |= self._all_of(e)
+            if self._count(f"{name}:holes"):
+                found[f"{name}:holes"] = 0
+            known = found.get(self._name(e.topic), self._count(self._name(e.topic)))
+            if e.partition >= known:
+                found[self._name(e.topic)] = e.partition + 1
         return found
 
     def forget(self, topics: Iterable[str]) -> dict[str, int]:
@@ -187,6 +244,10 @@ class DeltaLedger:
         return {
             self._name(e.topic, e.partition): _FORGOTTEN for t in topics for e in self.entries(t)
         }
+
+
+def _reason(number: int) -> str:
+    return _REASONS[number] if number < len(_REASONS) else f"reason {number}"
 
 
 def _now() -> int:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge
+from semel.ledger import (
+    Advance,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    judge,
+    now,
+    pending,
+)
 from semel.sinks.delta.ledger import DeltaLedger
 from semel.sinks.delta.restores import Setback
 from semel.sinks.delta.table import Conflict, Table
@@ -79,21 +87,31 @@ class Positions:
             tp: e for tp, e in self._unborn.items() if self._tables.where(tp.topic) == table.where
         }
         if held:
-            self._move(table, lambda ledger: ledger.adopted(held.values()), checked=True)
+            self._move(table, partial(DeltaLedger.started, entries=held.values()), checked=True)
             self._unborn = {tp: e for tp, e in self._unborn.items() if tp not in held}
         return self.ledger(table)
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        self._topics |= {tp.topic for tp in positions}
-        for tp, at in positions.items():
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        wanted = {e.topic_partition: e for e in entries}
+        self._topics |= {tp.topic for tp in wanted}
+        for tp, e in wanted.items():
             if self._tables.find(tp.topic) is None:
-                self._unborn.setdefault(tp, LedgerEntry(*tp, at, at))
-        for table, mine in self._by_table(positions):
-            self._move(table, partial(DeltaLedger.started, positions=mine), checked=True)
-        stored = {
-            e.topic_partition: e.position for e in self.entries({tp.topic for tp in positions})
-        }
-        return {tp: stored[tp] for tp in positions if tp in stored}
+                self._unborn.setdefault(tp, e)
+        for table, mine in self._by_table(entries):
+            self._move(table, partial(DeltaLedger.started, entries=mine), checked=True)
+        stored = {e.topic_partition: e.position for e in self.entries({tp.topic for tp in wanted})}
+        return {tp: stored[tp] for tp in wanted if tp in stored}
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        """Replace entries, table by table; those of the tables that come first may stand when
+        another one fails, and are found replaced when it is tried again."""
+        of = {r.old.topic_partition: r for r in rebases}
+        unborn = [r for tp, r in of.items() if self._tables.find(tp.topic) is None]
+        for r in pending(self._connector, self._unborn, unborn):
+            self._unborn[r.new.topic_partition] = r.new
+        for table, mine in self._by_table([r.old for r in rebases]):
+            wanted = [of[e.topic_partition] for e in mine]
+            self._move(table, partial(DeltaLedger.rebased, rebases=wanted), checked=True)
 
     def judge(self, where: str, advances: Sequence[Advance]) -> Outcome:
         """Apply the ledger rule as the table, or what is held for it, stands now."""
@@ -107,26 +125,20 @@ class Positions:
         """Move on where there is still no table."""
         for a in advances:
             e = self._unborn[a.range.topic_partition]
-            self._unborn[a.range.topic_partition] = replace(
-                e,
-                position=a.range.until_offset,
-                records_read=e.records_read + a.read,
-                records_filtered=e.records_filtered + a.filtered,
-                records_failed=e.records_failed + a.failed,
-                records_lost=e.records_lost + a.lost,
-            )
+            self._unborn[a.range.topic_partition] = e.after(a, now())
 
-    def set(self, positions: Mapping[TopicPartition, int], topics: Iterable[str]) -> None:
-        """Overwrite positions of topics whose tables exist.
+    def set(self, entries: Collection[LedgerEntry], topics: Iterable[str]) -> None:
+        """Overwrite entries of topics whose tables exist.
 
         Raises:
             ConfigError: a table was restored, and its other positions would be taken for right.
         """
         self._topics |= set(topics)
-        for table, mine in self._by_table(positions):
+        for table, mine in self._by_table(entries):
             ledger = self._newest(table)
+            named = {e.topic_partition for e in mine}
             every = [e for t in self._topics_of(table) for e in ledger.entries(t)]
-            others = [e for e in every if e.topic_partition not in mine]
+            others = [e for e in every if e.topic_partition not in named]
             found = ledger.setback() if others else None
             if found is not None:
                 raise ConfigError(
@@ -134,8 +146,8 @@ class Positions:
                     "every position must be set anew. Name the others too: "
                     + " ".join(f"{e.topic_partition}={e.position}" for e in others)
                 )
-        for table, mine in self._by_table(positions):
-            self._move(table, partial(DeltaLedger.set, positions=mine))
+        for table, mine in self._by_table(entries):
+            self._move(table, partial(DeltaLedger.set, entries=mine))
 
     def forget(self, topics: Collection[str]) -> None:
         for topic in topics:
@@ -143,15 +155,13 @@ class Positions:
             if table is not None:
                 self._move(table, partial(DeltaLedger.forget, topics=[topic]))
 
-    def _by_table(
-        self, positions: Mapping[TopicPartition, int]
-    ) -> list[tuple[Table, dict[TopicPartition, int]]]:
-        """Positions by the tables there are."""
-        found: dict[Table, dict[TopicPartition, int]] = {}
-        for tp, at in positions.items():
-            table = self._tables.find(tp.topic)
+    def _by_table(self, entries: Iterable[LedgerEntry]) -> list[tuple[Table, list[LedgerEntry]]]:
+        """Entries by the tables there are."""
+        found: dict[Table, list[LedgerEntry]] = {}
+        for e in entries:
+            table = self._tables.find(e.topic)
             if table is not None:
-                found.setdefault(table, {})[tp] = at
+                found.setdefault(table, []).append(e)
         return list(found.items())
 
     def _move(

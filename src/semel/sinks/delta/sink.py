@@ -13,7 +13,7 @@ from semel.config import ConnectorConfig, absolute, read
 from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TargetChanged
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
 from semel.records import TIMESTAMP, Commit, Records
 from semel.sinks import rows as made
@@ -182,7 +182,13 @@ class DeltaSink(StagingSink):
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         self._topics |= {entry.topic for entry in entries}
-        return self._positions.start({e.topic_partition: e.position for e in entries})
+        return self._positions.start(entries)
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        back = {r.new.topic_partition: r.new.position for r in rebases if r.goes_back}
+        if back and self._letters is not None:
+            self._letters.set(back)
+        self._positions.rebase(rebases)
 
     # Staging
 
@@ -312,15 +318,15 @@ class DeltaSink(StagingSink):
         return keys_of(self._config, records)
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
-        positions = None if entries is None else {e.topic_partition: e.position for e in entries}
-        letters = dict(positions or {e.topic_partition: 0 for e in self.entries()})
-        if positions is None:
+        known = self.entries() if entries is None else entries
+        letters = {e.topic_partition: 0 if entries is None else e.position for e in known}
+        if entries is None:
             self._positions.forget(self._known_topics())
         else:
-            missing = [tp.topic for tp in positions if self._tables.find(tp.topic) is None]
+            missing = [e.topic for e in entries if self._tables.find(e.topic) is None]
             if missing:
                 raise self._tables.missing(missing[0])
-            self._positions.set(positions, self._known_topics())
+            self._positions.set(entries, self._known_topics())
         if self._letters is not None:
             self._letters.set(letters)
 

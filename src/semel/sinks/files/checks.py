@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from semel.config import ConnectorConfig
 from semel.delivery import Delivery
 from semel.errors import ConfigError
+from semel.ledger import Rebase
 from semel.problems import together
 from semel.sinks.files.config import CLASSES, FilesConfig
 from semel.sinks.files.places import cannot_create_exclusively, instead_of
@@ -58,3 +59,18 @@ def check_letters(connector: ConnectorConfig, topics: Collection[str]) -> None:
             f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder of "
             f"topic {folder} too: dead letters need one of their own"
         )
+
+
+def check_names(connector: ConnectorConfig, where: str, rebases: Sequence[Rebase]) -> None:
+    """Raises ConfigError if other records would come with offsets that name files already."""
+    for r in rebases:
+        if r.goes_back:
+            tp = r.old.topic_partition
+            reason = r.hole.reason if r.hole is not None else "the log has changed"
+            raise ConfigError(
+                f"connector {connector.name}: {tp} cannot be read again from offset "
+                f"{r.new.position} ({reason}): the files below {where} are named by offsets, and "
+                f"those of offsets {r.new.position} to {r.old.position - 1} would be overwritten "
+                "or be there twice. Move the files of the former log away and run semel offsets "
+                "reset with the connector's file, or set another path or topics.dir"
+            )

@@ -19,17 +19,20 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from semel.errors import LedgerConflict, ServiceError
 from semel.failpoints import hit
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, TopicPartition, judge
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition, judge
 from semel.sinks.files.store import Store, at_once
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ROOT = "_semel"
 _ENTRY = re.compile(r"(\d{20})\.ledger")
@@ -92,20 +95,32 @@ class State:
             files=tuple(files),
         )
 
-    def started(self, positions: Mapping[TopicPartition, int]) -> State:
+    def started(self, entries: Iterable[LedgerEntry]) -> State:
         """The next entry, with first positions where there are none."""
-        return self.set({tp: at for tp, at in positions.items() if tp not in self.entries})
+        return self.set([e for e in entries if e.topic_partition not in self.entries])
 
-    def set(self, positions: Mapping[TopicPartition, int]) -> State:
-        """The next entry, with positions overwritten; counts and holes start anew."""
+    def set(self, entries: Iterable[LedgerEntry]) -> State:
+        """The next entry, with positions overwritten; holes start anew."""
         now = _now()
-        new = {tp: LedgerEntry(*tp, at, at, updated_at=now) for tp, at in positions.items()}
+        new = {e.topic_partition: replace(e, updated_at=now) for e in entries}
         holes = tuple(h for h in self.holes if h.topic_partition not in new)
         return replace(
             self,
             sequence=self.sequence + 1,
             entries={**self.entries, **new},
             holes=holes,
+            files=(),
+        )
+
+    def rebased(self, rebases: Sequence[Rebase]) -> State:
+        """The next entry, with others in the place of some, and the holes that this leaves."""
+        now = _now()
+        new = {r.new.topic_partition: replace(r.new, updated_at=now) for r in rebases}
+        return replace(
+            self,
+            sequence=self.sequence + 1,
+            entries={**self.entries, **new},
+            holes=self.holes + tuple(r.hole for r in rebases if r.hole is not None),
             files=(),
         )
 
@@ -128,19 +143,25 @@ class State:
 def _read(name: str, content: bytes) -> State:
     try:
         facts = json.loads(content)
-        entries = [LedgerEntry(**e) for e in facts["positions"]]
+        entries = [_known(LedgerEntry, e) for e in facts["positions"]]
         return State(
             facts["connector"],
             int(facts["sequence"]),
             {e.topic_partition: e for e in entries},
-            tuple(Hole(**h) for h in facts["holes"]),
-            tuple(Landing(**f) for f in facts["files"]),
+            tuple(_known(Hole, h) for h in facts["holes"]),
+            tuple(_known(Landing, f) for f in facts["files"]),
         )
     except (ValueError, KeyError, TypeError):
         raise ServiceError(
             f"{name} is no entry of a ledger. Was it changed by hand? Restore it, or delete it to "
             "go back to the one before"
         ) from None
+
+
+def _known(kind: type[T], facts: Mapping[str, Any]) -> T:
+    """What this version knows of; later ones may add to it."""
+    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{n: v for n, v in facts.items() if n in names})
 
 
 class Ledger:

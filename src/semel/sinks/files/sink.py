@@ -14,7 +14,7 @@ from semel.converters.json_columns import JSON
 from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition, pending
 from semel.records import (
     OFFSET,
     PARTITION,
@@ -220,11 +220,20 @@ class FilesSink(StagingSink):
         return [e for _, e in sorted(self._ledger.newest().entries.items())]
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
-        positions = {e.topic_partition: e.position for e in entries}
+        wanted = [e.topic_partition for e in entries]
         state = self._ledger.newest()
-        if positions.keys() - state.entries.keys():
-            state = self._moved(lambda before: before.started(positions))
-        return {tp: state.entries[tp].position for tp in positions}
+        if not state.entries.keys() >= set(wanted):
+            state = self._moved(lambda before: before.started(entries))
+        return {tp: state.entries[tp].position for tp in wanted}
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        checks.check_names(self._connector, self._where, rebases)
+
+        def after(before: State) -> State:
+            return before.rebased(pending(self._connector.name, before.entries, rebases))
+
+        if pending(self._connector.name, self._ledger.newest().entries, rebases):
+            self._moved(after)
 
     def _moved(self, after: Callable[[State], State]) -> State:
         """The next entry, whatever the newest one is."""
@@ -389,8 +398,7 @@ class FilesSink(StagingSink):
         connector runs fences it."""
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
-        positions = {e.topic_partition: e.position for e in entries or ()}
-        self._moved(State.forgotten if entries is None else lambda s: s.set(positions))
+        self._moved(State.forgotten if entries is None else lambda s: s.set(entries))
 
     def close(self) -> None:
         """Nothing is held open."""

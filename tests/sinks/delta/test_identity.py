@@ -1,0 +1,123 @@
+"""Entries in a Delta table name the log that they point at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from semel.errors import LedgerConflict
+from semel.ledger import RECREATED, TRUNCATED, Hole, LedgerEntry, Outcome, Rebase
+from semel.records import Commit, DeadLetter
+from semel.sinks.delta import texts
+from semel.sinks.delta.sink import DeltaSink
+from tests.sinks.delta.conftest import Lake
+from tests.sinks.delta.test_ledger import values
+from tests.sinks.target import advance
+
+CLUSTER, TOPIC = "MkU3OEVBNTcwNTJENDM2Qk", "k7cGmTbFQn2T1oKVPsx_9A"
+
+
+def known(position: int = 0, topic_id: str = TOPIC) -> LedgerEntry:
+    return LedgerEntry("t", 0, position, position, cluster_id=CLUSTER, topic_id=topic_id)
+
+
+def held(sink: DeltaSink) -> LedgerEntry:
+    (entry,) = sink.entries()
+    return replace(entry, updated_at="")
+
+
+def test_an_entry_keeps_its_log_and_the_epoch_of_its_last_record(lake: Lake) -> None:
+    sink = lake.made()
+    sink.start([known()])
+    sink.commit([replace(advance(0, 10), leader_epoch=0, epoch_offset=9)], values(0, 10))
+    sink.commit([replace(advance(10, 20), leader_epoch=3, epoch_offset=18)], values(10, 20))
+    sink.commit([advance(20, 30)], values(20, 30))
+    entry = held(lake.made())
+    assert (entry.cluster_id, entry.topic_id) == (CLUSTER, TOPIC)
+    assert (entry.leader_epoch, entry.epoch_offset) == (3, 18)
+    assert (entry.position, entry.rows_written) == (30, 30)
+
+
+def test_an_entry_of_an_older_version_learns_its_log_in_place(lake: Lake) -> None:
+    sink = lake.sink()
+    sink.commit([advance(0, 10)], values(0, 10))
+    old = held(sink)
+    assert (old.cluster_id, old.topic_id, old.leader_epoch) == ("", "", -1)
+    new = replace(old, cluster_id=CLUSTER, topic_id=TOPIC)
+    sink.rebase([Rebase(old, new)])
+    assert held(lake.made()) == new
+    version = lake.table().version()
+    lake.made().rebase([Rebase(old, new)])
+    assert lake.table().version() == version, "what is there already is not written again"
+    assert sink.commit([advance(10, 20)], values(10, 20)) is Outcome.APPLIED
+
+
+def test_a_rebase_moves_back_and_records_what_the_former_log_left(lake: Lake) -> None:
+    sink = lake.made()
+    sink.start([known()])
+    sink.commit([replace(advance(0, 10), leader_epoch=2, epoch_offset=9)], values(0, 10))
+    old = held(sink)
+    shorter = replace(
+        old, position=0, start_position=0, topic_id="other", leader_epoch=-1, epoch_offset=-1
+    )
+    sink.rebase([Rebase(old, shorter, Hole("t", 0, 0, 10, RECREATED))])
+    assert held(lake.made()) == shorter
+    sink.commit([advance(0, 6)], values(0, 6))
+    after = held(sink)
+    cut = replace(after, position=4)
+    sink.rebase([Rebase(after, cut, Hole("t", 0, 4, 6, TRUNCATED))])
+    found = lake.made().snapshot(["t"])
+    assert list(found.holes) == [Hole("t", 0, 0, 10, RECREATED), Hole("t", 0, 4, 6, TRUNCATED)]
+    assert sink.commit([advance(4, 8)], values(4, 8)) is Outcome.APPLIED
+    assert len(lake.rows()) == 20
+
+
+def test_of_two_that_rebase_or_commit_one_is_in_conflict(lake: Lake) -> None:
+    sink, other = lake.sink(), lake.sink()
+    sink.commit([advance(0, 10)], values(0, 10))
+    old = held(sink)
+    other.commit([advance(10, 20)], values(10, 20))
+    with pytest.raises(LedgerConflict, match="position 10 before, now 20"):
+        sink.rebase([Rebase(old, replace(old, position=0, topic_id="other"))])
+    assert lake.stored() == 20
+
+
+def test_what_is_held_before_there_is_a_table_is_rebased_too(lake: Lake) -> None:
+    sink = lake.made()
+    sink.start([replace(known(), topic_id="")])
+    sink.rebase([Rebase(replace(known(), topic_id=""), known())])
+    sink.commit([advance(0, 10)], values(0, 10))
+    assert held(lake.made()).topic_id == TOPIC
+
+
+def test_dead_letters_of_the_new_log_are_taken_at_the_same_offsets(lake: Lake) -> None:
+    def letter(value: bytes) -> DeadLetter:
+        return DeadLetter("t", 0, 3, None, value, (), None, "VALUE_CONVERTER", "E", "no JSON")
+
+    sink = lake.sink(keys={"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"})
+    sink.commit([advance(0, 10)], Commit(values(0, 10).records, [letter(b"old")]))
+    old = held(sink)
+    sink.rebase([Rebase(old, replace(old, position=0, topic_id="other"))])
+    sink.commit([advance(0, 10)], Commit(values(0, 10).records, [letter(b"new")]))
+    assert sorted(r["value"] for r in lake.rows("dead")) == [b"new", b"old"]
+
+
+def test_positions_set_by_hand_hold_what_they_are_given(lake: Lake) -> None:
+    sink = lake.sink()
+    sink.commit([advance(0, 10)], values(0, 10))
+    lake.made().set_positions([known(4, "other")])
+    assert held(lake.made()) == known(4, "other")
+
+
+@pytest.mark.parametrize("text", ["", "a", "1234567", "12345678", CLUSTER, "größer als sieben"])
+def test_text_is_held_by_numbers(text: str) -> None:
+    stored = texts.numbers("x", text)
+    assert texts.text("x", stored.get) == text
+    assert all(0 < n < 1 << 63 for n in stored.values())
+
+
+def test_a_shorter_text_replaces_a_longer_one() -> None:
+    stored = texts.numbers("x", CLUSTER) | texts.numbers("x", "b")
+    assert texts.text("x", stored.get) == "b"
+    assert texts.text("y", stored.get) == ""
