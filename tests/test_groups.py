@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from semel.embedded import Kafka
 from semel.errors import SemelError, TransientError
 from semel.groups import Groups
 from semel.ledger import TopicPartition
+from semel.leftbehind import left
 from semel.sinks.kafka.ledger import stranger
 from semel.sinks.kafka.producer import LEFT_BEHIND, Report, Transactions
 from tests.conftest import MakeTopic
@@ -100,7 +100,7 @@ def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> No
         # issue 5511), the call need not be left behind.
         with pytest.raises(TransientError):
             commit(7, after_all_know)
-        assert LEFT_BEHIND in [thread.name for thread in threading.enumerate()]
+        assert LEFT_BEHIND in left()
         commit(8, lambda _producer, _report: None)
         wait_until(lambda: told(8))
         broker.start()

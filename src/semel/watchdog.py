@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from semel.leftbehind import within
+
 log = logging.getLogger(__name__)
 
 FIRST_WORD = 10.0
@@ -30,8 +32,6 @@ _TICK = 0.5
 _FROZEN = 5.0
 _QUESTION = 10.0
 """Seconds for the store to say what it works on, and for a call to fail once it was ended."""
-LEFT_BEHIND = "semel-left-behind"
-"""The name of threads that may wait for ever."""
 _STOPPING = 2.0
 """Seconds that a silent call gets once its connector has been asked to stop."""
 _COUNTERS = struct.Struct("@QQ")
@@ -106,11 +106,11 @@ class Watchdog:
         """Called twice a second. ``stopping`` is when the connector was asked to stop."""
         begun, question = self._begun, self._question
         if question is not None:
-            if question.answer is None and now - question.asked < _QUESTION:
+            if question.answer is None:
                 return
             self._question, self._asked = None, now
             if begun is not None and question.call == self._calls:
-                self._decide(question.answer or "", now)
+                self._decide(question.answer, now)
             return
         if begun is None:
             return
@@ -129,7 +129,7 @@ class Watchdog:
             return
         hurried = stopping is not None and now - stopping >= _STOPPING and silent >= _STOPPING
         if (silent >= self._timeout and asked >= self._timeout) or (hurried and asked >= 1.0):
-            self._question = _Question(self._end, self._calls, now)
+            self._question = _Question(self._end, self._calls)
 
     def _decide(self, working: str, now: float) -> None:
         if working:
@@ -168,14 +168,14 @@ def waiting(where: str) -> Iterator[None]:
 class _Question:
     """Whether the store is at work on a call. Asked in a thread: the answer may never come."""
 
-    def __init__(self, ask: Callable[[], str], call: int, now: float) -> None:
-        self.call, self.asked = call, now
+    def __init__(self, ask: Callable[[], str], call: int) -> None:
+        self.call = call
         self.answer: str | None = None
-        threading.Thread(target=self._put, args=(ask,), name=LEFT_BEHIND, daemon=True).start()
+        threading.Thread(target=self._put, args=(ask,), daemon=True).start()
 
     def _put(self, ask: Callable[[], str]) -> None:
         try:
-            self.answer = ask()
+            self.answer = within(_QUESTION, "asking a store what it works on", ask)
         except Exception:
             log.debug("a store was asked what it works on", exc_info=True)
             self.answer = ""

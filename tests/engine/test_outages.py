@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from semel.embedded.proxy import Proxy
+from semel.leftbehind import MOST, Left, within
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until
@@ -94,3 +100,34 @@ def test_a_run_that_waits_for_a_silent_store_stops_within_seconds(
     running.stop()
     assert time.monotonic() - began < 15
     assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(10))
+
+
+def test_a_task_that_has_left_calls_behind_starts_again_in_a_new_process(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    marker, driver = tmp_path / "marker", os.getpid()
+
+    def leaves_calls_behind(batch: Any) -> Any:
+        if os.getpid() != driver and not marker.exists():  # it is called for a sample, too
+            marker.touch()
+            for _ in range(MOST):
+                with suppress(Left):
+                    within(0.01, "closing a client", threading.Event().wait)
+        return batch
+
+    config = configure(source)
+    running = start(config, leaves_calls_behind)
+    running.until(lambda p: p.rows == 10)
+    produce(source, records(10, start=10))
+    running.until(lambda p: p.rows == 20)
+    running.stop()
+    assert running.spark.attempts[0] == 1
+    assert "3 calls do not end (closing a client); starts again in a new process" in caplog.text
+    assert_nothing_lost_nothing_twice(config, range(20))

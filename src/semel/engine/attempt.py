@@ -12,7 +12,7 @@ from semel import watchdog
 from semel.engine import memory
 from semel.engine.base import unexpected
 from semel.engine.control import ControlLine, Report
-from semel.engine.task import Task, TaskSpec
+from semel.engine.task import Task, TaskSpec, TooManyLeft
 from semel.errors import Fenced, SemelError
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,9 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
             task = Task(spec, index, attempt, line)
             task.run()
         tell("stopped")
+    except TooManyLeft as error:
+        tell("log", f"{error}; starts again in a new process")
+        _end_process()
     except Fenced as error:
         if task is not None and (excuse := task.excuse(error)):
             tell("log", f"was fenced, but {excuse}; starts again")

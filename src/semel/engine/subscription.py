@@ -7,7 +7,6 @@ does not leave the group.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from semel.errors import SemelError, TransientError
 from semel.groups import Groups
 from semel.kafka import HEARTBEAT, SESSION, Cluster, client_config
 from semel.ledger import TopicPartition
+from semel.leftbehind import Left, within
 
 log = logging.getLogger(__name__)
 
@@ -262,13 +262,7 @@ class Subscription:
 
 def _close(consumer: Consumer) -> None:
     """Leave it behind if it does not close in time."""
-
-    def closed() -> None:
-        try:
-            consumer.close()
-        except KafkaException as error:
-            log.info("%s", error)
-
-    closing = threading.Thread(target=closed, name="semel-close", daemon=True)
-    closing.start()
-    closing.join(_END)
+    try:
+        within(_END, "closing a Kafka consumer", consumer.close)
+    except (Left, KafkaException) as error:
+        log.info("%s", error)

@@ -47,6 +47,7 @@ from semel.errors import (
 )
 from semel.failpoints import hit
 from semel.ledger import TopicPartition
+from semel.leftbehind import MOST, left
 from semel.records import Commit, Rejected, RowsRejected
 from semel.sinks import sink_class
 from semel.sinks.base import Membership
@@ -78,6 +79,13 @@ class TaskSpec:
     environment: Mapping[str, str]
     transform: Transform | None = None
     schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
+
+
+class TooManyLeft(Exception):
+    """The process holds as many calls that do not end as it may."""
+
+    def __init__(self, what: Sequence[str]) -> None:
+        super().__init__(f"{len(what)} calls do not end ({', '.join(sorted(set(what)))})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,7 @@ class Task:
         self._trouble: SemelError | None = None
         self._ask_at = float("inf")
         self._conflicts = Conflicts(connector.name, self.heartbeats, self._progress.tell)
+        self._left = 0
         self._overdue = Overdue(self._progress.tell, self._doing)
         self._retries = Retries(connector, spec.raw, self._progress.tell)
 
@@ -180,8 +189,19 @@ class Task:
         except KafkaException as error:
             log.info("task %d: closing: %s", self._index, error)
 
+    def _check_left_behind(self) -> None:
+        """Raises TooManyLeft: a new process is needed, for one in which calls wait for ever only
+        grows."""
+        found = left()
+        if len(found) >= MOST:
+            raise TooManyLeft(found)
+        if len(found) > self._left:
+            self._progress.tell(f"was left behind: {found[-1]}; {len(found)} of {MOST}")
+        self._left = len(found)
+
     def _step(self) -> None:
         """One poll, converted while the one before it commits unless it is small."""
+        self._check_left_behind()
         try:
             self._subscription.find_back(self._owned, self._positions)
             polls = self._poll()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -14,6 +12,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import LedgerConflict, NotAssigned, SemelError, ServiceError, TransientError
 from semel.kafka import IDEMPOTENCE, confirms_all, is_idempotent
+from semel.leftbehind import Left, within
 
 log = logging.getLogger("semel.kafka")
 
@@ -50,7 +49,7 @@ _NOT_IDEMPOTENT = (
 )
 """Settings of a producer that is not idempotent, which a transactional one may not take."""
 
-LEFT_BEHIND = "semel-send-offsets"
+LEFT_BEHIND = "sending offsets to a transaction"
 """The name of threads whose call may not end."""
 
 TIMEOUT = "transaction.timeout.ms"
@@ -116,23 +115,10 @@ def _in_time(call: Callable[[], None]) -> None:
     Raises:
         KafkaException: as the call does, or it has not ended by its own timeout.
     """
-    ended: SimpleQueue[Exception | None] = SimpleQueue()
-
-    def made() -> None:
-        try:
-            call()
-        except Exception as error:
-            ended.put(error)
-        else:
-            ended.put(None)
-
-    threading.Thread(target=made, name=LEFT_BEHIND, daemon=True).start()
     try:
-        failure = ended.get(timeout=_STUCK + _SLICE)
-    except Empty:
-        failure = KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    if failure is not None:
-        raise failure
+        within(_STUCK + _SLICE, LEFT_BEHIND, call)
+    except Left:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
 def plain_producer(client: Mapping[str, Any]) -> Producer:
