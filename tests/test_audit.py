@@ -228,11 +228,11 @@ def test_with_a_dataframe_transform_counts_are_compared(
 def test_rows_whose_records_compaction_may_have_removed_are_unknown_not_doubled(
     topic: MakeTopic, produce: Produce, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_offset_four(*arguments: Any) -> Iterator[Any]:
-        for messages in reader.read_ranges(*arguments):
+    def without_offset_four(*arguments: Any, **named: Any) -> Iterator[Any]:
+        for messages in reader.read_ranges(*arguments, **named):
             yield [m for m in messages if m.offset() != 4]
 
-    monkeypatch.setattr("semel.audit.read_ranges", without_offset_four)
+    monkeypatch.setattr("semel.audit.auditor.read_ranges", without_offset_four)
     compacted, plain = topic(config={"cleanup.policy": "compact"}), topic()
     for source, expected in ((compacted, (0, 0, 1, True)), (plain, (0, 1, 0, False))):
         produce(source, records(10), keys=["k"] * 10)

@@ -1,0 +1,82 @@
+"""Which records' rows were replaced or deleted by later records of the same key."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.engine.pipeline import Pipeline
+from semel.ledger import TopicPartition
+from semel.run import Plan
+
+
+class Replacing:
+    """Which records have no row any more, because a later one of their key replaced or deleted it.
+
+    The last change of each key is computed from Kafka alone.
+    """
+
+    def __init__(self, pipeline: Pipeline, planned: Plan) -> None:
+        self._pipeline = pipeline
+        self._sink = planned.sink
+        self._changes: dict[str, list[pa.Table]] = {}
+
+    def add(self, topic: str, raw: pa.Table) -> None:
+        if not self._sink.replaces:
+            return
+        records = self._pipeline.convert(topic, raw).records
+        for keys, source, deleted in zip(
+            self._sink.key_of(records),
+            (records.rows, records.tombstones),
+            (False, True),
+            strict=True,
+        ):
+            if keys is None or source is None or not keys.num_rows:
+                continue
+            place = source.select(["__connect_partition", "__connect_offset"])
+            self._changes.setdefault(topic, []).append(
+                pa.table(
+                    {
+                        **dict(zip(keys.column_names, keys.columns, strict=True)),
+                        "__partition": place.column(0),
+                        "__offset": place.column(1),
+                        "__deleted": pa.repeat(pa.scalar(deleted), keys.num_rows),
+                    }
+                )
+            )
+
+    def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
+        """By topic-partition: the offsets without a row, and those that may have one or not,
+        because other partitions have the same key and the order between them is not known."""
+        found = {}
+        for topic, tables in self._changes.items():
+            changes = pa.concat_tables(tables).sort_by("__offset")
+            keys = changes.column_names[:-3]
+            index = pa.array(np.arange(changes.num_rows, dtype=np.int64))
+            last = (
+                changes.select([*keys, "__partition"])
+                .append_column("__index", index)
+                .group_by([*keys, "__partition"], use_threads=False)
+                .aggregate([("__index", "max")])
+            )
+            spread = (
+                last.group_by(keys, use_threads=False)
+                .aggregate([("__index_max", "max"), ("__index_max", "count")])
+                .filter(pc.field("__index_max_count") > 1)
+            )
+            both = last.join(spread.select(keys), keys, join_type="left semi", use_threads=False)
+            alive = np.zeros(changes.num_rows, dtype=bool)
+            alive[last.column("__index_max").to_numpy()] = True
+            alive &= ~changes.column("__deleted").to_numpy(zero_copy_only=False)
+            unsure = np.zeros(changes.num_rows, dtype=bool)
+            unsure[both.column("__index_max").to_numpy()] = True
+            partitions = changes.column("__partition").to_numpy()
+            offsets = changes.column("__offset").to_numpy()
+            for partition in np.unique(partitions).tolist():
+                mine = partitions == partition
+                found[TopicPartition(topic, partition)] = (
+                    offsets[mine & ~alive & ~unsure],
+                    offsets[mine & unsure],
+                )
+        return found
