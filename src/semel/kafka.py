@@ -367,7 +367,13 @@ class Cluster:
                     wait = min(2 * wait, _TIMEOUT)
                 time.sleep(0.1)
 
-    def create_topic(self, name: str, partitions: int, replication: int = -1) -> None:
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication: int = -1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
         """Create a topic unless it is there; -1 leaves the replication to the brokers.
 
         Raises:
@@ -376,7 +382,7 @@ class Cluster:
         """
         if name in self.topics():
             return
-        topic = NewTopic(name, partitions, replication)
+        topic = NewTopic(name, partitions, replication, config=dict(config or {}))
         try:
             answer = self._admin.create_topics(
                 [topic], operation_timeout=_TIMEOUT, request_timeout=_TIMEOUT
@@ -393,15 +399,27 @@ class Cluster:
 
     def largest_batch(self, topic: str) -> int | None:
         """How many bytes a topic takes at once; None where that may not be asked."""
+        config = self.topic_config(topic)
+        return None if config is None else int(config["max.message.bytes"])
+
+    def topic_config(self, topic: str) -> dict[str, str] | None:
+        """A topic's configuration, defaults included; None where that may not be asked."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        try:
-            answer = self._admin.describe_configs([resource], request_timeout=_TIMEOUT)
-            return int(str(answer[resource].result()["max.message.bytes"].value))
-        except KafkaException as error:
-            found = self._failed(error)
-            if isinstance(found, TransientError):
-                raise found from None
-            return None
+        asked = time.monotonic()
+        while True:
+            try:
+                answer = self._admin.describe_configs([resource], request_timeout=_TIMEOUT)
+                return {k: str(v.value) for k, v in answer[resource].result().items()}
+            except KafkaException as error:
+                # A broker may not have heard yet of a topic that was just created.
+                gone = error.args[0].code() in _GONE
+                if gone and time.monotonic() - asked < _GONE_AFTER:
+                    time.sleep(0.05)
+                    continue
+                found = self._failed(error)
+                if isinstance(found, TransientError):
+                    raise found from None
+                return None
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
         """Those of the topics in which a later record of a key may replace an earlier one."""

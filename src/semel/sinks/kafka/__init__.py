@@ -14,12 +14,15 @@ else can have moved since they were read:
   one has fenced the earlier one, or the earlier one finds out that it owns it no more.
 
 After an error whose outcome is unknown the producer is thrown away, and all of this is done again.
+Positions stand in a compacted topic and, beside it, in the group's offsets: see
+:mod:`semel.sinks.kafka.ledger`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -31,14 +34,25 @@ from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.failpoints import hit
 from semel.groups import Groups
 from semel.kafka import IDEMPOTENCE, Cluster, acks, client_config, confirms_all, is_true
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge, now
+from semel.ledger import (
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    judge,
+    now,
+    pending,
+)
 from semel.records import HEADERS, TIMESTAMP, Commit
 from semel.sinks.base import Membership, Sink, Snapshot
 from semel.sinks.kafka import snapshot
 from semel.sinks.kafka.config import IGNORED, KafkaConfig
 from semel.sinks.kafka.group import Group
-from semel.sinks.kafka.ledger import GroupLedger, stranger
+from semel.sinks.kafka.ledger import Ledger
 from semel.sinks.kafka.messages import Encoder, Messages, dead_letters
+from semel.sinks.kafka.offsets import GroupOffsets, stranger
 from semel.sinks.kafka.producer import (
     REFUSED,
     RecordsRefused,
@@ -49,6 +63,7 @@ from semel.sinks.kafka.producer import (
     settle,
 )
 from semel.sinks.kafka.refusals import find_refused
+from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
 
 _BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
@@ -85,15 +100,34 @@ class KafkaSink(Sink):
         self._target = Cluster(self._admin) if self._elsewhere else self._source
         self._group = Group(connector.name, connector.group_id, Groups(admin))
         self._transactions = Transactions(connector.name, self._client)
+        ledger_topic = self._config.ledger_topic or f"{connector.group_id}-offsets"
         self._targets = Targets(
-            connector, self._config, self._source, self._target, self._transactions.limit
+            connector,
+            self._config,
+            self._source,
+            self._target,
+            ledger_topic,
+            self._transactions.limit,
         )
         self._targets.check()
-        self._ledger = GroupLedger(
+        self._offsets = GroupOffsets(
             connector.group_id,
             connector.tasks_max,
             Groups(self._admin),
             self._config.topic if self._elsewhere else None,
+        )
+        consumer = client_config(connector, raw, "consumer")
+        self._consumer = consumer | self._admin if self._elsewhere else consumer
+        self._ledger = Ledger(
+            connector.name,
+            LedgerTopic(
+                connector.name,
+                ledger_topic,
+                self._config.ledger_replication,
+                self._target,
+                self._consumer,
+            ),
+            self._offsets,
         )
         self._encoder = Encoder(
             self._config,
@@ -164,18 +198,19 @@ class KafkaSink(Sink):
         return not self._elsewhere
 
     def describe(self) -> dict[str, str]:
-        group = self._connector.group_id
+        group, topic = self._connector.group_id, self._ledger.topic.name
         return {
             "writes": f"topic {self._config.topic_format} at {self._servers}",
-            "ledger": f"the offsets of consumer group {group} at {self._servers}",
+            "ledger": f"topic {topic} at {self._servers}, beside the offsets of consumer group "
+            f"{group}",
         }
 
     def support(self) -> Mapping[Mechanism, Support]:
         return {
             Mechanism.TRANSACTIONAL: Support(
                 True,
-                "records and positions, as offsets of the consumer group, are committed in one "
-                "Kafka transaction, whose producer fences those before it",
+                "records and positions, in the ledger topic and as offsets of the consumer group, "
+                "are committed in one Kafka transaction, whose producer fences those before it",
             ),
             Mechanism.IDEMPOTENT: Support(
                 False,
@@ -186,15 +221,27 @@ class KafkaSink(Sink):
 
     def prepare(self, topics: Collection[str]) -> None:
         self._targets.prepare(topics)
-        if self._elsewhere:
-            self._announce()
+        self._ledger.topic.prepare()
+        self._carry_over()
 
-    def _announce(self) -> None:
-        """Note in the ledger how many tasks there are, before any of them can freeze."""
-        entries = self._recorded()
-        known = {e.topic_partition for e in entries if e.topic in self._targets.names}
-        if known and self._ledger.recorded < self._connector.tasks_max and self._alone(known):
-            self._read(known)
+    def _carry_over(self) -> None:
+        """Bring the ledger topic and the group's offsets together before a task can freeze: a
+        connector of an earlier version has offsets only, and offsets may have expired. Another
+        cluster's also say how many tasks there are."""
+        recorded = self._recorded()
+        known = {e.topic_partition: e for e in recorded if e.topic in self._targets.names}
+        if not known or not self._alone(known):
+            return
+        self._read(known)
+        counts, entered = self._source.topics(), {tp.topic for tp in self._ledger.stored.entries}
+        lost = {
+            topic
+            for topic in {tp.topic for tp in known} - entered
+            if any(TopicPartition(topic, p) not in known for p in range(counts.get(topic, 0)))
+        }
+        self._targets.refuse_written(lost, ())
+        outdated = self._elsewhere and self._offsets.recorded < self._connector.tasks_max
+        if outdated or self._ledger.is_uneven(known):
             self._transact(None, list(self._stored.values()))
 
     # The life of a run
@@ -212,11 +259,11 @@ class KafkaSink(Sink):
         self._member = member
         if self._elsewhere:
             self._recorded()  # knows of tasks that this run does not have
-        absent = self._group.absent(member, self._ledger.tasks)
+        absent = self._group.absent(member, self._offsets.tasks)
         if self._elsewhere or not self._transactions.is_open:
             self._transactions.open(self._group.instance(self._task))
         if self._elsewhere:
-            for instance in {*absent, *self._group.absent(member, self._ledger.tasks)}:
+            for instance in {*absent, *self._group.absent(member, self._offsets.tasks)}:
                 self._transactions.fence(instance)
 
     def close(self) -> None:
@@ -233,21 +280,22 @@ class KafkaSink(Sink):
 
     def _recorded(self) -> list[LedgerEntry]:
         topics = self._source.matching(self._connector)
-        return self._ledger.entries(topics, self._target.topics() if self._elsewhere else topics)
+        found = self._ledger.entries(topics, self._target.topics() if self._elsewhere else topics)
+        return [found[tp] for tp in sorted(found)]
 
     def _read(self, partitions: Collection[TopicPartition]) -> None:
         """Read the positions of partitions of this task, when nothing is pending on them."""
         asked = time.monotonic()
-        left, fenced = set(partitions), False
+        left, fence_at = set(partitions), asked + _FENCE_AFTER
         while left:
             found, left = self._ledger.stable(left)
             self._stored |= found
-            waited = time.monotonic() - asked
-            if left and waited > _FENCE_AFTER and not fenced and self._member is not None:
-                for instance in self._group.absent(self._member, self._ledger.tasks):
+            at = time.monotonic()
+            if left and at > fence_at and self._member is not None:
+                for instance in self._group.absent(self._member, self._offsets.tasks):
                     self._transactions.fence(instance)
-                fenced = True
-            if left and waited > 2 * self._transactions.seconds:
+                fence_at = time.monotonic() + _FENCE_AFTER  # one may be in the group still
+            if left and at - asked > 2 * self._transactions.seconds:
                 raise TransientError(
                     f"connector {self._connector.name}: a transaction is pending on the position "
                     f"of {' or '.join(map(str, sorted(left)))} and does not end. If it never does, "
@@ -264,8 +312,22 @@ class KafkaSink(Sink):
         self._read(positions)
         new = [e for e in entries if e.topic_partition not in self._stored]
         if new:
-            self._transact(None, new)
+            known = {e.topic for e in self._recorded()}
+            stored = self._ledger.stored
+            if not stored.is_reset:
+                self._targets.refuse_written({e.topic for e in new} - known, known)
+            self._transact(None, new, gone=self._ledger.topic.without_reset(stored))
         return {tp: self._stored[tp].position for tp in positions}
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        partitions = {r.old.topic_partition for r in rebases}
+        self._owned(partitions)
+        self._read(partitions)
+        left = pending(self._connector.name, self._stored, rebases)
+        if left:
+            at = now()
+            holes = [r.hole for r in left if r.hole is not None]
+            self._transact(None, [replace(r.new, updated_at=at) for r in left], holes)
 
     def _alone(self, partitions: Iterable[TopicPartition]) -> bool:
         """Make the driver's producer, if no task of another run could move these positions."""
@@ -277,16 +339,22 @@ class KafkaSink(Sink):
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
         self._targets.prepare(self._source.matching(self._connector))
+        self._ledger.topic.prepare()
         self._refuse_running()
         self._recorded()
-        for task in range(self._ledger.tasks):
+        for task in range(self._offsets.tasks):
             self._transactions.fence(self._group.instance(task))
+        topic, stored = self._ledger.topic, self._ledger.stored
         try:
+            self._transactions.open(self._group.instance(None))
             if entries is None:
-                self._ledger.forget()
+                self._offsets.forget()  # refused while there are members
+                self._transact(None, (), gone=topic.forgetting(stored))
             else:
-                self._ledger.set(list(entries))
-        except TransientError:
+                gone = topic.without_holes(stored, [e.topic_partition for e in entries])
+                gone += topic.without_reset(stored)
+                self._transact(None, list(entries), gone=gone)
+        except (LedgerConflict, TransientError):
             self._refuse_running()
             raise
 
@@ -303,7 +371,7 @@ class KafkaSink(Sink):
     def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
         outcome = self._judge(advances)
         if outcome is Outcome.APPLIED:
-            self._transact(self._messages(commit), self._moved(advances))
+            self._transact(self._messages(commit), self._moved(advances), _holes(advances))
         return outcome
 
     def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
@@ -317,14 +385,17 @@ class KafkaSink(Sink):
         return Outcome.APPLIED
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        if self._member is None and not self._alone(a.range.topic_partition for a in advances):
+        self._owned({a.range.topic_partition for a in advances})
+        outcome = self._judge(advances)
+        if outcome is Outcome.APPLIED:
+            self._transact(None, self._moved(advances), _holes(advances))
+        return outcome
+
+    def _owned(self, partitions: Collection[TopicPartition]) -> None:
+        if self._member is None and not self._alone(partitions):
             raise LedgerConflict(
                 f"connector {self._connector.name}: another run is at work; nothing was moved"
             )
-        outcome = self._judge(advances)
-        if outcome is Outcome.APPLIED:
-            self._transact(None, self._moved(advances))
-        return outcome
 
     def _reopen(self) -> None:
         """Never without a look at whom the partitions belong to."""
@@ -354,15 +425,22 @@ class KafkaSink(Sink):
         return found
 
     def _transact(
-        self, messages: Sequence[Messages] | None, entries: Collection[LedgerEntry]
+        self,
+        messages: Sequence[Messages] | None,
+        entries: Collection[LedgerEntry],
+        holes: Collection[Hole] = (),
+        gone: Collection[Record] = (),
     ) -> None:
-        """Messages and entries in one transaction; remembers the entries. Where there can be no
-        messages, there is no failpoint."""
+        """Messages, entries and holes in one transaction; remembers the entries. Where there can be
+        no messages, there is no failpoint."""
         reach = hit if messages is not None else _nowhere
+        topic = self._ledger.topic
+        records = [*gone, *topic.records(entries, holes)]
 
         def send(producer: Producer, failed: Report) -> None:
             for one in messages or ():
                 one.send(producer, failed)
+            topic.send(producer, records, failed)
             reach("sink.after_positions")
 
         if not self._transactions.is_open:
@@ -370,7 +448,7 @@ class KafkaSink(Sink):
         try:
             self._transactions.run(
                 send,
-                self._ledger.offsets(entries),
+                self._offsets.committed(entries),
                 self._generation(),
                 lambda: reach("sink.before_commit"),
             )
@@ -418,17 +496,25 @@ class KafkaSink(Sink):
     # For the audit
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
-        consumer = client_config(self._connector, self._raw, "consumer")
         return snapshot.take(
             self._connector,
             self._raw,
             self._config,
             self._recorded,
+            lambda: self._ledger.stored.holes,
             self._target,
             {topic: self._targets.of(topic) for topic in topics},
-            consumer | self._admin if self._elsewhere else consumer,
+            self._consumer,
             2 * self._transactions.seconds,
         )
+
+
+def _holes(advances: Sequence[Advance]) -> list[Hole]:
+    return [
+        Hole(*a.range.topic_partition, a.range.from_offset, a.range.until_offset, a.cause)
+        for a in advances
+        if a.lost
+    ]
 
 
 def _nowhere(_place: str) -> None:

@@ -54,6 +54,25 @@ class KafkaConfig:
         aliases=("replication.factor",),
         at_least=-1,
     )
+    nonempty: str = key(
+        "dest.topic.nonempty",
+        "refuse",
+        "Where a target has records already, but no position of its topic is known: refuse to "
+        "copy, or append.",
+        choices=("refuse", "append"),
+    )
+    ledger_topic: str = key(
+        "offset.storage.topic",
+        "",
+        "The ledger topic in the target cluster; connect-<name>-offsets if empty.",
+        aliases=("offsets.storage.topic",),
+    )
+    ledger_replication: int = key(
+        "offset.storage.replication.factor",
+        -1,
+        "Replication of the ledger topic, when it is created; -1 is the brokers' default.",
+        at_least=-1,
+    )
     topic_header: str = key("provenance.topic.header", "__connect.topic", "Header's name.")
     partition_header: str = key(
         "provenance.partition.header", "__connect.partition", "Header's name."
@@ -68,6 +87,8 @@ class KafkaConfig:
             )
         if self.replication == 0:
             problems.append("dest.topic.replication.factor=0 must be -1, or at least 1")
+        if self.ledger_replication == 0:
+            problems.append("offset.storage.replication.factor=0 must be -1, or at least 1")
         names = (self.topic_header, self.partition_header, self.offset_header)
         if len(set(names)) < len(names):
             problems.append(f"provenance headers need three names, not {', '.join(names)}")

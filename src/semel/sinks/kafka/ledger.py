@@ -1,128 +1,113 @@
-"""The ledger in Kafka: a consumer group's offsets, with running counts in their metadata.
+"""The ledger in Kafka: a compacted topic, and the consumer group's offsets beside it.
 
-In the cluster that the connector reads from, it is the group ``connect-<name>`` itself: an offset
-goes into the transaction that holds the results, and the broker accepts it from a member of the
-group's present generation only (KIP-447). Another cluster has no such members, and accepts offsets
-of topics that it has only: there an entry stands under the target's topic and the source's
-partition, and its metadata names the source's topic, and how many tasks the connector has ever
-had: they are the ones who may be frozen somewhere.
+Each transaction writes both. The topic is the truth, because it does not expire; the offsets fence
+a task whose partitions have moved (KIP-447). They are read in this order, when a task gets
+partitions:
+
+1. The group's *stable* offsets. The broker keeps the answer back while an open transaction holds
+   offsets of these partitions, and takes none from older generations afterwards.
+2. The topic up to the end that it has then.
+
+The other way round, a predecessor that has sent its offsets, but not yet its record in the topic,
+would be missed: no ``transactional.id`` fences one live task from another.
+
+=============  =================  ==================================================================
+in the topic   the group          the position
+=============  =================  ==================================================================
+known          the same           is that
+known          nothing            is the topic's: offsets expire, or somebody has deleted the group
+nothing        known              is the group's: a connector of an earlier version, or a ledger
+                                  topic that was deleted; it goes into the topic
+known          another one        is nobody's guess: the connector stops
+nothing        nothing            has never been entered, or is lost; see ``KafkaSink.start``
+=============  =================  ==================================================================
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
 
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as KafkaPartition
+from semel.errors import OffsetOutOfRange
+from semel.ledger import LedgerEntry, TopicPartition
+from semel.sinks.kafka.offsets import GroupOffsets
+from semel.sinks.kafka.storage import LedgerTopic, Stored
 
-from semel.groups import Groups
-from semel.ledger import LedgerEntry, TopicPartition, now
-
-_COUNTS = {
-    "read": "records_read",
-    "rows": "rows_written",
-    "filtered": "records_filtered",
-    "failed": "records_failed",
-    "lost": "records_lost",
-}
+_GLANCE = 1.0
+"""Seconds that a look at the ledger of a connector that may be at work waits for its open
+transactions."""
 
 
-class GroupLedger:
-    """The offsets of one group. ``target`` gives the target topic of a topic, where the ledger
-    lives in another cluster."""
+class Ledger:
+    """Topic and offsets together. ``stored`` is what the topic held when it was read last."""
 
-    def __init__(
-        self, group: str, tasks: int, groups: Groups, target: Callable[[str], str] | None
-    ) -> None:
-        self._group = group
-        self._tasks = tasks
-        self._groups = groups
-        self._target = target
-        self.recorded = 0
+    def __init__(self, connector: str, topic: LedgerTopic, offsets: GroupOffsets) -> None:
+        self._connector = connector
+        self.topic = topic
+        self.offsets = offsets
+        self.stored = Stored()
+        self._committed: dict[TopicPartition, LedgerEntry] = {}
+        self._differed: dict[TopicPartition, tuple[int, int]] = {}
 
-    @property
-    def tasks(self) -> int:
-        """The most tasks that the connector is known to have had."""
-        return max(self._tasks, self.recorded)
-
-    def entries(self, topics: Iterable[str], there: Mapping[str, int]) -> list[LedgerEntry]:
-        """What is committed of some topics, whatever open transactions may yet do.
-
-        ``there`` are the topics of the ledger's cluster with their numbers of partitions. A source
-        elsewhere may have fewer now than when an entry was made.
-        """
-        names = dict.fromkeys(self._topic(t) for t in topics)
-        places = [TopicPartition(t, p) for t in names for p in range(there.get(t, 0))]
-        found, _ = self._groups.offsets(self._group, places)
-        return [e for tp, (at, text) in sorted(found.items()) if (e := self._entry(tp, at, text))]
+    def entries(
+        self, topics: Iterable[str], there: Mapping[str, int]
+    ) -> dict[TopicPartition, LedgerEntry]:
+        """What is known now, whatever open transactions may yet do. While the connector runs, the
+        two are read at different times: where both are known the topic's counts."""
+        self.stored = self.topic.read(_GLANCE)
+        known = {*topics, *(tp.topic for tp in self.stored.entries)}
+        return {**self.offsets.entries(known, there), **self.stored.entries}
 
     def stable(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
-        """The entries of some partitions; or all of them, if an open transaction has its say."""
-        places = {self._place(tp): tp for tp in partitions}
-        found, pending = self._groups.offsets(self._group, places, stable=True)
-        entries = {places[p]: self._entry(p, at, text) for p, (at, text) in found.items()}
-        return {tp: e for tp, e in entries.items() if e}, {places[p] for p in pending}
+        """The entries of partitions that nobody else moves any more, and the partitions on which an
+        open transaction may yet have its say. An open transaction of another task hides what stands
+        behind it in the topic; it does not matter where topic and offsets agree all the same.
 
-    def offsets(self, entries: Iterable[LedgerEntry]) -> list[KafkaPartition]:
-        """Entries as a client commits them."""
-        found = []
-        for entry in entries:
-            place = self._place(entry.topic_partition)
-            counts = {k: n for k, field in _COUNTS.items() if (n := getattr(entry, field))}
-            facts: dict[str, Any] = {"start": entry.start_position, **counts, "at": now()}
-            if self._target is not None:
-                facts |= {"topic": entry.topic, "tasks": self.tasks}
-            text = json.dumps(facts, separators=(",", ":"))
-            found.append(KafkaPartition(place.topic, place.partition, entry.position, text))
-        return found
+        Raises:
+            OffsetOutOfRange: topic and offsets contradict each other.
+        """
+        committed, pending = self.offsets.stable(partitions)
+        if pending:
+            return {}, pending
+        self._committed |= committed
+        self.stored = self.topic.read(0.0)
+        entries = self.stored.entries
+        agreed = {
+            tp: entries[tp]
+            for tp, offset in committed.items()
+            if tp in entries and entries[tp].position == offset.position
+        }
+        if not self.stored.is_complete:
+            return agreed, set(partitions) - agreed.keys()
+        found = {**committed, **{tp: entries[tp] for tp in partitions if tp in entries}}
+        differ = {
+            tp: (entries[tp].position, committed[tp].position)
+            for tp in committed.keys() & entries.keys() - agreed.keys()
+        }
+        before, self._differed = self._differed, differ
+        if not differ:
+            return found, set()
+        if differ != before:  # a run that has just ended may have moved both in between
+            return agreed, set(partitions) - agreed.keys()
+        raise self._contradiction(differ)
 
-    def set(self, entries: Iterable[LedgerEntry]) -> None:
-        """Commit entries; Kafka refuses it while a group has members."""
-        self._groups.set_offsets(self._group, self.offsets(entries))
+    def is_uneven(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether one of these partitions stands in the topic only, or in the offsets only, as
+        :meth:`stable` has found them."""
+        return any((tp in self.stored.entries) != (tp in self._committed) for tp in partitions)
 
-    def forget(self) -> None:
-        """Delete the group; Kafka refuses it while it has members."""
-        self._groups.delete(self._group)
-
-    def _topic(self, topic: str) -> str:
-        return topic if self._target is None else self._target(topic)
-
-    def _place(self, tp: TopicPartition) -> TopicPartition:
-        return TopicPartition(self._topic(tp.topic), tp.partition)
-
-    def _entry(self, place: TopicPartition, position: int, text: str) -> LedgerEntry | None:
-        """An offset that somebody else has committed counts from there."""
-        facts = _facts(text)
-        topic = place.topic if self._target is None else facts.get("topic")
-        if topic is None:
-            return None
-        self.recorded = max(self.recorded, facts.get("tasks", 0))
-        return LedgerEntry(
-            topic,
-            place.partition,
-            position,
-            facts.get("start", position),
-            updated_at=facts.get("at", ""),
-            **{field: facts.get(k, 0) for k, field in _COUNTS.items()},
+    def _contradiction(self, differ: Mapping[TopicPartition, tuple[int, int]]) -> OffsetOutOfRange:
+        facts = "; ".join(
+            f"{tp}: {ours} in topic {self.topic.name}, {theirs} in the group"
+            for tp, (ours, theirs) in sorted(differ.items())
         )
-
-
-def stranger(client: Mapping[str, Any], group: str) -> Any:
-    """What offsets are sent with by one who is no member of the group."""
-    consumer = Consumer({**client, "group.id": group, "log_level": 0})
-    try:
-        return consumer.consumer_group_metadata()
-    finally:
-        consumer.close()
-
-
-def _facts(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        wanted = " ".join(f"{tp}=OFFSET" for tp in sorted(differ))
+        return OffsetOutOfRange(
+            f"connector {self._connector}: the ledger topic and consumer group "
+            f"connect-{self._connector} know different positions, although each commit writes both "
+            f"in one transaction. {facts}. Somebody has set the group's offsets by other means, or "
+            "the ledger topic has lost records. Find out which is right (semel audit compares "
+            "source and target), and set it for both: stop the connector and run semel offsets set "
+            f"with its file and {wanted}"
+        )

@@ -18,7 +18,7 @@ from confluent_kafka import Message
 from semel.config import ConnectorConfig
 from semel.errors import TransientError
 from semel.kafka import ERRORS, Cluster
-from semel.ledger import LedgerEntry, TopicPartition
+from semel.ledger import Hole, LedgerEntry, TopicPartition
 from semel.reader import read_ranges
 from semel.sinks.base import Snapshot
 from semel.sinks.kafka.config import KafkaConfig
@@ -31,14 +31,16 @@ def take(
     raw: Mapping[str, str],
     config: KafkaConfig,
     recorded: Callable[[], list[LedgerEntry]],
+    holes: Callable[[], Sequence[Hole]],
     cluster: Cluster,
     targets: Mapping[str, str],
     consumer: Mapping[str, Any],
     patience: float,
 ) -> Snapshot:
-    """Ledger and results. ``recorded`` reads the ledger; ``patience`` is how long open transactions
-    are waited for, in seconds."""
+    """Ledger and results. ``recorded`` reads the ledger, and ``holes`` is what it has found then;
+    ``patience`` is how long open transactions are waited for, in seconds."""
     entries = recorded()
+    unread = holes()
     found = _Found(entries)
     names = (config.topic_header, config.partition_header, config.offset_header)
     letters = connector.dead_letter_topic if connector.dead_letter_headers else ""
@@ -62,7 +64,7 @@ def take(
     dropped = {tp.topic for tp, at in earliest.items() if at} | cluster.compacted(rows)
     return Snapshot(
         entries=entries,
-        holes=(),
+        holes=unread,
         records=_tables(found.records),
         rows=_settled(rows, targets, entries, recorded()),
         untraced=found.untraced,

@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, ServiceError
 from semel.kafka import Cluster
+from semel.ledger import TopicPartition
 from semel.sinks.kafka.config import KEEP, KafkaConfig
 
 
 class Targets:
     """The targets of one connector. ``names`` holds those that have been looked at.
 
-    ``limit`` is told how many bytes a target takes at once.
+    ``ledger`` is the ledger topic; ``limit`` is told how many bytes a target takes at once.
     """
 
     def __init__(
@@ -23,12 +24,14 @@ class Targets:
         config: KafkaConfig,
         source: Cluster,
         target: Cluster,
+        ledger: str,
         limit: Callable[[int], None],
     ) -> None:
         self._connector = connector
         self._config = config
         self._source = source
         self._target = target
+        self._ledger = ledger
         self._limit = limit
         self._elsewhere = target is not source
         self.names: dict[str, str] = {}
@@ -42,6 +45,12 @@ class Targets:
         connector = self._connector
         for topic in connector.topics:
             self._check_loop(topic)
+            if self._ledger in (topic, self._config.topic(topic)):
+                raise ConfigError(
+                    f"connector {connector.name}: {self._ledger} is the ledger topic "
+                    "(offset.storage.topic), and holds nothing else: it can neither be copied nor "
+                    "be a target"
+                )
             if self._config.topic(topic) == connector.dead_letter_topic:
                 raise ConfigError(
                     f"connector {connector.name}: errors.deadletterqueue.topic.name="
@@ -132,3 +141,35 @@ class Targets:
             self._limit(batch)
         self.names[topic] = name
         return name
+
+    def refuse_written(self, topics: Collection[str], known: Collection[str]) -> None:
+        """Refuse to begin to copy topics whose targets hold records that nobody accounts for.
+
+        Args:
+            topics: those of which the ledger knows no position, or not of all partitions.
+            known: those of which it does: what a target shared with them holds is theirs.
+
+        Raises:
+            ConfigError: records could be copied again, or skipped.
+        """
+        if self._config.nonempty == "append":
+            return
+        shared = {self.of(topic) for topic in known}
+        for topic in sorted(topics):
+            name = self.of(topic)
+            if name in shared or not self._is_written(name):
+                continue
+            raise ConfigError(
+                f"connector {self._connector.name}: topic {name} holds records, but the ledger "
+                f"(topic {self._ledger}, and the offsets of consumer group "
+                f"{self._connector.group_id}) does not know how far topic {topic} was copied. To "
+                "begin now could copy records again, or skip some. If this connector has copied "
+                "it before, its ledger is lost: say where it goes on for each partition, with "
+                f"semel offsets set, its file and {topic}-0=OFFSET. If the records are somebody "
+                "else's, set dest.topic.nonempty=append"
+            )
+
+    def _is_written(self, name: str) -> bool:
+        """Whether a topic has ever had a record, or a transaction."""
+        partitions = [TopicPartition(name, p) for p in range(self._target.topics().get(name, 0))]
+        return any(self._target.latest(partitions, committed=False).values())

@@ -1,0 +1,63 @@
+"""Ledger entries as JSON: the same facts stand in the ledger topic and in the group's metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from semel.errors import ServiceError
+from semel.ledger import LedgerEntry
+
+VERSION = 1
+"""Of the facts; a reader refuses those of a later one, which may mean something else."""
+
+_SHORT = {
+    "start_position": "start",
+    "records_read": "read",
+    "rows_written": "rows",
+    "records_filtered": "filtered",
+    "records_failed": "failed",
+    "records_lost": "lost",
+    "updated_at": "at",
+}
+_PLACE = {"topic", "partition", "position"}
+_DEFAULTS = LedgerEntry("", 0, 0, -1)
+_NAMES = {f.name: _SHORT.get(f.name, f.name) for f in fields(LedgerEntry) if f.name not in _PLACE}
+
+
+def facts_of(entry: LedgerEntry) -> dict[str, Any]:
+    """All that an entry holds besides its place and position; what is not known is left out."""
+    found = {short: getattr(entry, name) for name, short in _NAMES.items()}
+    unknown = {short: getattr(_DEFAULTS, name) for name, short in _NAMES.items()}
+    return {"v": VERSION} | {k: v for k, v in found.items() if v != unknown[k]}
+
+
+def entry_of(topic: str, partition: int, position: int, facts: Mapping[str, Any]) -> LedgerEntry:
+    """The entry; one without facts, which somebody else has written, begins at its position.
+
+    Raises:
+        ServiceError: a later version of semel has written it.
+    """
+    if facts.get("v", VERSION) > VERSION:
+        raise ServiceError(
+            f"a later version of semel has written the position of {topic}-{partition} "
+            f"(format {facts['v']}, this one knows {VERSION}). Run that version"
+        )
+    known = {name: facts[short] for name, short in _NAMES.items() if short in facts}
+    return LedgerEntry(topic, partition, position, **{"start_position": position, **known})
+
+
+def dumped(facts: Mapping[str, Any] | list[Any]) -> str:
+    """JSON without spaces."""
+    return json.dumps(facts, separators=(",", ":"))
+
+
+def loaded(text: str | bytes) -> dict[str, Any]:
+    """The facts; none if the text is not JSON of ours."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

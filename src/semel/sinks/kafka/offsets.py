@@ -1,0 +1,107 @@
+"""The consumer group's offsets: they fence, and lag tools read them, but they may expire.
+
+In the cluster that the connector reads from, it is the group ``connect-<name>`` itself: an offset
+goes into the transaction that holds the results, and the broker accepts it from a member of the
+group's present generation only (KIP-447). Another cluster has no such members, and accepts offsets
+of topics that it has only: there an offset stands under the target's topic and the source's
+partition, and its metadata names the source's topic, and how many tasks the connector has ever
+had: they are the ones who may be frozen somewhere.
+
+An offset's metadata holds the same facts as the entry in the ledger topic. Versions of semel
+without such a topic kept their ledger here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.groups import Groups
+from semel.ledger import LedgerEntry, TopicPartition
+from semel.sinks.kafka.entries import dumped, entry_of, facts_of, loaded
+
+
+class GroupOffsets:
+    """The offsets of one group. ``target`` gives the target topic of a topic, where they are those
+    of another cluster."""
+
+    def __init__(
+        self, group: str, tasks: int, groups: Groups, target: Callable[[str], str] | None
+    ) -> None:
+        self._group = group
+        self._tasks = tasks
+        self._groups = groups
+        self._target = target
+        self.recorded = 0
+
+    @property
+    def tasks(self) -> int:
+        """The most tasks that the connector is known to have had."""
+        return max(self._tasks, self.recorded)
+
+    def entries(
+        self, topics: Iterable[str], there: Mapping[str, int]
+    ) -> dict[TopicPartition, LedgerEntry]:
+        """What is committed of some topics, whatever open transactions may yet do.
+
+        ``there`` are the topics of the group's cluster with their numbers of partitions. A source
+        elsewhere may have fewer now than when an entry was made.
+        """
+        names = dict.fromkeys(self._topic(t) for t in topics)
+        places = [TopicPartition(t, p) for t in names for p in range(there.get(t, 0))]
+        found, _ = self._groups.offsets(self._group, places)
+        entries = [self._entry(tp, at, text) for tp, (at, text) in sorted(found.items())]
+        return {e.topic_partition: e for e in entries if e}
+
+    def stable(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
+        """The entries of some partitions; or all of them, if an open transaction has its say."""
+        places = {self._place(tp): tp for tp in partitions}
+        found, pending = self._groups.offsets(self._group, places, stable=True)
+        entries = {places[p]: self._entry(p, at, text) for p, (at, text) in found.items()}
+        return {tp: e for tp, e in entries.items() if e}, {places[p] for p in pending}
+
+    def committed(self, entries: Iterable[LedgerEntry]) -> list[KafkaPartition]:
+        """Entries as a client commits them."""
+        found = []
+        for entry in entries:
+            place = self._place(entry.topic_partition)
+            facts = facts_of(entry)
+            if self._target is not None:
+                facts |= {"topic": entry.topic, "tasks": self.tasks}
+            found.append(
+                KafkaPartition(place.topic, place.partition, entry.position, dumped(facts))
+            )
+        return found
+
+    def forget(self) -> None:
+        """Delete the group; Kafka refuses it while it has members."""
+        self._groups.delete(self._group)
+
+    def _topic(self, topic: str) -> str:
+        return topic if self._target is None else self._target(topic)
+
+    def _place(self, tp: TopicPartition) -> TopicPartition:
+        return TopicPartition(self._topic(tp.topic), tp.partition)
+
+    def _entry(self, place: TopicPartition, position: int, text: str) -> LedgerEntry | None:
+        """An offset that somebody else has committed counts from there."""
+        facts = loaded(text)
+        topic = place.topic if self._target is None else facts.get("topic")
+        if topic is None:
+            return None
+        self.recorded = max(self.recorded, facts.get("tasks", 0))
+        return entry_of(topic, place.partition, position, facts)
+
+
+def stranger(client: Mapping[str, Any], group: str) -> Any:
+    """What offsets are sent with by one who is no member of the group."""
+    consumer = Consumer({**client, "group.id": group, "log_level": 0})
+    try:
+        return consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
