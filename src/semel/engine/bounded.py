@@ -35,7 +35,6 @@ from semel.engine.batch import Batch, bad_record
 from semel.engine.boundedtask import BoundedSpec, TaskResult, run_task
 from semel.engine.committer import described
 from semel.engine.control import Report
-from semel.engine.deadletters import create_topic
 from semel.engine.deliver import Deliverer
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Transform
@@ -54,6 +53,7 @@ from semel.errors import (
 from semel.failpoints import hit
 from semel.ledger import Advance, OffsetRange, TopicPartition
 from semel.records import DeadLetter
+from semel.retention import create_dead_letter_topic
 from semel.sinks.base import Staged, StagingSink
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class BoundedEngine:
         self._prepared |= topics.keys()
         run.sink.claim()
         if run.connector.dead_letter_topic:
-            create_topic(run.connector, run.cluster)
+            create_dead_letter_topic(run.connector, run.cluster)
         ranges.first_positions(run.connector, run.sink, run.cluster, topics)
         self._publisher = Publisher(run)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]

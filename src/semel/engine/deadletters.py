@@ -15,25 +15,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from semel.config import ConnectorConfig
 from semel.errors import ServiceError, TransientError
-from semel.kafka import IDEMPOTENCE, Cluster, error_headers
+from semel.kafka import IDEMPOTENCE, error_headers
 from semel.records import DeadLetter
 
 _TIMEOUT = 30.0
-
-
-def create_topic(connector: ConnectorConfig, cluster: Cluster) -> None:
-    """Create the dead letter topic if it is missing, with one partition, as Connect does.
-
-    Raises:
-        ServiceError: it cannot be created.
-    """
-    try:
-        cluster.create_topic(connector.dead_letter_topic, 1, connector.dead_letter_replication)
-    except ServiceError as error:
-        raise ServiceError(
-            f"connector {connector.name}: {error}. Create it for the dead letters, or set "
-            "errors.deadletterqueue.topic.replication.factor to at most the number of brokers"
-        ) from None
 
 
 class DeadLetterProducer:

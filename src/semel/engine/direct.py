@@ -23,11 +23,11 @@ from semel.engine import ranges, sample
 from semel.engine.attempt import run_task
 from semel.engine.base import Progress, Run, SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import ControlServer, Report, rebuild
-from semel.engine.deadletters import create_topic
 from semel.engine.pipeline import Transform
 from semel.engine.task import TaskSpec
 from semel.errors import Fenced, LedgerConflict, SemelError
 from semel.ledger import TopicPartition
+from semel.retention import create_dead_letter_topic
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class DirectEngine:
         run.sink.prepare(topics)
         run.sink.claim()
         if run.connector.dead_letter_topic and not run.sink.takes_dead_letters:
-            create_topic(run.connector, run.cluster)
+            create_dead_letter_topic(run.connector, run.cluster)
         ranges.first_positions(run.connector, run.sink, run.cluster, topics)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)

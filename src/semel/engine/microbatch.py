@@ -35,7 +35,6 @@ from semel.damage import examine, told_by_java
 from semel.engine import ranges
 from semel.engine.base import Progress, Run, not_shipped
 from semel.engine.consumer import consumer_config
-from semel.engine.deadletters import create_topic
 from semel.engine.microjob import MicroBatches, Stopped
 from semel.engine.microplan import FrameTransform
 from semel.engine.retry import Retries
@@ -49,6 +48,7 @@ from semel.errors import (
 )
 from semel.jars import SPARK_KAFKA
 from semel.ledger import OffsetRange, TopicPartition
+from semel.retention import create_dead_letter_topic
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class MicroBatchEngine:
         run.sink.prepare(topics)
         run.sink.claim()
         if run.connector.dead_letter_topic:
-            create_topic(run.connector, run.cluster)
+            create_dead_letter_topic(run.connector, run.cluster)
         ranges.first_positions(run.connector, run.sink, run.cluster, topics)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
         return run.cluster.latest(partitions) if run.until_caught_up else {}

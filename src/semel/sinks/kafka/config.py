@@ -10,8 +10,8 @@ from semel.errors import ConfigError
 CLASSES = ("kafka",)
 
 IGNORED = {
-    "topic.config.sync": "a created topic has the brokers' defaults",
-    "sync.topic.configs.enabled": "a created topic has the brokers' defaults",
+    "topic.config.sync": "a created topic takes its source's retention once",
+    "sync.topic.configs.enabled": "a created topic takes its source's retention once",
     "offset.translator.tasks.max": "consumers' offsets are not translated",
     "provenance.header.enable": "see provenance",
 }
@@ -44,7 +44,7 @@ class KafkaConfig:
     auto_create: bool = key(
         "auto.create",
         False,
-        "Create missing target topics, with the source's number of partitions.",
+        "Create missing target topics, with the source's number of partitions and retention.",
         aliases=("topic.auto.create",),
     )
     replication: int = key(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, ServiceError
+from semel.errors import ConfigError
 from semel.kafka import Cluster
 from semel.ledger import TopicPartition
+from semel.retention import create_dead_letter_topic, like, of_copy
 from semel.sinks.kafka.config import KEEP, KafkaConfig
+
+log = logging.getLogger(__name__)
 
 
 class Targets:
@@ -93,16 +97,18 @@ class Targets:
             )
         for topic in topics:
             self.of(topic)
-        name = connector.dead_letter_topic
-        if name:
-            try:
-                self._target.create_topic(name, 1, connector.dead_letter_replication)
-            except ServiceError as error:
-                raise ServiceError(
-                    f"connector {connector.name}: {error}. Create it for the dead letters, or set "
-                    "errors.deadletterqueue.topic.replication.factor to at most the number of "
-                    "brokers"
-                ) from None
+            self._warn(topic)
+        if connector.dead_letter_topic:
+            create_dead_letter_topic(connector, self._target)
+
+    def _warn(self, topic: str) -> None:
+        """Of a target that deletes records which the source still has."""
+        name = self.of(topic)
+        here, there = self._source.topic_config(topic), self._target.topic_config(name)
+        if here is None or there is None:
+            return
+        if (warning := of_copy(name, there, topic, here)) is not None:
+            log.warning("connector %s: %s", self._connector.name, warning)
 
     def of(self, topic: str) -> str:
         """The target of a topic; created if it may be.
@@ -117,7 +123,8 @@ class Targets:
         partitions = self._source.topics().get(topic, 0)
         found = self._target.topics().get(name, 0)
         if not found and self._config.auto_create:
-            self._target.create_topic(name, partitions, self._config.replication)
+            config = like(self._source.topic_config(topic) or {})
+            self._target.create_topic(name, partitions, self._config.replication, config)
             found = partitions
         where = f"connector {self._connector.name}: topic {name} for topic {topic}"
         if not found:
