@@ -96,7 +96,9 @@ def _filled(rig: Rig, size: int, records: int) -> str:
     room = max(1, size - len('{"id": 123456, "text": ""}'))
     for i in range(records):
         at = words.randrange(max(1, len(block) - room))
-        text = (block[at : at + room] * (room // len(block) + 1) + block)[:room]
+        text = block[at : at + room]
+        while len(text) < room:
+            text += block[: room - len(text)]
         value = json.dumps({"id": i, "text": text})
         while True:
             try:
