@@ -62,7 +62,7 @@ class Damage:
     def letter(self, position: int) -> DeadLetter:
         """One dead letter for the batch. It holds no key and no value: which of the batch's bytes
         are wrong is not known."""
-        start, until = max(position, self.range.from_offset), self.range.until_offset
+        start = max(position, self.range.from_offset)
         return DeadLetter(
             topic=self.range.topic,
             partition=self.range.partition,
@@ -73,8 +73,13 @@ class Damage:
             timestamp=None,
             stage="KAFKA_CONSUME",
             exception="org.apache.kafka.common.errors.CorruptRecordException",
-            message=f"offsets {start} to {until - 1} cannot be read: {self.reason}",
+            message=self.told(position),
         )
+
+    def told(self, position: int) -> str:
+        """Which offsets cannot be read, and why."""
+        start, until = max(position, self.range.from_offset), self.range.until_offset
+        return f"offsets {start} to {until - 1} cannot be read: {self.reason}"
 
     def stop(self, connector: str, position: int) -> BadRecord:
         """The error of a connector that does not pass over it."""

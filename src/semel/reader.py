@@ -99,7 +99,7 @@ def _after(
     if found is None:
         return position
     if damaged is None:
-        raise BadRecord(f"connector {connector.name}: {tp}: {found.letter(position).message}")
+        raise BadRecord(f"connector {connector.name}: {tp}: {found.told(position)}")
     damaged(found)
     return found.range.until_offset
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from semel.config import ConnectorConfig
+from semel.damage import Damage
 from semel.engine.pipeline import Pipeline, count_by_partition
 from semel.engine.poll import RawRecords, advances, last_offsets
 from semel.errors import BadRecord
@@ -31,6 +32,15 @@ class Batch:
     @property
     def until(self) -> dict[TopicPartition, int]:
         return {a.range.topic_partition: a.range.until_offset for a in self.advances}
+
+
+def passing_over(damage: Damage, position: int) -> list[Batch]:
+    """What is committed, one after the other, to go on after offsets that cannot be read."""
+    *before, hole = damage.advances(position)
+    return [
+        *(Batch([advance], Commit([])) for advance in before),
+        Batch([hole], Commit([], [damage.letter(position)])),
+    ]
 
 
 class Batcher:

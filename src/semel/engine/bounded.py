@@ -31,7 +31,7 @@ from semel.engine.base import (
     not_shipped,
     spark_gone,
 )
-from semel.engine.batch import Batch, bad_record
+from semel.engine.batch import Batch, bad_record, passing_over
 from semel.engine.boundedtask import BoundedSpec, TaskResult, run_task
 from semel.engine.committer import described
 from semel.engine.control import Report
@@ -208,11 +208,9 @@ class BoundedEngine:
         position = ranges.positions(run.connector, run.sink, run.cluster, [tp])[tp]
         if self._connector.errors_tolerance == "none":
             raise damage.stop(self._connector.name, position)
-        letter = damage.letter(position)
-        log.warning("%s: %s; goes on after them", tp, letter.message)
-        advances = damage.advances(position)
-        for a in advances:
-            self._retrying(Batch([a], Staged((), [letter] if a is advances[-1] else [])))
+        log.warning("%s: %s; goes on after them", tp, damage.told(position))
+        for batch in passing_over(damage, position):
+            self._retrying(replace(batch, commit=Staged((), batch.commit.dead_letters)))
         self._progress.positions |= {tp: damage.range.until_offset}
 
     def _plan(self, most: int) -> tuple[list[OffsetRange], bool]:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from semel.damage import Damage
 from semel.engine import microtask
 from semel.engine.base import Progress, Run
-from semel.engine.batch import Batch, bad_record
+from semel.engine.batch import Batch, bad_record, passing_over
 from semel.engine.committer import described
 from semel.engine.deliver import Deliverer
 from semel.engine.lineage import Source
@@ -38,7 +38,7 @@ from semel.engine.retry import Retries
 from semel.errors import BadRecord, TransientError, named
 from semel.failpoints import hit
 from semel.ledger import OffsetRange, TopicPartition
-from semel.records import OFFSET, PARTITION, Commit, DeadLetter, Records, Rejected, RowsRejected
+from semel.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import StagingSink
 
 log = logging.getLogger(__name__)
@@ -107,12 +107,10 @@ class MicroBatches:
 
     def pass_over(self, damage: Damage, position: int) -> None:
         """Record the hole that offsets leave which cannot be read."""
-        letter, tp = damage.letter(position), damage.topic_partition
-        log.warning("%s: %s; goes on after them", tp, letter.message)
-        advances = damage.advances(position)
-        for a in advances:
-            letters = [letter] if a is advances[-1] else []
-            self._deliverer.deliver(Batch([a], Commit([], letters)))
+        tp = damage.topic_partition
+        log.warning("%s: %s; goes on after them", tp, damage.told(position))
+        for batch in passing_over(damage, position):
+            self._deliverer.deliver(batch)
         self._progress.positions |= {tp: damage.range.until_offset}
         self._publisher.publish({tp: damage.range.until_offset})
 

@@ -26,7 +26,7 @@ from semel.config import ConnectorConfig
 from semel.damage import examine
 from semel.delivery import Guarantee
 from semel.engine import memory, ranges
-from semel.engine.batch import Batch, Batcher, bad_record
+from semel.engine.batch import Batch, Batcher, bad_record, passing_over
 from semel.engine.committer import Committer
 from semel.engine.conflicts import Conflicts
 from semel.engine.consumer import Events, Poll, raised, without_events
@@ -48,7 +48,7 @@ from semel.errors import (
 from semel.failpoints import hit
 from semel.ledger import TopicPartition
 from semel.leftbehind import MOST, left
-from semel.records import Commit, Rejected, RowsRejected
+from semel.records import Rejected, RowsRejected
 from semel.sinks import sink_class
 from semel.sinks.base import Membership
 from semel.sizes import Sizes
@@ -63,6 +63,8 @@ _WORD = 2.0
 _ASK_AGAIN = 0.5
 """Seconds until a task that the group could not confirm asks again."""
 _COMMITS_A_COLLECTION = 256
+_OFTEN = 20
+"""Polls out of order, without a commit in between, after which the log says so."""
 _SMALL, _LITTLE = 1000, 200_000
 """Records, and bytes, below which converting them during a commit saves less time than a commit of
 their own costs."""
@@ -140,6 +142,7 @@ class Task:
         self._ends: dict[TopicPartition, int] = {}
         self._unreadable: Mapping[TopicPartition, str] = {}
         self._sizes = Sizes()
+        self._disorders = 0
         self._generation = 0
         self._lost_at = float("-inf")
         self._trouble: SemelError | None = None
@@ -224,7 +227,13 @@ class Task:
                 self._progress.report_in_time()
                 return
             self._commit(polls)
-        except OutOfOrder:
+        except OutOfOrder as disorder:
+            self._disorders += 1
+            if self._disorders % _OFTEN == 0:
+                self._progress.tell(
+                    f"{disorder}: records come out of order, {self._disorders} times in a row by "
+                    "now. Is the log of a partition damaged?"
+                )
             self._synchronise()
         except LedgerConflict as conflict:
             self._conflicts.note(conflict)
@@ -264,12 +273,8 @@ class Task:
                 continue
             if connector.errors_tolerance == "none":
                 raise found.stop(connector.name, position)
-            letter = found.letter(position)
-            self._progress.tell(f"{tp}: {letter.message}; goes on after them")
-            advances = found.advances(position)
-            for a in advances:
-                letters = [letter] if a is advances[-1] else []
-                batch = Batch([a], Commit([], letters))
+            self._progress.tell(f"{tp}: {found.told(position)}; goes on after them")
+            for batch in passing_over(found, position):
                 self._submit(batch, [])
                 self._wait_pending()
         self._take()
@@ -302,7 +307,7 @@ class Task:
             trouble, self._trouble = self._trouble, None
             raise trouble
         if generation != self._generation:
-            raise OutOfOrder  # what the poll holds may be another task's by now
+            raise OutOfOrder("what the poll holds may be another task's by now")
         tell, at = self._progress.tell, self._positions
         found = without_events(messages, tell) if poll.has_events else Events(messages)
         self._ends = {tp: end for tp, end in found.ends.items() if end > at.get(tp, end)}
@@ -433,6 +438,7 @@ class Task:
         except RowsRejected as rejection:
             self._without(work, rejection.rejected)
         self._conflicts.clear()
+        self._disorders = 0
         self._retries.succeeded()
 
     def _without(self, work: Work, rejected: Sequence[Rejected]) -> None:
