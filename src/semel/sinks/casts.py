@@ -70,6 +70,16 @@ def check_text(text: pa.ChunkedArray, pattern: str, what: str) -> None:
             raise pa.ArrowInvalid(f"it is not {what}")
 
 
+def without_json(rows: pa.Table) -> dict[int, str]:
+    """The rows with a NaN or an infinity, for which JSON has no number, each with the column."""
+    found: dict[int, str] = {}
+    for name, values in zip(rows.column_names, rows.columns, strict=True):
+        if is_.is_floating(values.type):
+            for row in pc.indices_nonzero(pc.invert(pc.is_finite(values))).to_pylist():
+                found.setdefault(row, f"column {name}: JSON has no {values[row].as_py()}")
+    return found
+
+
 # From text
 
 

@@ -24,7 +24,7 @@ from semel.drill.stores import store_of
 from semel.errors import ConfigError
 from semel.ledger import Advance as Moved
 from semel.ledger import OffsetRange, TopicPartition, firsts
-from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records
+from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records, RowsRejected
 from semel.run import plan
 from semel.sinks.files.config import FilesConfig
 from tests.sinks.files.conftest import Folder, refused
@@ -138,6 +138,14 @@ def test_json_has_an_object_a_line(folder: Folder, compression: str) -> None:
         lines = gzip.decompress(Path(folder.where, file).read_bytes()).splitlines()
         assert json.loads(lines[0])["at"] == 1714566600001
         assert len(lines) == 2
+
+
+def test_what_is_no_number_in_json_is_refused_there(folder: Folder) -> None:
+    values = records([{"x": 1.5}, {"x": float("nan")}, {"x": None}, {"x": float("inf")}])
+    with pytest.raises(RowsRejected) as refusal:
+        put(folder, values, {"format": "json"})
+    assert [r.offset for r in refusal.value.rejected] == [1, 3]
+    assert "column x: JSON has no nan" in refusal.value.rejected[0].message
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])

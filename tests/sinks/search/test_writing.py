@@ -270,3 +270,9 @@ def test_a_server_that_is_not_there_is_transient(cluster: Cluster) -> None:
     both = cluster.sink({"connection.url": f"http://127.0.0.1:1,{cluster.server.url}"})
     both.write(Commit([records([{"x": 1}], topic=cluster.topic)]))
     assert json.dumps(cluster.documents())
+
+
+def test_what_is_no_number_in_json_is_refused(either: Cluster) -> None:
+    found = refused(either.sink(), records([{"x": 1.5}, {"x": float("nan")}], topic=either.topic))
+    assert list(found) == [1]
+    assert "column x: JSON has no nan" in found[1].message

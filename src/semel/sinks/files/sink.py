@@ -29,6 +29,7 @@ from semel.records import (
 from semel.sinks import letters as letter_rows
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
+from semel.sinks.casts import without_json
 from semel.sinks.files.config import IGNORED, FilesConfig
 from semel.sinks.files.folders import ByPartition
 from semel.sinks.layout import layout
@@ -285,6 +286,9 @@ class FilesSink(StagingSink):
         provenance = self._connector.provenance_columns
         rows = made.inserts(self._config, provenance, records, columns).table
         source = records.rows
+        if self._format.name == "json" and (unwritten := without_json(rows)):
+            each = sorted(unwritten.items())
+            raise RowsRejected([rejected(records.topic, source, i, why) for i, why in each])
         where = Rows(
             records.topic,
             folder_of(records.topic),

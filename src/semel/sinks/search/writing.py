@@ -20,8 +20,10 @@ from semel.records import (
     Records,
     Rejected,
     RowsRejected,
+    rejected,
     value_columns,
 )
+from semel.sinks.casts import without_json
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.layout import provenance_conflict
 from semel.sinks.search.config import SearchConfig
@@ -75,6 +77,8 @@ class Writer:
         elif not self.config.makes_ids:
             _check_distinct(topic, rows)
         found = []
+        if unwritten := without_json(rows.select(value_columns(rows.column_names))):
+            raise RowsRejected([rejected(topic, rows, *row) for row in sorted(unwritten.items())])
         if rows.num_rows:
             sources, places = self._sources(rows), rows.select([PARTITION, OFFSET])
             if self.config.makes_ids and not self.config.ids_are_keys(topic):
