@@ -51,8 +51,8 @@ class SqlSink(Sink):
             lambda: check_key(connector, self._config),
             lambda: check_letters(connector),
             lambda: check_provenance(self._config, connector.provenance_columns, mine),
-            *(partial(self._name, topic) for topic in connector.topics),
         )
+        together(*(partial(self._name, topic) for topic in connector.topics))
         self._dialect.timeout = connector.store_timeout_ms / 1000
         self._ledger = SqlLedger(self._dialect, connector.name)
         self._tables: dict[str, Table] = {}
