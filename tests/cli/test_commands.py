@@ -69,7 +69,7 @@ def test_what_nobody_foresaw_is_told_in_one_line(
     ended = semel("validate", written(NOWHERE))
     assert ended.code == 1
     assert "error: failed unexpectedly: ZeroDivisionError: nobody [saw] this" in ended.err
-    monkeypatch.setattr(Cluster, "matching", fails)
+    monkeypatch.setattr(sys.modules["semel.run"], "meet", fails)
     with pytest.raises(SemelError, match="failed unexpectedly: ZeroDivisionError: nobody"):
         run(NOWHERE)
 
@@ -241,11 +241,13 @@ def test_nothing_is_wrapped_that_does_not_go_to_a_terminal(
         ({"topics": "no-such-topic"}, 2, "topic no-such-topic does not exist"),
         ({"auto.create": "false"}, 2, "Create it, or set auto.create=true"),
         ({"connection.password": "wrong"}, 3, "password authentication failed"),
+        ({"host": "no-such-host.invalid"}, 3, "could not translate host name"),
+        ({"bootstrap.servers": "no-such-host.invalid:9"}, 3, "Failed to resolve 'no-such-host"),
         ({"database": "no_such_db"}, 3, 'database "no_such_db" does not exist'),
         ({**UPSERT, "table": "keyless"}, 2, "needs a primary key or unique index on (id)"),
     ],
 )
-def test_what_is_missing_or_refused_is_named(
+def test_what_is_missing_or_refused_is_named_before_spark_starts(
     change: dict[str, Any],
     code: int,
     message: str,
@@ -256,15 +258,14 @@ def test_what_is_missing_or_refused_is_named(
     written: Write,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from tests.engine.harness import LocalSpark
+    def starts(_planned: Any) -> None:
+        pytest.fail("Spark was started first")
 
-    # Without a JVM: none of these gets as far as running a task.
-    monkeypatch.setattr(sys.modules["semel.run"], "_session", lambda _planned: LocalSpark())
-    monkeypatch.setattr("semel.spark.stop", lambda _spark: None)
+    monkeypatch.setattr(sys.modules["semel.run"], "_session", starts)
     source = topic()
     config = configure(source, change)
     server, _, database = config["connection.url"].rpartition("/")
-    host = server.partition("@")[2]
+    host = config.pop("host", server.partition("@")[2])
     config["connection.url"] = f"jdbc:postgresql://{host}/{config.pop('database', database)}"
     config.setdefault("connection.password", "semel")
     config["connection.user"] = "semel"

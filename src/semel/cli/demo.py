@@ -39,6 +39,7 @@ def demo(
 ) -> None:
     """Move 336,776 real flights from Kafka to PostgreSQL, kill the connector on the way, audit."""
     console = Console(highlight=False, stderr=as_json)
+    show.data()  # before services start in vain
     _empty(directory)
     services = Services(directory)
     with console.status("Starting Kafka and PostgreSQL (the first time downloads Kafka's jars)"):

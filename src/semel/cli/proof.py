@@ -14,6 +14,7 @@ from rich.table import Table
 from semel.audit import AuditReport, audit
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
+from semel.contact import meet
 from semel.errors import ConfigError
 from semel.kafka import client_config
 from semel.lag import lag
@@ -31,7 +32,9 @@ def audit_(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False
 
     Exits with 1 when the declared guarantee is broken. May run while the connector does.
     """
-    report = audit(None, planned=plan(with_servers(file, bootstrap_server)))
+    planned = plan(with_servers(file, bootstrap_server))
+    meet(client_config(planned.connector, planned.raw, "admin"))
+    report = audit(None, planned=planned)
     if as_json:
         facts = {**asdict(report), "lost": report.lost, "duplicated": report.duplicated}
         print(json.dumps(facts))

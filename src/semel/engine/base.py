@@ -35,7 +35,9 @@ class Progress:
 class Run:
     """What a run was asked to do, shared by both engines.
 
-    ``observe`` is called with the progress several times a second; ``stop`` is set from outside.
+    ``topics`` are those there were at the start, with their numbers of partitions; their targets
+    have been prepared. ``observe`` is called with the progress several times a second; ``stop`` is
+    set from outside.
     """
 
     connector: ConnectorConfig
@@ -43,6 +45,7 @@ class Run:
     guarantee: Guarantee
     sink: Sink
     cluster: Cluster
+    topics: Mapping[str, int]
     stop: threading.Event
     until_caught_up: bool = False
     observe: Callable[[Progress], None] = lambda _progress: None

@@ -120,8 +120,7 @@ class BoundedEngine:
 
     def _prepare(self) -> dict[TopicPartition, int]:
         run = self._run
-        topics = run.cluster.matching(run.connector)
-        run.sink.prepare(topics)
+        topics = run.topics
         self._prepared |= topics.keys()
         run.sink.claim()
         if run.connector.dead_letter_topic:

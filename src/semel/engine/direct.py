@@ -85,8 +85,7 @@ class DirectEngine:
 
     def _prepare(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
         run = self._run
-        topics = run.cluster.matching(run.connector)
-        run.sink.prepare(topics)
+        topics = run.topics
         run.sink.claim()
         if run.connector.dead_letter_topic and not run.sink.takes_dead_letters:
             create_dead_letter_topic(run.connector, run.cluster)

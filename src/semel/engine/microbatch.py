@@ -141,8 +141,7 @@ class MicroBatchEngine:
 
     def _prepare(self) -> dict[TopicPartition, int]:
         run = self._run
-        topics = run.cluster.matching(run.connector)
-        run.sink.prepare(topics)
+        topics = run.topics
         run.sink.claim()
         if run.connector.dead_letter_topic:
             create_dead_letter_topic(run.connector, run.cluster)

@@ -33,8 +33,9 @@ try:
     from semel.sinks.delta.table import Conflict, Table, checked_options, unjudged
     from semel.sinks.delta.tables import Tables
 except ModuleNotFoundError as missing:
+    package = str(missing.name).partition(".")[0]
     raise ConfigError(
-        f"connector.class=delta needs the package {missing.name}: pip install 'semel[delta]'"
+        f"connector.class=delta needs the package {package}: pip install 'semel[delta]'"
     ) from missing
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from semel.config import ConnectorConfig
 from semel.delivery import Delivery
 from semel.errors import ConfigError
+from semel.extras import require
 from semel.ledger import Rebase
 from semel.problems import together
 from semel.sinks.files.config import CLASSES, FilesConfig
@@ -17,6 +18,7 @@ def check(connector: ConnectorConfig, config: FilesConfig) -> None:
     """Raises ConfigError if keys of the connector and of the sink do not go together."""
     together(
         lambda: _check_format(connector, config),
+        lambda: _check_avro(config),
         lambda: _check_delivery(connector, config),
         lambda: check_letters(connector, connector.topics),
         lambda: _check_excluded(connector, config),
@@ -30,6 +32,11 @@ def _check_format(connector: ConnectorConfig, config: FilesConfig) -> None:
             f"connector {connector.name}: format.class is required with connector.class="
             f"{connector.connector_class}, or format: parquet, json, csv or avro"
         )
+
+
+def _check_avro(config: FilesConfig) -> None:
+    if config.format_name() == "avro":
+        require("format=avro", "files", {"fastavro": "fastavro"})
 
 
 def _check_delivery(connector: ConnectorConfig, config: FilesConfig) -> None:

@@ -23,6 +23,11 @@ _HANDED_ON = frozenset(
 )
 """Options that drivers hand on to fsspec."""
 
+_DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", WEBHDFS: "requests"} | (
+    dict.fromkeys(("abfs", "abfss", "az", "adl"), "adlfs")
+)
+"""The package that fsspec needs for a protocol."""
+
 _BOTO = (
     " Options of boto3's client are in storage.options.client_kwargs, of its Config in "
     "storage.options.config_kwargs, as JSON"
@@ -66,7 +71,9 @@ def open_store(where: str, options: Mapping[str, Any]) -> Store:
     try:
         driver = fsspec.get_filesystem_class(protocol)
     except ImportError as missing:
-        raise ConfigError(f"path={where}: {missing}") from None
+        driver = _DRIVERS.get(protocol, "")
+        install = f". pip install {driver}" if driver and driver not in str(missing) else ""
+        raise ConfigError(f"path={where}: {missing}{install}") from None
     except ValueError:
         raise ConfigError(
             f"path={where}: {protocol}:// is no store that fsspec knows; such as s3://, gs://, "

@@ -50,8 +50,9 @@ try:
     from semel.sinks.files.schemas import Schemas, holds_json
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
 except ModuleNotFoundError as missing:
+    package = str(missing.name).partition(".")[0]
     raise ConfigError(
-        f"connector.class=files needs the package {missing.name}: pip install 'semel[files]'"
+        f"connector.class=files needs the package {package}: pip install 'semel[files]'"
     ) from missing
 
 

@@ -35,8 +35,9 @@ try:
     from semel.sinks.iceberg.tables import Tables
     from semel.sinks.iceberg.target import CONFLICTS, Target
 except ModuleNotFoundError as missing:
+    package = str(missing.name).partition(".")[0]
     raise ConfigError(
-        f"connector.class=iceberg needs the package {missing.name}: pip install 'semel[iceberg]'"
+        f"connector.class=iceberg needs the package {package}: pip install 'semel[iceberg]'"
     ) from missing
 
 log = logging.getLogger(__name__)

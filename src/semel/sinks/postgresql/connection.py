@@ -8,6 +8,7 @@ like any other. Statements without parameters go in one round trip and may be se
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -288,7 +289,7 @@ class Connection:
             return Unavailable(self._watchdog.ended)
         state = getattr(error, "sqlstate", None) or ""
         details = dict(getattr(error, "details", None) or [])
-        message = details.get(b"PG_DIAG_MESSAGE_PRIMARY", b"").decode() or str(error)
+        message = details.get(b"PG_DIAG_MESSAGE_PRIMARY", b"").decode() or _reason(str(error))
         extra = details.get(b"PG_DIAG_MESSAGE_DETAIL", b"").decode()
         text = " ".join((f"{message}. {extra}" if extra else message).split())
         schema_changed = state.startswith("42") and state != "42501"
@@ -305,6 +306,12 @@ class Connection:
         if lost or state.startswith(_TRANSIENT_CLASSES) or state in _TRANSIENT_STATES:
             return TransientError(text)
         return ServiceError(text)
+
+
+def _reason(text: str) -> str:
+    """The driver's words without the statement that it was about: it is semel's own."""
+    text = re.sub(r"(?s)^(\w+: )?(\[libpq\] )?Failed to \w+ query( '.*')?: ", "", text)
+    return text.partition("Query was:")[0].strip()
 
 
 def quote(identifier: str) -> str:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from semel import security
 from semel.config import under
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError, Unavailable
+from semel.extras import require
 from semel.sinks.search.config import PREFIX, SearchConfig
 from semel.watchdog import waiting
 
@@ -87,6 +88,7 @@ class Client:
     def __init__(self, config: SearchConfig, raw: Mapping[str, str], connector: str) -> None:
         self._config = config
         self._name = f"connector {connector}"
+        require("the search sink", "search", {"opensearchpy": "opensearch-py"})
         self._tls = _tls(under(raw, PREFIX))
         self._opened: Any = None
 
@@ -232,14 +234,9 @@ class Client:
         return self._opened.transport
 
     def _open(self) -> Any:
-        try:
-            import urllib3
-            from opensearchpy import OpenSearch, OpenSearchWarning
-        except ImportError:
-            raise ConfigError(
-                f"{self._name}: the client of the search sink is not installed: "
-                "pip install 'semel[search]'"
-            ) from None
+        import urllib3
+        from opensearchpy import OpenSearch, OpenSearchWarning
+
         config = self._config
         # What the client warns of is raised here; what the server warns of, with each answer, is no
         # news to the connector.

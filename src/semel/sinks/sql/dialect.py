@@ -291,7 +291,3 @@ def listed(names: Sequence[str]) -> str:
 def same(key: Sequence[str]) -> str:
     """That the rows ``t`` and ``s`` have the same key."""
     return " AND ".join(f"t.{quote(n)} = s.{quote(n)}" for n in key)
-
-
-def installed(error: ImportError, extra: str) -> ConfigError:
-    return ConfigError(f"{error.name} is not installed: pip install 'semel[{extra}]'")

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.errors import ConfigError, TransientError, Unavailable
+from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
@@ -27,7 +28,6 @@ from semel.sinks.sql.dialect import (
     Dialect,
     changed,
     fetched,
-    installed,
     listed,
     ranks,
     same,
@@ -58,6 +58,7 @@ class Mysql(Dialect):
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, MysqlConfig)
         self.system, self._arguments, self._tls = connect_arguments(config)
+        require(f"the {self.system} sink", "mysql", {"pymysql": "pymysql"})
         self._idle = config.idle_timeout_ms // 1000
         self._connector = connector
         self._connection: Any = None
@@ -74,10 +75,6 @@ class Mysql(Dialect):
     # Sessions
 
     def _open(self) -> Any:
-        try:
-            import pymysql  # noqa: F401
-        except ImportError as error:
-            raise installed(error, "mysql") from None
         self._watched().attach(None)
         connection = mysql_silence.session(self._watched())(
             charset="utf8mb4",

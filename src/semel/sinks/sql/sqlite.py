@@ -16,6 +16,7 @@ from adbc_driver_manager import Error
 
 from semel.config import key
 from semel.errors import ServiceError, TransientError, Unavailable
+from semel.extras import require
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
 from semel.sinks.postgresql.convert import Converted
@@ -28,7 +29,6 @@ from semel.sinks.sql.dialect import (
     Dialect,
     SchemaChanged,
     column,
-    installed,
     listed,
     ranks,
     table,
@@ -67,6 +67,7 @@ class Sqlite(Dialect):
         assert isinstance(config, SqliteConfig)
         self._config = config
         self._path = database_path(config.connection_url, "sqlite")
+        require("the SQLite sink", "sqlite", {"adbc_driver_sqlite": "adbc-driver-sqlite"})
         self._lock = RunLock(self._path, connector)
         self._connection: Any = None
 
@@ -75,10 +76,8 @@ class Sqlite(Dialect):
         return f"SQLite in {self._path}"
 
     def _open(self) -> Any:
-        try:
-            from adbc_driver_sqlite import dbapi
-        except ImportError as error:
-            raise installed(error, "sqlite") from None
+        from adbc_driver_sqlite import dbapi
+
         check_directory(self._path)
         connection = dbapi.connect(str(self._path), autocommit=True)
         for pragma in (

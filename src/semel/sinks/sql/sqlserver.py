@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.errors import ServiceError, TransientError, Unavailable
+from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.postgresql.connection import literal, quote
@@ -81,6 +82,7 @@ class SqlServer(Dialect):
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, SqlServerConfig)
         self._login = login(config)
+        require("the SQL Server sink", "mssql", {"pytds": "python-tds", "OpenSSL": "pyopenssl"})
         self._timeout = config.lock_timeout_ms
         self._connector = connector
         self._session: Session | None = None

@@ -10,7 +10,7 @@ import pyarrow as pa
 from semel.errors import ServiceError
 from semel.sinks.postgresql.types import is_binary
 from semel.sinks.sql import sqlserver_rows
-from semel.sinks.sql.dialect import fetched, installed
+from semel.sinks.sql.dialect import fetched
 from semel.sinks.sql.sqlserver_config import Login
 from semel.watchdog import Watchdog
 
@@ -25,13 +25,11 @@ class Session:
     """
 
     def __init__(self, login: Login, watchdog: Watchdog) -> None:
-        try:
-            import pytds
-            from pytds.instance_browser_client import resolve_instance_port
+        import pytds
+        from pytds.instance_browser_client import resolve_instance_port
 
-            from semel.sinks.sql import sqlserver_tls
-        except ImportError as error:
-            raise installed(error, "mssql") from None
+        from semel.sinks.sql import sqlserver_tls
+
         try:
             port = resolve_instance_port(
                 login.host, None if login.instance else login.port, login.instance.upper()

