@@ -58,7 +58,9 @@ def test_the_plan_names_what_is_missing(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
     if module in ("s3fs", "gcsfs", "requests"):  # fsspec imports its driver once
-        monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
+        registered = vars(sys.modules["fsspec.registry"])["_registry"]
+        for protocol in list(registered):
+            monkeypatch.delitem(registered, protocol)
         monkeypatch.delitem(sys.modules, "fsspec.implementations.webhdfs", raising=False)
     with pytest.raises(ConfigError, match=message):
         plan({**NEEDED, **config})
