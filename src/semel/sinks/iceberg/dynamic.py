@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, Refused
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import DATA_EXCEPTION, OFFSET, PARTITION, Records, Rejected, RowsRejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
@@ -168,8 +168,12 @@ class DynamicTables(Tables):
         self._level = not found
         return found
 
-    def start(self, first: Mapping[TopicPartition, int]) -> None:
-        self._home.move(partial(self._home.ledger.started, first))
+    def start(self, entries: Collection[LedgerEntry]) -> None:
+        self._home.move(partial(self._home.ledger.started, entries))
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        self._check_forward(rebases)
+        self._home.move(partial(self._home.ledger.rebased, rebases))
 
     def touched(self, filled: Collection[str]) -> list[Target]:
         self._level = False
@@ -193,7 +197,7 @@ class DynamicTables(Tables):
             self._home.write([], self._home.ledger.moved(advances, {}))
         self._level = True
 
-    def set(self, wanted: Mapping[TopicPartition, int] | None) -> None:
+    def set(self, wanted: Collection[LedgerEntry] | None) -> None:
         # Home first: it fences a run that is at work, and what such a run has written by then is
         # undone after it. A table that held more would take what is read again for a replay.
         if wanted is not None:

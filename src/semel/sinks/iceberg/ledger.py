@@ -14,7 +14,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from semel.errors import ServiceError
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, TopicPartition, judge
+from semel.ledger import (
+    RETENTION,
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    judge,
+    pending,
+)
 from semel.sinks.iceberg.table import Table
 
 _FIELDS = {
@@ -26,19 +36,30 @@ _FIELDS = {
     "failed": "records_failed",
     "lost": "records_lost",
 }
+_LOG: Mapping[str, tuple[str, str | int]] = {
+    "cluster": ("cluster_id", ""),
+    "topic": ("topic_id", ""),
+    "epoch": ("leader_epoch", -1),
+    "epoch_offset": ("epoch_offset", -1),
+}
+"""What properties of earlier versions lack, and what it is in an entry then."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     entry: LedgerEntry
-    holes: tuple[tuple[int, int], ...] = ()
+    holes: tuple[tuple[int, int, str], ...] = ()
     elsewhere: int = 0
 
     def text(self) -> str:
         facts: dict[str, object] = {k: getattr(self.entry, f) for k, f in _FIELDS.items()}
+        facts |= {
+            k: value for k, (f, unset) in _LOG.items() if (value := getattr(self.entry, f)) != unset
+        }
         facts["time"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if self.holes:
-            facts["holes"] = self.holes
+            facts["holes"] = [h[:2] for h in self.holes]
+            facts["reasons"] = [h[2] for h in self.holes]
         if self.elsewhere:
             facts["elsewhere"] = self.elsewhere
         return json.dumps(facts, separators=(",", ":"))
@@ -78,8 +99,11 @@ class IcebergLedger:
                     "entry. Was it changed by hand? Run: semel offsets set FILE "
                     f"{topic}-{partition}=OFFSET"
                 ) from None
+            counts |= {f: facts.get(k, unset) for k, (f, unset) in _LOG.items()}
             entry = LedgerEntry(tp.topic, tp.partition, updated_at=facts.get("time", ""), **counts)
-            holes = tuple((a, b) for a, b in facts.get("holes", ()))
+            spans, reasons = facts.get("holes", ()), list(facts.get("reasons", ()))
+            reasons += [RETENTION] * (len(spans) - len(reasons))
+            holes = tuple((a, b, why) for (a, b), why in zip(spans, reasons, strict=False))
             yield tp, _Entry(entry, holes, int(facts.get("elsewhere", 0)))
 
     def entries(self) -> list[LedgerEntry]:
@@ -87,8 +111,12 @@ class IcebergLedger:
         return [e.entry for _, e in sorted(self._known().items())]
 
     def holes(self) -> list[Hole]:
-        """The ranges that retention removed before they were read."""
-        return [Hole(*tp, *h) for tp, e in sorted(self._known().items()) for h in e.holes]
+        """The ranges of which the present log says nothing, and why."""
+        return [
+            Hole(*tp, begins, ends, reason)
+            for tp, e in sorted(self._known().items())
+            for begins, ends, reason in e.holes
+        ]
 
     def positions(self) -> dict[TopicPartition, int]:
         return {tp: e.entry.position for tp, e in self._known().items()}
@@ -120,30 +148,50 @@ class IcebergLedger:
             begun = _Entry(LedgerEntry(*tp, a.range.from_offset, a.range.from_offset))
             known = self._known().get(tp, begun)
             e = known.entry
-            lost = (max(e.position, a.range.from_offset), a.range.until_offset)
-            entry = replace(
-                e,
-                position=a.range.until_offset,
-                records_read=e.records_read + a.read,
-                rows_written=e.rows_written + a.written,
-                records_filtered=e.records_filtered + a.filtered,
-                records_failed=e.records_failed + a.failed,
-                records_lost=e.records_lost + (lost[1] - lost[0] if a.lost else 0),
-            )
-            holes = (*known.holes, lost) if a.lost else known.holes
+            begins, ends = max(e.position, a.range.from_offset), a.range.until_offset
+            entry = e.after(replace(a, lost=ends - begins if a.lost else 0), "")
+            holes = (*known.holes, (begins, ends, a.cause)) if a.lost else known.holes
             more = known.elsewhere + elsewhere.get(tp, 0)
             found[self._name(tp)] = _Entry(entry, holes, more).text()
         return found
 
-    def started(self, positions: Mapping[TopicPartition, int]) -> dict[str, str]:
-        """The properties that enter first positions where there are none."""
-        return self.set({tp: at for tp, at in positions.items() if tp not in self._known()})
+    def started(self, entries: Iterable[LedgerEntry]) -> dict[str, str]:
+        """The properties that enter entries where there are none."""
+        return self.set([e for e in entries if e.topic_partition not in self._known()])
 
-    def set(self, positions: Mapping[TopicPartition, int]) -> dict[str, str]:
-        """The properties that overwrite positions; counts and holes start anew."""
-        return {
-            self._name(tp): _Entry(LedgerEntry(*tp, at, at)).text() for tp, at in positions.items()
-        }
+    def set(self, entries: Iterable[LedgerEntry]) -> dict[str, str]:
+        """The properties that overwrite entries; holes start anew."""
+        return {self._name(e.topic_partition): _Entry(e).text() for e in entries}
+
+    def rebased(self, rebases: Iterable[Rebase]) -> dict[str, str]:
+        """The properties that replace entries, and record the holes that this leaves.
+
+        Raises:
+            LedgerConflict: see :func:`semel.ledger.pending`.
+        """
+        stored = {tp: e.entry for tp, e in self._known().items()}
+        found = {}
+        for r in pending(self._connector, stored, rebases):
+            tp, hole = r.old.topic_partition, r.hole
+            known = self._known()[tp]
+            more = () if hole is None else ((hole.from_offset, hole.until_offset, hole.reason),)
+            found[self._name(tp)] = replace(known, entry=r.new, holes=(*known.holes, *more)).text()
+        return found
+
+    def learned(self, rebases: Iterable[Rebase]) -> dict[str, str]:
+        """The properties that give entries of one of several tables what was not known of their
+        logs; each keeps its own position and counts."""
+        found = {}
+        for r in rebases:
+            tp = r.old.topic_partition
+            known = self._known().get(tp)
+            if known is None:
+                continue
+            log = {f: getattr(r.new, f) for f in ("cluster_id", "topic_id")}
+            entry = replace(known.entry, **log)
+            if entry != known.entry:
+                found[self._name(tp)] = replace(known, entry=entry).text()
+        return found
 
     def names(self) -> list[str]:
         """The properties that hold the connector's entries."""

@@ -17,7 +17,7 @@ from semel.config import ConnectorConfig
 from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, LedgerConflict, TargetChanged, TransientError
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
+from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, Rebase, TopicPartition
 from semel.records import TIMESTAMP, Commit, Records, RowsRejected
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
@@ -187,10 +187,16 @@ class IcebergSink(StagingSink):
         return self._tables.uneven(among)
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
-        positions = {e.topic_partition: e.position for e in entries}
-        self._tables.start(positions)
+        self._tables.start(entries)
         stored = {e.topic_partition: e.position for e in self.entries()}
-        return {tp: stored[tp] for tp in positions if tp in stored}
+        wanted = [e.topic_partition for e in entries]
+        return {tp: stored[tp] for tp in wanted if tp in stored}
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        back = {r.new.topic_partition: r.new.position for r in rebases if r.goes_back}
+        if back and self._letters is not None and not self._config.several:
+            self._letters.set(back)
+        self._tables.rebase(rebases)
 
     # Staging
 
@@ -299,10 +305,10 @@ class IcebergSink(StagingSink):
         return keys_of(self._tables.all()[0].keyed(), records)
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
-        positions = None if entries is None else {e.topic_partition: e.position for e in entries}
         self._tables.check_commits()
-        letters = dict(positions or {e.topic_partition: 0 for e in self.entries()})
-        self._tables.set(positions)
+        known = self.entries() if entries is None else entries
+        letters = {e.topic_partition: 0 if entries is None else e.position for e in known}
+        self._tables.set(entries)
         if self._letters is not None:
             self._letters.set(letters)
 

@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition, judge
+from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
 from semel.records import Records
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
@@ -141,15 +141,47 @@ class Tables:
         stands = self._stands(newest=False)
         return ahead(together(stands), stands, among)
 
-    def start(self, first: Mapping[TopicPartition, int]) -> None:
-        """Enter first positions; a table that is new to the connector starts where others are."""
+    def start(self, entries: Collection[LedgerEntry]) -> None:
+        """Enter first entries; a table that is new to the connector starts where others are."""
         found = self._stands()
-        at = {
-            tp: min((s[tp].position for s in found if tp in s), default=otherwise)
-            for tp, otherwise in first.items()
-        }
+        first = []
+        for e in entries:
+            tp = e.topic_partition
+            at = min((s[tp].position for s in found if tp in s), default=e.position)
+            first.append(replace(e, position=at, start_position=at))
         for target in self.all():
-            target.move(partial(target.ledger.started, at))
+            target.move(partial(target.ledger.started, first))
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        """Replace entries.
+
+        Raises:
+            ConfigError: several tables would have to go back together.
+            LedgerConflict: see :func:`semel.ledger.pending`.
+        """
+        if not self._settings.config.several:
+            (target,) = self.all()
+            target.move(partial(target.ledger.rebased, rebases))
+            return
+        self._check_forward(rebases)
+        todo = pending(
+            self._connector.name, {e.topic_partition: e for e in self.entries()}, rebases
+        )
+        for target in self.all():
+            target.move(partial(target.ledger.learned, todo))
+
+    def _check_forward(self, rebases: Sequence[Rebase]) -> None:
+        for r in rebases:
+            if r.goes_back:
+                tp = r.old.topic_partition
+                reason = r.hole.reason if r.hole is not None else "the log has changed"
+                raise ConfigError(
+                    f"connector {self._connector.name}: {tp} goes back from offset "
+                    f"{r.old.position} to {r.new.position} ({reason}), and several tables cannot "
+                    "do that in one commit: after a crash in between, one would take the new "
+                    "records for those that it has. Set it while the connector does not run, and "
+                    f"again if that is interrupted: semel offsets set FILE {tp}={r.new.position}"
+                )
 
     def judge(self, advances: Sequence[Advance]) -> Outcome:
         """Go to the newest states, and apply the ledger rule to the connector as it stands there.
@@ -176,7 +208,7 @@ class Tables:
             Conflict, LedgerConflict: another run of the connector is at work.
         """
 
-    def set(self, wanted: Mapping[TopicPartition, int] | None) -> None:
+    def set(self, wanted: Collection[LedgerEntry] | None) -> None:
         """Set positions by hand, or forget them."""
         for target in self.all():
             if wanted is not None:

@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from semel.errors import ConfigError, TransientError
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, TopicPartition, judge
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
 from semel.sinks.search.client import Client
 
 INDEX = "semel_offsets"
 _COUNTS = ("records_read", "rows_written", "records_filtered", "records_failed", "records_lost")
+_LOG = {"cluster_id": "", "topic_id": "", "leader_epoch": -1, "epoch_offset": -1, "target": ""}
+"""What documents of earlier versions lack, and what it is in an entry then."""
 _LONGEST = 512
 _ATTEMPTS = 3
 
@@ -114,17 +116,38 @@ class SearchLedger:
             a for a in advances if judge(self.connector, at, [a.range]) is Outcome.APPLIED
         ], stored
 
-    def start(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Insert first positions where there are none; return what is stored for all."""
-        stored = self._read(positions)
-        new = {tp: at for tp, at in positions.items() if _at(stored.get(tp)) is None}
+    def start(self, entries: Iterable[LedgerEntry]) -> dict[TopicPartition, int]:
+        """Insert first entries where there are none; return the positions stored for all."""
+        wanted = {e.topic_partition: e for e in entries}
+        stored = self._read(wanted)
+        new = {tp: e for tp, e in wanted.items() if _at(stored.get(tp)) is None}
         if new:
             self._enter(new, stored)
-            stored = self._read(positions)
+            stored = self._read(wanted)
         found = {tp: at for tp, s in stored.items() if (at := s.position) is not None}
-        if found.keys() != positions.keys():
+        if found.keys() != wanted.keys():
             raise TransientError(f"connector {self.connector}: index {INDEX} is being changed")
         return found
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        """Replace entries and record holes. Where offsets come a second time, what is written from
+        here on is of a new generation, or it would be taken for older than what is there.
+
+        Raises:
+            LedgerConflict: see :func:`semel.ledger.pending`.
+        """
+        for _ in range(_ATTEMPTS):
+            stored = self._read(r.old.topic_partition for r in rebases)
+            there = {tp: s for tp, s in stored.items() if s.position is not None}
+            entries = {tp: _entry(s.source) for tp, s in there.items()}
+            lines, now = [], _now()
+            for r in pending(self.connector, entries, rebases):
+                before = there[r.old.topic_partition]
+                lines += [self._action(r.old.topic_partition, before)]
+                lines += [json.dumps(_rebased(before.source, r, now))]
+            if not self._write(lines):
+                return
+        raise TransientError(f"connector {self.connector}: index {INDEX} is written by others")
 
     def moved(self, topics: Iterable[str]) -> dict[str, set[int]]:
         """The partitions of these topics, where any of them has moved since it was entered."""
@@ -146,12 +169,11 @@ class SearchLedger:
 
     def entries(self) -> list[LedgerEntry]:
         """Every entry of the connector; empty when the ledger does not exist yet."""
-        names = ("topic", "partition", "position", "start_position", *_COUNTS, "updated_at")
-        found = [LedgerEntry(**{n: source[n] for n in names}) for source in self._sources()]
+        found = map(_entry, self._sources())
         return sorted(found, key=lambda e: e.topic_partition)
 
     def holes(self) -> list[Hole]:
-        """The ranges that retention removed before they were read."""
+        """The ranges of which the present log says nothing, and why."""
         found = [
             Hole(s["topic"], s["partition"], h["from_offset"], h["until_offset"], h["reason"])
             for s in self._sources()
@@ -167,9 +189,10 @@ class SearchLedger:
 
     # By hand
 
-    def set(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Overwrite positions; counts and holes start anew from there."""
-        self._enter(positions, self._read(positions), again=True)
+    def set(self, entries: Iterable[LedgerEntry]) -> None:
+        """Overwrite entries; holes start anew from there."""
+        wanted = {e.topic_partition: e for e in entries}
+        self._enter(wanted, self._read(wanted), again=True)
 
     def forget(self) -> None:
         """Remove all positions of the connector."""
@@ -178,7 +201,7 @@ class SearchLedger:
 
     def _enter(
         self,
-        positions: Mapping[TopicPartition, int | None],
+        entries: Mapping[TopicPartition, LedgerEntry | None],
         stored: Mapping[TopicPartition, _Stored],
         *,
         again: bool = False,
@@ -189,7 +212,7 @@ class SearchLedger:
             TransientError: the ledger has been moved meanwhile.
         """
         now, lines = _now(), []
-        for tp, at in positions.items():
+        for tp, entry in entries.items():
             before = stored.get(tp)
             generation = before.source["generation"] if before else 0
             source: dict[str, Any] = {
@@ -200,8 +223,8 @@ class SearchLedger:
                 "updated_at": now,
                 "holes": [],
             }
-            if at is not None:
-                source |= {"position": at, "start_position": at, **dict.fromkeys(_COUNTS, 0)}
+            if entry is not None:
+                source |= _facts(entry)
             lines += [self._action(tp, before), json.dumps(source)]
         if self._write(lines) and again:
             raise TransientError(
@@ -259,18 +282,39 @@ def _at(stored: _Stored | None) -> int | None:
     return None if stored is None else stored.position
 
 
+def _entry(source: Mapping[str, Any]) -> LedgerEntry:
+    names = ("topic", "partition", "position", "start_position", *_COUNTS, "updated_at")
+    log = {n: source.get(n, otherwise) for n, otherwise in _LOG.items()}
+    return LedgerEntry(**{n: source[n] for n in names}, **log)
+
+
+def _facts(entry: LedgerEntry) -> dict[str, Any]:
+    """What of an entry changes."""
+    return {n: getattr(entry, n) for n in ("position", "start_position", *_COUNTS, *_LOG)}
+
+
 def _moved(source: Mapping[str, Any], advance: Advance, now: str) -> dict[str, Any]:
-    counts = (advance.read, advance.written, advance.filtered, advance.failed, advance.lost)
-    counted = {n: source[n] + count for n, count in zip(_COUNTS, counts, strict=True)}
-    hole = {
-        "from_offset": advance.range.from_offset,
-        "until_offset": advance.range.until_offset,
-        "reason": advance.cause,
+    tp = advance.range.topic_partition
+    hole = Hole(*tp, advance.range.from_offset, advance.range.until_offset, advance.cause)
+    holes = [*source["holes"], *([_recorded(hole, now)] if advance.lost else [])]
+    moved = _facts(_entry(source).after(advance, now))
+    return {**source, **moved, "updated_at": now, "holes": holes}
+
+
+def _rebased(source: Mapping[str, Any], rebase: Rebase, now: str) -> dict[str, Any]:
+    holes = [*source["holes"], *([_recorded(rebase.hole, now)] if rebase.hole else [])]
+    generation = source["generation"] + (1 if rebase.goes_back else 0)
+    moved = {**_facts(rebase.new), "generation": generation}
+    return {**source, **moved, "updated_at": now, "holes": holes}
+
+
+def _recorded(hole: Hole, now: str) -> dict[str, Any]:
+    return {
+        "from_offset": hole.from_offset,
+        "until_offset": hole.until_offset,
+        "reason": hole.reason,
         "recorded_at": now,
     }
-    holes = [*source["holes"], *([hole] if advance.lost else [])]
-    position = {"position": advance.range.until_offset, "updated_at": now, "holes": holes}
-    return {**source, **counted, **position}
 
 
 def _now() -> str:

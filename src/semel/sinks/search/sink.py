@@ -19,7 +19,7 @@ from semel.config import ConnectorConfig, read, under
 from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TransientError
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import KEY, OFFSET, PARTITION, TOPIC, Commit, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.search import dead_letters, indices, snapshot
@@ -252,7 +252,7 @@ class SearchSink(Sink):
         return self._ledger.entries()
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
-        positions = {e.topic_partition: e.position for e in entries}
+        positions = {e.topic_partition for e in entries}
         keyed = {tp.topic for tp in positions if self._config.ids_are_keys(tp.topic)}
         if keyed and self._config.new_partitions == "fail":
             moved = self._ledger.moved(keyed)
@@ -266,7 +266,10 @@ class SearchSink(Sink):
                         "behavior.on.new.partitions=continue; else copy the topic into one with "
                         "enough partitions, and read that"
                     )
-        return self._ledger.start(positions)
+        return self._ledger.start(entries)
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        self._ledger.rebase(rebases)
 
     def accommodate(self, records: Records) -> None:
         self._target(records)
@@ -406,7 +409,7 @@ class SearchSink(Sink):
         if entries is None:
             self._ledger.forget()
         elif entries:
-            self._ledger.set({e.topic_partition: e.position for e in entries})
+            self._ledger.set(entries)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -1,0 +1,77 @@
+"""Entries in an Iceberg table name the log that they point at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from semel.errors import ConfigError, LedgerConflict
+from semel.ledger import RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, Outcome, Rebase
+from semel.sinks.iceberg.sink import IcebergSink
+from tests.sinks.iceberg.conftest import Warehouse
+from tests.sinks.iceberg.test_ledger import ids, values
+from tests.sinks.iceberg.test_routing import BOTH
+from tests.sinks.target import advance
+
+
+def held(sink: IcebergSink) -> LedgerEntry:
+    (entry,) = sink.entries()
+    return replace(entry, updated_at="")
+
+
+def test_an_entry_of_an_older_version_learns_its_log_and_keeps_epochs(
+    warehouse: Warehouse,
+) -> None:
+    sink = warehouse.sink()
+    old = held(sink)
+    assert "topic" not in warehouse.table().properties["semel:c:t:0"]
+    new = replace(old, cluster_id="k", topic_id="first")
+    sink.rebase([Rebase(old, new)])
+    warehouse.sink().rebase([Rebase(old, new)])
+    sink.commit([replace(advance(0, 10), leader_epoch=0, epoch_offset=9)], values(0, 10))
+    sink.commit([advance(10, 20)], values(10, 20))
+    entry = held(warehouse.sink())
+    assert (entry.cluster_id, entry.topic_id, entry.position) == ("k", "first", 20)
+    assert (entry.leader_epoch, entry.epoch_offset) == (0, 9)
+
+
+def test_a_rebase_moves_back_and_records_what_the_former_log_left(warehouse: Warehouse) -> None:
+    sink = warehouse.sink()
+    sink.commit([advance(0, 10)], values(0, 10))
+    sink.advance([advance(10, 12, lost=2)])
+    old = held(sink)
+    new = replace(old, position=0, start_position=0, topic_id="second")
+    sink.rebase([Rebase(old, new, Hole("t", 0, 0, 12, RECREATED))])
+    assert held(warehouse.sink()) == new
+    assert sink.commit([advance(0, 6)], values(0, 6)) is Outcome.APPLIED
+    after = held(sink)
+    sink.rebase([Rebase(after, replace(after, position=4), Hole("t", 0, 4, 6, TRUNCATED))])
+    assert list(warehouse.sink().snapshot(["t"]).holes) == [
+        Hole("t", 0, 10, 12, RETENTION),
+        Hole("t", 0, 0, 12, RECREATED),
+        Hole("t", 0, 4, 6, TRUNCATED),
+    ]
+    assert sink.commit([advance(4, 8)], values(4, 8)) is Outcome.APPLIED
+    assert len(ids(warehouse)) == 20
+
+
+def test_a_rebase_of_what_another_run_has_moved_is_a_conflict(warehouse: Warehouse) -> None:
+    sink = warehouse.sink()
+    old = held(sink)
+    warehouse.sink().commit([advance(0, 10)], values(0, 10))
+    with pytest.raises(LedgerConflict, match="position 0 before, now 10"):
+        sink.rebase([Rebase(old, replace(old, topic_id="second"))])
+
+
+def test_several_tables_learn_their_log_but_do_not_go_back(warehouse: Warehouse) -> None:
+    sink = warehouse.sink(keys=BOTH)
+    sink.commit([advance(0, 10)], values(0, 10))
+    old = held(sink)
+    new = replace(old, cluster_id="k", topic_id="first")
+    sink.rebase([Rebase(old, new)])
+    assert held(warehouse.sink(keys=BOTH)) == new
+    back = Rebase(new, replace(new, position=0, topic_id="second"), Hole("t", 0, 0, 10, RECREATED))
+    with pytest.raises(ConfigError, match=r"t-0 goes back from offset 10 to 0 .*set FILE t-0=0"):
+        sink.rebase([back])
+    assert held(warehouse.sink(keys=BOTH)) == new
