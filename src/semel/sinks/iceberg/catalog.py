@@ -10,6 +10,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from semel.errors import ConfigError, Refused, ServiceError, TransientError
+from semel.sinks.iceberg import rest
 from semel.sinks.outages import passing
 from semel.watchdog import waiting
 
@@ -82,27 +83,29 @@ def reason(error: Exception) -> str:
     return (lines or [type(error).__name__])[0][:500]
 
 
-def connect(name: str, properties: Mapping[str, str]) -> Catalog:
+def connect(name: str, properties: Mapping[str, str], timeout: float = 60.0) -> Catalog:
     """The catalog.
 
     Raises:
         ConfigError: properties are missing, or a package is.
     """
     try:
-        return _load(name, properties)
+        return _load(name, properties, timeout)
     except TransientError:
         # A catalog in a database makes its tables when it is first used: another process may have
         # been at it too. What else it was shows again.
-        return _load(name, properties)
+        return _load(name, properties, timeout)
 
 
-def _load(name: str, properties: Mapping[str, str]) -> Catalog:
+def _load(name: str, properties: Mapping[str, str], timeout: float) -> Catalog:
     with reading(name, "catalog"):
         try:
             if properties["type"] == "hive":
                 from semel.sinks.iceberg.hive import HiveCatalog
 
                 return HiveCatalog(name, **properties)
+            if properties["type"] == "rest":
+                return rest.connect(name, timeout, **properties)
             return load_catalog(name, **properties)
         except ModuleNotFoundError as missing:
             raise ConfigError(

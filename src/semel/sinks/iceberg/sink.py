@@ -154,7 +154,11 @@ class IcebergSink(StagingSink):
     @property
     def _catalog(self) -> Catalog:
         if self._opened is None:
-            self._opened = connect(self._config.catalog_name, self._settings.catalog)
+            self._opened = connect(
+                self._config.catalog_name,
+                self._settings.catalog,
+                self._connector.store_timeout_ms / 1000,
+            )
         return self._opened
 
     def describe(self) -> dict[str, str]:
