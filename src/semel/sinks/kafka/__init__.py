@@ -25,15 +25,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Producer
 
 from semel import converters
 from semel.config import ConnectorConfig, read, under
-from semel.delivery import Delivery, Mechanism, Support
+from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.failpoints import hit
 from semel.groups import Groups
-from semel.kafka import IDEMPOTENCE, Cluster, acks, client_config, confirms_all, is_true
+from semel.kafka import Cluster, client_config
 from semel.ledger import (
     Advance,
     Hole,
@@ -48,20 +48,13 @@ from semel.ledger import (
 from semel.records import HEADERS, TIMESTAMP, Commit
 from semel.sinks.base import Membership, Sink, Snapshot
 from semel.sinks.kafka import snapshot
+from semel.sinks.kafka.checks import check
 from semel.sinks.kafka.config import IGNORED, KafkaConfig
 from semel.sinks.kafka.group import Group
 from semel.sinks.kafka.ledger import Ledger
 from semel.sinks.kafka.messages import Encoder, Messages, dead_letters
 from semel.sinks.kafka.offsets import GroupOffsets, stranger
-from semel.sinks.kafka.producer import (
-    REFUSED,
-    RecordsRefused,
-    Report,
-    Transactions,
-    meaning,
-    plain_producer,
-    settle,
-)
+from semel.sinks.kafka.producer import PlainProducer, RecordsRefused, Report, Transactions
 from semel.sinks.kafka.refusals import find_refused
 from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
@@ -88,7 +81,7 @@ class KafkaSink(Sink):
         self._servers = servers
         self._elsewhere = servers != connector.bootstrap_servers
         self._client = client_config(connector, raw, "producer") | {"bootstrap.servers": servers}
-        self._check()
+        check(connector, self._client)
         admin = client_config(connector, raw, "admin")
         self._source = Cluster(admin)
         self._admin = admin | {"bootstrap.servers": servers}
@@ -137,7 +130,7 @@ class KafkaSink(Sink):
         )
         self._task: int | None = None
         self._member: Membership | None = None
-        self._plain: Producer | None = None
+        self._plain = PlainProducer(connector.name, self._client)
         self._stranger: Any = None
         self._stored: dict[TopicPartition, LedgerEntry] = {}
 
@@ -146,34 +139,6 @@ class KafkaSink(Sink):
         return converters.create(
             name, under(raw, f"{where}."), is_key=where.startswith("key"), where=where
         )
-
-    def _check(self) -> None:
-        connector = self._connector
-        if "transactional.id" in self._client:
-            raise ConfigError(
-                f"connector {connector.name}: producer.override.transactional.id is set by semel: "
-                "the guarantee depends on it. Remove it"
-            )
-        if connector.delivery is not Delivery.AT_MOST_ONCE and not confirms_all(self._client):
-            raise ConfigError(
-                f"connector {connector.name}: producer.override.acks={acks(self._client)} "
-                "confirms records that a broker may still lose: no delivery but at-most-once can "
-                "be kept. Set it to all, or remove it"
-            )
-        if connector.delivery is not Delivery.AT_LEAST_ONCE and IDEMPOTENCE in self._client:
-            given = self._client[IDEMPOTENCE]
-            if not is_true(given):
-                raise ConfigError(
-                    f"connector {connector.name}: producer.override.{IDEMPOTENCE}={given}: records "
-                    "are sent in transactions, and Kafka demands idempotence of these. Remove it, "
-                    "or set delivery=at-least-once, which sends them without"
-                )
-        if connector.dead_letter_table:
-            raise ConfigError(
-                f"connector {connector.name}: errors.deadletterqueue.table="
-                f"{connector.dead_letter_table}: Kafka has no tables. Set "
-                "errors.deadletterqueue.topic.name, which is in the transaction, too"
-            )
 
     # What it wants and promises
 
@@ -268,7 +233,7 @@ class KafkaSink(Sink):
 
     def close(self) -> None:
         self._transactions.drop()
-        self._plain = None
+        self._plain.drop()
 
     # The ledger
 
@@ -473,24 +438,11 @@ class KafkaSink(Sink):
         Raises:
             TransientError: they may have some of it, all of it or nothing.
         """
-        if self._plain is None:
-            self._plain = plain_producer(self._client)
-        producer = self._plain
-        failures: list[KafkaError] = []
         hit("sink.after_positions")
         try:
-            for one in messages:
-                one.send(producer, lambda error, _message: failures.append(error))
-            hit("sink.before_commit")
-            settle(producer, lambda: bool(failures))
-        except KafkaException as error:
-            failures.append(error.args[0])
-        if failures:
-            producer.purge()
-            self._plain = None
-            if any(e.code() in REFUSED for e in failures):
-                raise find_refused(self._connector.name, self._transactions, messages)
-            raise meaning(self._connector.name, KafkaException(failures[0]))
+            self._plain.send([one.send for one in messages], lambda: hit("sink.before_commit"))
+        except RecordsRefused:
+            raise find_refused(self._connector.name, self._transactions, messages) from None
         hit("sink.after_commit")
 
     # For the audit

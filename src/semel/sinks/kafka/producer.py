@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -121,9 +121,47 @@ def _in_time(call: Callable[[], None]) -> None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
-def plain_producer(client: Mapping[str, Any]) -> Producer:
-    """A producer without transactions."""
-    return Producer({**DEFAULTS, IDEMPOTENCE: confirms_all(client), **client}, logger=log)
+class PlainProducer:
+    """A producer without transactions, which is made when it is first used."""
+
+    def __init__(self, connector: str, client: Mapping[str, Any]) -> None:
+        self._connector = connector
+        self._client = {**DEFAULTS, IDEMPOTENCE: confirms_all(client), **client}
+        self._producer: Producer | None = None
+
+    def send(
+        self,
+        sends: Sequence[Callable[[Producer, Report], None]],
+        before_end: Callable[[], None],
+    ) -> None:
+        """Queue everything, and wait until the brokers have it.
+
+        Raises:
+            RecordsRefused: some of it.
+            TransientError: they may have some of it, all of it or nothing.
+        """
+        if self._producer is None:
+            self._producer = Producer(self._client, logger=log)
+        producer = self._producer
+        failures: list[KafkaError] = []
+        try:
+            for send in sends:
+                send(producer, lambda error, _message: failures.append(error))
+            before_end()
+            settle(producer, lambda: bool(failures))
+        except KafkaException as error:
+            failures.append(error.args[0])
+        if failures:
+            self.drop()
+            if any(e.code() in REFUSED for e in failures):
+                raise RecordsRefused
+            raise meaning(self._connector, KafkaException(failures[0]))
+
+    def drop(self) -> None:
+        """Forget the producer, and what it has not sent yet."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None
 
 
 class Transactions:

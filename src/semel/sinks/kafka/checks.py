@@ -1,0 +1,44 @@
+"""Settings under which the Kafka sink cannot keep what is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from semel.config import ConnectorConfig
+from semel.delivery import Delivery
+from semel.errors import ConfigError
+from semel.kafka import IDEMPOTENCE, acks, confirms_all, is_true
+
+
+def check(connector: ConnectorConfig, producer: Mapping[str, Any]) -> None:
+    """What can be said of the producer's settings without asking a cluster.
+
+    Raises:
+        ConfigError: the declared delivery cannot be kept with them.
+    """
+    if "transactional.id" in producer:
+        raise ConfigError(
+            f"connector {connector.name}: producer.override.transactional.id is set by semel: "
+            "the guarantee depends on it. Remove it"
+        )
+    if connector.delivery is not Delivery.AT_MOST_ONCE and not confirms_all(producer):
+        raise ConfigError(
+            f"connector {connector.name}: producer.override.acks={acks(producer)} "
+            "confirms records that a broker may still lose: no delivery but at-most-once can "
+            "be kept. Set it to all, or remove it"
+        )
+    if connector.delivery is not Delivery.AT_LEAST_ONCE and IDEMPOTENCE in producer:
+        given = producer[IDEMPOTENCE]
+        if not is_true(given):
+            raise ConfigError(
+                f"connector {connector.name}: producer.override.{IDEMPOTENCE}={given}: records "
+                "are sent in transactions, and Kafka demands idempotence of these. Remove it, "
+                "or set delivery=at-least-once, which sends them without"
+            )
+    if connector.dead_letter_table:
+        raise ConfigError(
+            f"connector {connector.name}: errors.deadletterqueue.table="
+            f"{connector.dead_letter_table}: Kafka has no tables. Set "
+            "errors.deadletterqueue.topic.name, which is in the transaction, too"
+        )
