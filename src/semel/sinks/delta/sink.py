@@ -117,7 +117,7 @@ class DeltaSink(StagingSink):
 
     def describe(self) -> dict[str, str]:
         where = self._config.location(self._config.table_name_format)
-        return {"writes": f"Delta table {where}", "ledger": "transaction identifiers of the table"}
+        return {"writes": f"Delta table {where}", "ledger": f"transaction identifiers of {where}"}
 
     def support(self) -> Mapping[Mechanism, Support]:
         keyed = self._config.insert_mode == "upsert"

@@ -65,7 +65,10 @@ class Tables:
         routes = [n if r is None else f"{n} ({r.pattern})" for n, r in said.items()]
         field = self._settings.config.route_field
         tables = ", ".join(routes) + (f" by {field}" if field else "")
-        return {"writes": f"Iceberg table {tables}", "ledger": "properties of each table"}
+        return {
+            "writes": f"Iceberg table {tables}",
+            "ledger": f"properties of {', '.join(self._targets)}",
+        }
 
     def prepare(self) -> None:
         """Create tables, if they may be, and check them.
