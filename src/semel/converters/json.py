@@ -19,8 +19,9 @@ class JsonConverter(Converter):
 
     With schemas, each record carries Kafka Connect's schema and types come from there. Without,
     they come from ``schema``, or from what the sink expects, or from the data (see
-    :mod:`semel.converters.json_infer`). A field of the wrong type fails its record: nothing is
-    rounded, cut or guessed, except that timestamps lose digits finer than the column's.
+    :mod:`semel.converters.json_infer`). A field of the wrong type fails its record. Fractions
+    become the nearest float, and times lose digits finer than a microsecond: docs/converters.md
+    has the whole rule.
     Literal ``null`` and blank values are null; missing fields are null. Objects inside objects,
     and lists of them, are kept as JSON text.
 
