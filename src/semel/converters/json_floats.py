@@ -90,7 +90,8 @@ def _large_or_zero(floats: pa.Array, written: Written) -> pa.Array | None:
 
 def _zeros(numbers: pa.Array, written: Written) -> pa.Array | None:
     """Which numbers are zero, if there may be small ones among them."""
-    zero = pc.equal(numbers, pa.scalar(0, pa.int64()).cast(numbers.type))
+    nothing = Decimal(0) if pa.types.is_decimal(numbers.type) else 0.0
+    zero = pc.equal(numbers, pa.scalar(nothing, numbers.type))
     count = pc.sum(zero).as_py() or 0
     if not count or (count * _RARE > len(numbers) and not written.has_small_numbers):
         return None
