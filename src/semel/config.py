@@ -105,6 +105,34 @@ class ConnectorConfig:
         "When retention removed the stored position: stop, or earliest (record the hole, go on).",
         choices=("stop", "earliest"),
     )
+    topic_recreated: str = key(
+        "topic.recreated",
+        "stop",
+        "When a topic was deleted and created again, or is another cluster's: stop, or earliest "
+        "(record it, read the new topic from its beginning).",
+        choices=("stop", "earliest"),
+    )
+    log_truncated: str = key(
+        "log.truncated",
+        "stop",
+        "When a partition's log lost records that were read, as after an unclean leader election: "
+        "stop, or continue (record it, go on from where the logs part).",
+        choices=("stop", "continue"),
+    )
+    target_changed: str = key(
+        "target.changed",
+        "stop",
+        "When a topic's results went to another target so far: stop, or continue (record it, go on "
+        "in the new target without the older results).",
+        choices=("stop", "continue"),
+    )
+    first_position: str = key(
+        "first.position",
+        "group",
+        "Where a topic that the ledger has never seen starts: group (the offsets of consumer group "
+        "connect-<name>, if there are any) or reset (auto.offset.reset).",
+        choices=("group", "reset"),
+    )
     max_poll_records: int = key(
         "max.poll.records",
         50_000,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,8 @@ from confluent_kafka.admin import (
 from semel import converters, security
 from semel.config import ConnectorConfig, under
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError, Unavailable
-from semel.ledger import TopicPartition
+from semel.ledger import LogId, TopicPartition
+from semel.logids import Asked
 from semel.problems import together
 from semel.records import DeadLetter
 
@@ -269,6 +270,22 @@ class Cluster:
     def _connected(self) -> AdminClient:
         return admin_client(self._config)
 
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """How its brokers are reached."""
+        return self._config
+
+    def logs(self, topics: Collection[str]) -> dict[str, LogId]:
+        """The log of each topic that exists."""
+        try:
+            return self.ask_logs(topics).answer()
+        except KafkaException as error:
+            raise self._failed(error) from None
+
+    def ask_logs(self, topics: Collection[str]) -> Asked:
+        """The same question, without waiting for the answer."""
+        return Asked(self._admin, topics, _TIMEOUT)
+
     def cluster_id(self) -> str:
         """What tells this cluster from others, whatever names its brokers have."""
         try:
@@ -321,6 +338,12 @@ class Cluster:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(partitions, OffsetSpec.latest(), level, patience)
 
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """The offset after the last one, transactions that are open included, and the partition's
+        leader epoch; -1 if the broker does not tell."""
+        spec, level = OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED
+        return self._listed(partitions, spec, level, _TIMEOUT)
+
     def _offsets(
         self,
         partitions: Iterable[TopicPartition],
@@ -328,6 +351,16 @@ class Cluster:
         level: IsolationLevel,
         patience: float = _TIMEOUT,
     ) -> dict[TopicPartition, int]:
+        found = self._listed(partitions, spec, level, patience)
+        return {tp: offset for tp, (offset, _) in found.items()}
+
+    def _listed(
+        self,
+        partitions: Iterable[TopicPartition],
+        spec: OffsetSpec,
+        level: IsolationLevel,
+        patience: float,
+    ) -> dict[TopicPartition, tuple[int, int]]:
         request = {KafkaPartition(tp.topic, tp.partition): spec for tp in partitions}
         if not request:
             return {}
@@ -339,11 +372,12 @@ class Cluster:
                 answers = self._admin.list_offsets(
                     request, isolation_level=level, request_timeout=min(wait, patience)
                 )
+                told = {tp: answer.result() for tp, answer in answers.items()}
                 found = {
-                    TopicPartition(kp.topic, kp.partition): answer.result().offset
-                    for kp, answer in answers.items()
+                    TopicPartition(kp.topic, kp.partition): (r.offset, _epoch(r.leader_epoch))
+                    for kp, r in told.items()
                 }
-                unknown = sorted(tp for tp, offset in found.items() if offset < 0)
+                unknown = sorted(tp for tp, (offset, _) in found.items() if offset < 0)
                 if not unknown:
                     return found
                 # What nobody answers in time has neither an offset nor an error.
@@ -448,6 +482,10 @@ class Cluster:
         if isinstance(found, TransientError):  # a client may never find its brokers again
             self._admin = self._connected()
         return found
+
+
+def _epoch(told: int | None) -> int:
+    return -1 if told is None else told
 
 
 def failure(servers: str, error: KafkaException) -> SemelError:

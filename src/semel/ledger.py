@@ -57,19 +57,38 @@ class OffsetRange:
         return f"{self.topic}-{self.partition} [{self.from_offset}, {self.until_offset})"
 
 
+class LogId(NamedTuple):
+    """What tells a topic's log from others that have, or had, the same name (KIP-516); empty where
+    it is not known."""
+
+    cluster_id: str = ""
+    topic_id: str = ""
+
+    def contradicts(self, other: LogId) -> bool:
+        """Whether they are certainly not the same."""
+        return any(mine and its and mine != its for mine, its in zip(self, other, strict=True))
+
+    def completed(self, other: LogId) -> LogId:
+        """This one, with the other's ids where it has none."""
+        return LogId(self.cluster_id or other.cluster_id, self.topic_id or other.topic_id)
+
+
+UNKNOWN_LOG = LogId()
+
 RETENTION = "removed by retention"
 DAMAGED = "damaged in Kafka"
 RECREATED = "topic created again"
 TRUNCATED = "log truncated"
+MOVED = "target changed"
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Offsets of which the present log says nothing, and why.
+    """Offsets whose records and rows cannot be compared, and why.
 
     :data:`RETENTION` and :data:`DAMAGED`: they were never read. :data:`RECREATED` and
     :data:`TRUNCATED`: they were read from a log that is gone; the target may hold rows of them, and
-    rows of the records that have these offsets now.
+    rows of the records that have these offsets now. :data:`MOVED`: another target has their rows.
     """
 
     topic: str
@@ -91,8 +110,7 @@ class Advance:
     transform left out; ``failed`` records that went to the dead letters. While one record makes
     one row, ``read == written + filtered + failed``. ``lost`` counts offsets that could not be
     read, for the reason that ``cause`` gives; the range is recorded as a hole then.
-    ``leader_epoch`` and ``epoch_offset`` are as in :class:`LedgerEntry`, -1 if this range has shown
-    none.
+    ``leader_epoch`` and ``epoch_offset`` are as in :class:`LedgerEntry`, -1 if they are not known.
     """
 
     range: OffsetRange
@@ -105,6 +123,11 @@ class Advance:
     leader_epoch: int = -1
     epoch_offset: int = -1
 
+    @property
+    def keeps_epoch(self) -> bool:
+        """Whether what was known of the last record's epoch still holds: no record has followed."""
+        return self.leader_epoch < 0 and not self.read and not self.lost
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
@@ -113,8 +136,9 @@ class LedgerEntry:
     ``cluster_id`` and ``topic_id`` (KIP-516) name the log that the position belongs to; empty means
     not known, as in entries of older versions. ``leader_epoch`` (KIP-320) belongs to the record
     before ``epoch_offset``, which is at most the position: offsets between the two hold no records,
-    but may belong to later epochs. Both are -1 while they are not known. ``target`` names what
-    holds this topic's results, see :meth:`semel.sinks.base.Sink.targets`.
+    but may belong to later epochs. Both are -1 while they are not known, or if an older version has
+    moved the position since they were written. ``target`` names what holds this topic's results,
+    see :class:`semel.targets.Target`.
     """
 
     topic: str
@@ -137,13 +161,17 @@ class LedgerEntry:
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def log(self) -> LogId:
+        return LogId(self.cluster_id, self.topic_id)
+
     def after(self, advance: Advance, at: str) -> LedgerEntry:
         """The entry once ``advance`` has been applied."""
-        knows = advance.leader_epoch >= 0
+        keeps = advance.keeps_epoch
         return replace(
             self,
-            leader_epoch=advance.leader_epoch if knows else self.leader_epoch,
-            epoch_offset=advance.epoch_offset if knows else self.epoch_offset,
+            leader_epoch=self.leader_epoch if keeps else advance.leader_epoch,
+            epoch_offset=self.epoch_offset if keeps else advance.epoch_offset,
             position=advance.range.until_offset,
             records_read=self.records_read + advance.read,
             rows_written=self.rows_written + advance.written,
@@ -154,9 +182,11 @@ class LedgerEntry:
         )
 
 
-def first(tp: TopicPartition, position: int) -> LedgerEntry:
+def first(
+    tp: TopicPartition, position: int, log: LogId = UNKNOWN_LOG, target: str = ""
+) -> LedgerEntry:
     """The entry of a topic-partition that the ledger has never seen."""
-    return LedgerEntry(tp.topic, tp.partition, position, position)
+    return LedgerEntry(*tp, position, position, **log._asdict(), target=target)
 
 
 def firsts(positions: Mapping[TopicPartition, int]) -> list[LedgerEntry]:

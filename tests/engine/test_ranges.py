@@ -10,7 +10,7 @@ import pytest
 
 from semel.engine import microtopics, ranges
 from semel.engine.microtopics import KnownTopics
-from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
+from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
 from semel.run import Plan, plan
 from tests.sinks.search.test_config import BASE
 
@@ -19,6 +19,12 @@ ZERO, ONE, TWO = (TopicPartition("orders.new", p) for p in range(3))
 
 class Kafka:
     """Partitions that begin at offset 5."""
+
+    def logs(self, topics: Iterable[str]) -> dict[str, LogId]:
+        return {topic: LogId("cluster", topic) for topic in topics}
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        return dict.fromkeys(partitions, (9, 0))
 
     def topics(self) -> dict[str, int]:
         return {"orders.new": 3, "other": 8}

@@ -217,7 +217,7 @@ def test_a_topic_deleted_and_created_again_stops_it(
     caught_up(config)
     recreate(kafka, source)
     produce(source, records(5))
-    with pytest.raises(OffsetOutOfRange, match=r"created again.*reset with the connector's file"):
+    with pytest.raises(OffsetOutOfRange, match=r"created again.*topic.recreated=earliest"):
         caught_up(config)
     with pytest.raises(SemelError, match="deleted and created again"):
         audit(config)

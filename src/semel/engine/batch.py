@@ -10,7 +10,7 @@ import numpy as np
 from semel.config import ConnectorConfig
 from semel.damage import Damage
 from semel.engine.pipeline import Pipeline, count_by_partition
-from semel.engine.poll import RawRecords, advances, last_offsets
+from semel.engine.poll import RawRecords, advances, last_records
 from semel.errors import BadRecord
 from semel.ledger import Advance, TopicPartition
 from semel.records import Commit, DeadLetter, Records, Rejected
@@ -66,13 +66,15 @@ class Batcher:
             rejected: records that the sink has refused; they are dealt with like bad ones.
 
         Raises:
-            OutOfOrder: see :func:`semel.engine.poll.last_offsets`.
+            OutOfOrder: see :func:`semel.engine.poll.last_records`.
         """
         until = dict(ends)
+        epochs: dict[TopicPartition, tuple[int, int]] = {}
         for poll in polls:
-            for partition, last in last_offsets(poll, positions).items():
-                tp = TopicPartition(poll.topic, partition)
-                until[tp] = max(until.get(tp, 0), last + 1)
+            for partition, index in last_records(poll, positions).items():
+                tp, after = TopicPartition(poll.topic, partition), int(poll.offsets[index]) + 1
+                until[tp] = max(until.get(tp, 0), after)
+                epochs[tp] = poll.leader_epoch(index), after
         refused = {(r.topic, r.partition, r.offset): r for r in rejected}
         records: list[Records] = []
         letters: list[DeadLetter] = []
@@ -85,7 +87,7 @@ class Batcher:
             return self._cut(polls, positions, until, letters)
         read = _sum(polls)
         written = _written(records)
-        moved = advances(until, positions, read, written, count_failed(letters))
+        moved = advances(until, positions, read, written, count_failed(letters), epochs)
         return Batch(moved, Commit(records, letters))
 
     def convert(

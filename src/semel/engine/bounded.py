@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from semel import failpoints
 from semel.damage import Damage
-from semel.engine import ranges, sample
+from semel.engine import firsts, ranges, sample
 from semel.engine.base import (
     Progress,
     Run,
@@ -51,16 +51,18 @@ from semel.errors import (
     named,
 )
 from semel.failpoints import hit
-from semel.ledger import Advance, OffsetRange, TopicPartition
+from semel.ledger import Advance, LogId, OffsetRange, TopicPartition
 from semel.records import DeadLetter
 from semel.retention import create_dead_letter_topic
 from semel.sinks.base import Staged, StagingSink
+from semel.targets import Target
 
 log = logging.getLogger(__name__)
 
 _INTERVAL = "10 seconds"
 """Unless processingTime says otherwise: every commit makes files."""
 _SETTLE = 20.0
+_KEPT = Target("")
 
 
 class Stopped(Exception):
@@ -86,6 +88,7 @@ class BoundedEngine:
         self._prepared: set[str] = set()
         self._sampled: set[str] = set()
         self._publisher: Publisher | None = None
+        self._logs: dict[str, LogId] = {}
         self._spec = BoundedSpec(
             uuid.uuid4().hex[:12],
             run.connector,
@@ -125,7 +128,7 @@ class BoundedEngine:
         run.sink.claim()
         if run.connector.dead_letter_topic:
             create_dead_letter_topic(run.connector, run.cluster)
-        ranges.first_positions(run.connector, run.sink, run.cluster, topics)
+        firsts.first_positions(run.connector, run.sink, run.cluster, topics)
         self._publisher = Publisher(run)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
         return run.cluster.latest(partitions) if run.until_caught_up else {}
@@ -182,6 +185,10 @@ class BoundedEngine:
             stops = [r.stop for r in results if r.stop is not None]
             damages = [r.damage for r in results if r.damage is not None]
             if not stops and not damages:
+                if self._others(wanted):
+                    for r in results:
+                        self._sink.discard(Staged((), files=r.files))
+                    return True  # the next trigger says what has happened
                 self._commit(wanted, results)
                 break
             stop = next(iter(stops), stop)
@@ -196,6 +203,11 @@ class BoundedEngine:
         for damage in damaged.values():
             self._pass_over(damage)
         return more or bool(damaged)
+
+    def _others(self, wanted: Sequence[OffsetRange]) -> bool:
+        """Whether what was read may be of topics that were created again meanwhile."""
+        found = self._run.cluster.logs({r.topic for r in wanted})
+        return any(self._logs[t].contradicts(log) for t, log in found.items())
 
     def _pass_over(self, damage: Damage) -> None:
         """Record the hole that offsets leave which cannot be read, or stop there.
@@ -220,7 +232,9 @@ class BoundedEngine:
             run.sink.prepare(new)
             self._prepared |= new
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
-        positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
+        entries = ranges.standing(run.connector, run.sink, run.cluster, partitions)
+        self._logs = {tp.topic: e.log for tp, e in entries.items()}
+        positions = {tp: e.position for tp, e in entries.items()}
         self._progress.positions |= positions
         ends = run.cluster.latest(partitions)
         reach = self._sink.uneven(partitions) or ends
@@ -323,8 +337,13 @@ class BoundedEngine:
         progress.tasks |= {r.index: Report("progress", r.index, 0) for r in results}
         hit("task.before_publish")
         if self._publisher is not None:
-            self._publisher.publish(batch.until)
+            self._publisher.publish(self._kept(batch.until))
         self._run.observe(progress)
+
+    def _kept(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Those that a ledger keeps: where it lies in the target, there is none before it."""
+        targets = self._sink.targets({tp.topic for tp in positions})
+        return {tp: at for tp, at in positions.items() if targets.get(tp.topic, _KEPT) is not None}
 
     def _log(self, letters: Sequence[DeadLetter]) -> None:
         for letter in letters if self._connector.errors_log else ():
@@ -370,6 +389,7 @@ def _whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Adva
     found = []
     for r in wanted:
         mine = [a for a in parts if a.range.topic_partition == r.topic_partition]
+        last = max((a for a in mine if a.read), key=lambda a: a.range.from_offset, default=None)
         found.append(
             Advance(
                 r,
@@ -377,6 +397,8 @@ def _whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Adva
                 written=sum(a.written for a in mine),
                 filtered=sum(a.filtered for a in mine),
                 failed=sum(a.failed for a in mine),
+                leader_epoch=last.leader_epoch if last else -1,
+                epoch_offset=last.epoch_offset if last else -1,
             )
         )
     return found

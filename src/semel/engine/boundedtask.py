@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -157,6 +157,7 @@ class Worker:
 
     def _stage(self, index: int, wanted: Sequence[OffsetRange], stager: Stager) -> TaskResult:
         counts = {r.topic_partition: np.zeros(4, dtype=np.int64) for r in wanted}
+        epochs: dict[TopicPartition, tuple[int, int]] = {}
         positions = {r.topic_partition: r.from_offset for r in wanted}
         letters: list[DeadLetter] = []
         for polls in self._read(wanted):
@@ -181,10 +182,17 @@ class Worker:
                 tp = a.range.topic_partition
                 counts[tp] += (a.read, a.written, a.filtered, a.failed)
                 positions[tp] = a.range.until_offset
+                if a.read:
+                    epochs[tp] = a.leader_epoch, a.epoch_offset
             letters += batch.commit.dead_letters
             if batch.nbytes > memory.LARGE:
                 memory.give_back()
-        advances = [_counted(r, *counts[r.topic_partition].tolist()) for r in wanted]
+        advances = []
+        for r in wanted:
+            read, written, filtered, failed = counts[r.topic_partition].tolist()
+            epoch, after = epochs.get(r.topic_partition, (-1, -1))
+            found = Advance(r, read, written, filtered, failed)
+            advances.append(replace(found, leader_epoch=epoch, epoch_offset=after))
         return TaskResult(index, advances, letters, stager.finish())
 
     def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[RawRecords]]:
@@ -319,10 +327,6 @@ class _Reading:
             if keep.any():
                 polls.append(poll if keep.all() else poll.only(keep))
         return polls
-
-
-def _counted(r: OffsetRange, read: int, written: int, filtered: int, failed: int) -> Advance:
-    return Advance(r, read, written, filtered, failed)
 
 
 def _label(wanted: Sequence[OffsetRange]) -> str:

@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from semel import failpoints
-from semel.engine import ranges, sample
+from semel.engine import firsts, ranges, sample
 from semel.engine.attempt import run_task
 from semel.engine.base import Progress, Run, SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import ControlServer, Report, rebuild
@@ -89,12 +89,14 @@ class DirectEngine:
         run.sink.claim()
         if run.connector.dead_letter_topic and not run.sink.takes_dead_letters:
             create_dead_letter_topic(run.connector, run.cluster)
-        ranges.first_positions(run.connector, run.sink, run.cluster, topics)
+        firsts.first_positions(run.connector, run.sink, run.cluster, topics)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
         schemas = sample.schemas(
             run.connector, run.raw, run.sink, run.cluster, self._transform, positions
         )
+        # Those of tables that the sample has made just now.
+        firsts.check_targets(run.connector, run.sink, run.sink.entries(), topics)
         targets = run.cluster.latest(partitions) if run.until_caught_up else {}
         self._progress.positions = dict(positions)
         return schemas, targets

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semel import security
 from semel.config import ConnectorConfig, under
 from semel.damage import examine, told_by_java
-from semel.engine import ranges
+from semel.engine import firsts, ranges
 from semel.engine.base import Progress, Run, not_shipped
 from semel.engine.consumer import consumer_config
 from semel.engine.microjob import MicroBatches, Stopped
@@ -145,7 +145,7 @@ class MicroBatchEngine:
         run.sink.claim()
         if run.connector.dead_letter_topic:
             create_dead_letter_topic(run.connector, run.cluster)
-        ranges.first_positions(run.connector, run.sink, run.cluster, topics)
+        firsts.first_positions(run.connector, run.sink, run.cluster, topics)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
         return run.cluster.latest(partitions) if run.until_caught_up else {}
 

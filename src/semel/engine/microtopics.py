@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from semel.engine.base import Run
 from semel.engine.microcommit import widened
 from semel.engine.microtask import MicroSpec
 from semel.engine.ranges import entering
-from semel.ledger import OffsetRange, TopicPartition, firsts
+from semel.ledger import OffsetRange, TopicPartition
 from semel.records import METADATA
 
 
@@ -59,17 +59,15 @@ class KnownTopics:
         """
         run = self._run
         starts = {r.topic_partition: r.from_offset for r in ranges}
-        new: Mapping[TopicPartition, int] = {
-            tp: at for tp, at in starts.items() if tp not in self._partitions
-        }
+        new = {tp: at for tp, at in starts.items() if tp not in self._partitions}
         if new:
-            new = entering(run.sink, run.cluster, new, self._prepared)
             topics = {tp.topic for tp in new} - self._prepared
             if topics:
                 run.sink.prepare(topics)
-                self._prepared |= topics
-            run.sink.start(firsts(new))
-            self._partitions |= new.keys()
+            entries = entering(run.sink, run.cluster, new, self._prepared)
+            self._prepared |= topics
+            run.sink.start(entries)
+            self._partitions |= {e.topic_partition for e in entries}
         unseen = {tp: at for tp, at in starts.items() if tp.topic not in self._sampled}
         if not unseen:
             return

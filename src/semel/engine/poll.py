@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol, Self
 
 import numpy as np
@@ -34,6 +35,10 @@ class RawRecords(Protocol):
 
     def raw(self, *, key: bool, timestamp: bool, headers: bool = False) -> pa.Table:
         """The raw batch (see :mod:`semel.records`) with the columns that are wanted."""
+        ...
+
+    def leader_epoch(self, index: int) -> int:
+        """The leader epoch of one record; -1 if it is not known."""
         ...
 
     def only(self, keep: np.ndarray) -> Self:
@@ -98,16 +103,18 @@ class TopicPoll:
 
     def as_table(self) -> TopicTable:
         """The same with copies of all that the messages hold."""
-        return TopicTable(self.topic, self.raw(key=True, timestamp=True, headers=True))
+        table = self.raw(key=True, timestamp=True, headers=True)
+        epochs = map(self.leader_epoch, range(len(self.messages)))
+        return TopicTable(self.topic, table, np.fromiter(epochs, np.int64, len(self.messages)))
 
-    def last_offsets(self, positions: Mapping[TopicPartition, int]) -> dict[int, int]:
-        """See :func:`last_offsets`."""
-        return last_offsets(self, positions)
+    def leader_epoch(self, index: int) -> int:
+        epoch = self.messages[index].leader_epoch()
+        return -1 if epoch is None else epoch
 
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """One topic's records as Spark's Kafka source gives them.
+    """One topic's records as Spark's Kafka source gives them, without their leader ``epochs``.
 
     ``table`` has ``value``, ``partition``, ``offset`` and ``timestamp``, and ``key`` and
     ``headers`` where they are wanted.
@@ -115,6 +122,7 @@ class TopicTable:
 
     topic: str
     table: pa.Table
+    epochs: np.ndarray | None = None
 
     @property
     def partitions(self) -> np.ndarray:
@@ -134,8 +142,12 @@ class TopicTable:
             columns["timestamp"] = self.table.column("timestamp").cast(TIMESTAMP_TYPE, safe=False)
         return pa.table(columns)
 
+    def leader_epoch(self, index: int) -> int:
+        return -1 if self.epochs is None else int(self.epochs[index])
+
     def only(self, keep: np.ndarray) -> TopicTable:
-        return TopicTable(self.topic, self.table.filter(pa.array(keep, pa.bool_())))
+        epochs = None if self.epochs is None else self.epochs[keep]
+        return TopicTable(self.topic, self.table.filter(pa.array(keep, pa.bool_())), epochs)
 
     def letter(self, index: int, stage: str, exception: str, message: str) -> DeadLetter:
         row = self.table.slice(index, 1)
@@ -174,11 +186,12 @@ def _values(messages: Sequence[Message]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(messages), buffers)
 
 
-def last_offsets(records: RawRecords, positions: Mapping[TopicPartition, int]) -> dict[int, int]:
-    """The last offset of each partition.
+def last_records(records: RawRecords, positions: Mapping[TopicPartition, int]) -> dict[int, int]:
+    """The index of each partition's last record.
 
     Raises:
-        OutOfOrder: offsets do not rise from the position within a partition.
+        TooEarly: a partition's first record lies before its position.
+        OutOfOrder: offsets do not rise within a partition.
     """
     order = np.argsort(records.partitions, kind="stable")
     partitions, offsets = records.partitions[order], records.offsets[order]
@@ -191,14 +204,23 @@ def last_offsets(records: RawRecords, positions: Mapping[TopicPartition, int]) -
     last = {}
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         partition = int(partitions[start])
-        if offsets[start] < positions.get(TopicPartition(records.topic, partition), 1 << 62):
-            raise OutOfOrder(records.topic)
-        last[partition] = int(offsets[end - 1])
+        tp = TopicPartition(records.topic, partition)
+        if offsets[start] < positions.get(tp, 1 << 62):
+            raise TooEarly(tp, int(offsets[start]), records.leader_epoch(int(order[start])))
+        last[partition] = int(order[end - 1])
     return last
 
 
 class OutOfOrder(Exception):
     """Records of a partition that was given up or sought meanwhile: drop them and seek again."""
+
+
+class TooEarly(OutOfOrder):
+    """A record before the position, or of a partition that has none."""
+
+    def __init__(self, tp: TopicPartition, offset: int, epoch: int) -> None:
+        super().__init__(f"{tp} at offset {offset}")
+        self.topic_partition, self.offset, self.epoch = tp, offset, epoch
 
 
 def copied(polls: Sequence[TopicPoll]) -> list[RawRecords]:
@@ -231,12 +253,15 @@ def advances(
     read: Mapping[TopicPartition, int],
     written: Mapping[TopicPartition, int],
     failed: Mapping[TopicPartition, int],
+    epochs: Mapping[TopicPartition, tuple[int, int]] = MappingProxyType({}),
 ) -> list[Advance]:
-    """One advance a topic-partition, from its position to ``until``; empty ranges are left out."""
+    """One advance a topic-partition, from its position to ``until``; empty ranges are left out.
+    ``epochs`` holds the last record's leader epoch and the offset after it."""
     found = []
     for tp, end in until.items():
         if end <= positions[tp]:
             continue
+        epoch, after = epochs.get(tp, (-1, -1))
         lost_to_transform = read.get(tp, 0) - written.get(tp, 0) - failed.get(tp, 0)
         found.append(
             Advance(
@@ -245,6 +270,8 @@ def advances(
                 written=written.get(tp, 0),
                 filtered=max(0, lost_to_transform),
                 failed=failed.get(tp, 0),
+                leader_epoch=epoch,
+                epoch_offset=after if epoch >= 0 else -1,
             )
         )
     return found

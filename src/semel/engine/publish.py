@@ -1,7 +1,12 @@
-"""Positions copied to the consumer group, for lag tools; never read back."""
+"""Positions copied to the consumer group, for lag tools.
+
+A copy says that it is one, and of which ledger. It is not a position: a connector whose ledger is
+gone would skip records that its target never got.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 
@@ -11,8 +16,42 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.engine.base import Run
 from semel.kafka import client_config
 from semel.ledger import TopicPartition
+from semel.sinks.base import Sink
 
 log = logging.getLogger(__name__)
+
+_MARK = "semel"
+_LONGEST = 1000
+"""Characters of the metadata; brokers refuse more than 4,096 bytes unless told otherwise."""
+
+
+def mark(sink: Sink) -> str:
+    """The metadata of a copy."""
+    return json.dumps({_MARK: sink.describe().get("ledger", "")[:_LONGEST]})
+
+
+def copies(mark: str, positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
+    """Positions as a consumer commits them."""
+    return [KafkaPartition(*tp, at, mark) for tp, at in positions.items()]
+
+
+def is_copy(metadata: str) -> bool:
+    """Whether an offset is semel's: a copy, or an entry of a ledger that Kafka holds."""
+    facts = _facts(metadata)
+    return _MARK in facts or {"start", "at"} <= facts.keys()
+
+
+def ledger_of(metadata: str) -> str:
+    """Which ledger it is a copy of."""
+    return str(_facts(metadata).get(_MARK) or "the offsets of a Kafka sink")
+
+
+def _facts(metadata: str) -> Mapping[str, object]:
+    try:
+        found = json.loads(metadata)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class Publisher:
@@ -27,6 +66,7 @@ class Publisher:
                 "log_level": 0,
             }
         )
+        self._mark = mark(run.sink)
         self._published: dict[TopicPartition, int] = {}
 
     def publish(self, positions: dict[TopicPartition, int]) -> None:
@@ -38,7 +78,7 @@ class Publisher:
         self._consumer.close()
 
     def _commit(self, positions: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
-        offsets = [KafkaPartition(tp.topic, tp.partition, at) for tp, at in positions.items()]
+        offsets = copies(self._mark, positions)
         try:
             if offsets:
                 self._consumer.commit(offsets=offsets, asynchronous=asynchronous)  # type: ignore[call-overload]

@@ -1,97 +1,319 @@
-"""Where reading begins: the ledger's positions, first positions, and offsets out of range."""
+"""Where reading begins: the ledger's positions, and whether they point at what they pointed at."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from semel.config import ConnectorConfig
+from semel.engine.epochs import forks
 from semel.errors import OffsetOutOfRange
 from semel.kafka import Cluster
-from semel.ledger import Advance, OffsetRange, TopicPartition, firsts
+from semel.ledger import (
+    RECREATED,
+    TRUNCATED,
+    Advance,
+    Hole,
+    LedgerEntry,
+    LogId,
+    OffsetRange,
+    Rebase,
+    TopicPartition,
+    first,
+)
 from semel.sinks.base import Sink
 
-
-def first_positions(
-    connector: ConnectorConfig, sink: Sink, cluster: Cluster, topics: Mapping[str, int]
-) -> None:
-    """Enter every partition that exists at start into the ledger.
-
-    A topic that the ledger has never seen starts by ``auto.offset.reset``. A partition that was
-    added to a known topic starts at its earliest offset, whatever the setting: its records came
-    after the connector did.
-    """
-    known = {e.topic_partition for e in sink.entries()}
-    present = {TopicPartition(t, p) for t, count in topics.items() for p in range(count)}
-    missing = present - known
-    if not missing:
-        return
-    from_latest = connector.offset_reset == "latest"
-    known_topics = sink.known_topics()
-    latest = {tp for tp in missing if from_latest and tp.topic not in known_topics}
-    sink.start(firsts(cluster.earliest(missing - latest) | cluster.latest(latest)))
+log = logging.getLogger(__name__)
 
 
 def entering(
     sink: Sink, cluster: Cluster, new: Mapping[TopicPartition, int], known: Collection[str]
-) -> Mapping[TopicPartition, int]:
-    """First positions of partitions that have appeared, with those of the other partitions of a
-    topic that is not ``known``, if the sink wants them at once."""
+) -> list[LedgerEntry]:
+    """First entries of partitions that have appeared, with those of the other partitions of a topic
+    that is not ``known``, if the sink wants them at once."""
     topics = {tp.topic for tp in new} - set(known)
-    if not topics or not sink.enters_whole_topics:
-        return new
-    counts = cluster.topics()
-    present = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
-    return {**cluster.earliest(present - new.keys()), **new}
+    positions = new
+    if topics and sink.enters_whole_topics:
+        counts = cluster.topics()
+        present = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
+        positions = {**cluster.earliest(present - new.keys()), **new}
+    return made(sink, positions, cluster.logs({tp.topic for tp in positions}))
+
+
+def made(
+    sink: Sink, positions: Mapping[TopicPartition, int], logs: Mapping[str, LogId]
+) -> list[LedgerEntry]:
+    """First entries, of these logs and with the targets that there are."""
+    targets = sink.targets({tp.topic for tp in positions})
+    return [
+        first(tp, at, logs.get(tp.topic, LogId()), str(targets.get(tp.topic) or ""))
+        for tp, at in positions.items()
+    ]
 
 
 def positions(
     connector: ConnectorConfig, sink: Sink, cluster: Cluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The position of each partition, checked against what Kafka has.
+    """The position of each partition, see :func:`standing`."""
+    found = standing(connector, sink, cluster, partitions)
+    return {tp: entry.position for tp, entry in found.items()}
+
+
+def standing(
+    connector: ConnectorConfig,
+    sink: Sink,
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    parted: Mapping[TopicPartition, int] | None = None,
+) -> dict[TopicPartition, LedgerEntry]:
+    """The entry of each partition, compared with the log that Kafka has.
 
     A partition that appeared while the connector runs is entered at its earliest offset. With
-    ``offset.out.of.range=earliest`` a hole left by retention is recorded and skipped.
+    ``offset.out.of.range=earliest`` a hole left by retention is recorded and skipped; with
+    ``topic.recreated=earliest`` and ``log.truncated=continue`` an entry of another log is moved.
+    Entries of older versions learn which log is theirs.
+
+    ``parted`` holds offsets below the position at which a consumer has met records that were not
+    there when they were read.
 
     Raises:
-        OffsetOutOfRange: the stored position is not in Kafka any more, or not yet.
+        OffsetOutOfRange: the position points at records that Kafka does not have, or at others.
+        LedgerConflict: another task has moved an entry meanwhile.
     """
-    stored = {e.topic_partition: e.position for e in sink.entries()}
+    logs = cluster.logs({tp.topic for tp in partitions})  # before the offsets: they may be newer
+    stored = {e.topic_partition: e for e in sink.entries()}
     earliest = cluster.earliest(partitions)
     new = {tp: earliest[tp] for tp in partitions if tp not in stored}
     if new:
-        stored |= sink.start(firsts(entering(sink, cluster, new, {tp.topic for tp in stored})))
+        entered = entering(sink, cluster, new, {tp.topic for tp in stored})
+        held = sink.start(entered)
+        stored |= {e.topic_partition: _at(e, held[e.topic_partition]) for e in entered}
     found = {tp: stored[tp] for tp in partitions}
-    behind = {tp: at for tp, at in found.items() if at < earliest[tp]}
+    found |= _of_other_logs(connector, sink, cluster, found, logs, earliest)
+    behind = {tp: e for tp, e in found.items() if e.position < earliest[tp]}
     if behind:
         found |= _skip(connector, sink, behind, earliest)
-    beyond = cluster.latest(partitions, committed=False)
-    for tp, at in found.items():
-        if at > beyond[tp]:
-            raise OffsetOutOfRange(
-                f"connector {connector.name}: the ledger stands at {at} for {tp}, but the "
-                f"partition ends at {beyond[tp]}. Was the topic deleted and created again? If so, "
-                "run semel offsets reset with the connector's file"
-            )
-    return found
+    found |= _truncated(connector, sink, cluster, found, earliest, parted or {})
+    return found | _adopt(sink, found, logs)
+
+
+def _at(entry: LedgerEntry, position: int) -> LedgerEntry:
+    """Another task may have entered it meanwhile."""
+    return replace(entry, position=position, start_position=position)
+
+
+def _adopt(
+    sink: Sink, found: Mapping[TopicPartition, LedgerEntry], logs: Mapping[str, LogId]
+) -> dict[TopicPartition, LedgerEntry]:
+    """Give entries the ids that they lack."""
+    adopted = {}
+    for tp, entry in found.items():
+        known = entry.log.completed(logs.get(tp.topic, LogId()))
+        if known != entry.log:
+            adopted[tp] = replace(entry, **known._asdict())
+    if adopted:
+        sink.rebase([Rebase(found[tp], entry) for tp, entry in adopted.items()])
+    return adopted
 
 
 def _skip(
     connector: ConnectorConfig,
     sink: Sink,
-    behind: Mapping[TopicPartition, int],
+    behind: Mapping[TopicPartition, LedgerEntry],
     earliest: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, int]:
+) -> dict[TopicPartition, LedgerEntry]:
     if connector.offset_out_of_range == "stop":
         facts = "; ".join(
-            f"{tp}: stored position {at}, earliest available {earliest[tp]}, "
-            f"{earliest[tp] - at} records lost"
-            for tp, at in sorted(behind.items())
+            f"{tp}: stored position {e.position}, earliest available {earliest[tp]}, "
+            f"{earliest[tp] - e.position} records lost"
+            for tp, e in sorted(behind.items())
         )
         raise OffsetOutOfRange(
             f"connector {connector.name}: retention removed records before they were read. "
             f"{facts}. To go on and record the hole, set offset.out.of.range=earliest"
         )
-    for tp, at in behind.items():
-        hole = OffsetRange(tp.topic, tp.partition, at, earliest[tp])
-        sink.advance([Advance(hole, lost=earliest[tp] - at)])
-    return {tp: earliest[tp] for tp in behind}
+    found = {}
+    for tp, entry in behind.items():
+        hole = OffsetRange(*tp, entry.position, earliest[tp])
+        skipped = Advance(hole, lost=earliest[tp] - entry.position)
+        sink.advance([skipped])
+        found[tp] = entry.after(skipped, entry.updated_at)
+    return found
+
+
+# Another log of the same name
+
+
+def _of_other_logs(
+    connector: ConnectorConfig,
+    sink: Sink,
+    cluster: Cluster,
+    found: Mapping[TopicPartition, LedgerEntry],
+    logs: Mapping[str, LogId],
+    earliest: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, LedgerEntry]:
+    """Entries of topics that were created again, moved to the beginnings of the new ones."""
+    others = {
+        tp: e for tp, e in found.items() if tp.topic in logs and e.log.contradicts(logs[tp.topic])
+    }
+    if not others:
+        return {}
+    if connector.topic_recreated == "stop":
+        ends = cluster.ends(others)
+        raise OffsetOutOfRange(
+            f"connector {connector.name}: "
+            + " ".join(
+                _other_log(topic, others, logs[topic], earliest, ends)
+                for topic in sorted({tp.topic for tp in others})
+            )
+            + " To read the new log from its beginning, set topic.recreated=earliest; rows of the "
+            "former records stay. If it holds the same records under the same offsets, confirm the "
+            "positions with semel offsets set"
+        )
+    rebases = []
+    for tp, e in others.items():
+        # The former log's records and rows are counted on, so that the sums stay right.
+        new = replace(
+            e,
+            position=earliest[tp],
+            start_position=earliest[tp],
+            leader_epoch=-1,
+            epoch_offset=-1,
+            **logs[tp.topic]._asdict(),
+        )
+        rebases.append(Rebase(e, new, _hole(tp, e.start_position, e.position, RECREATED)))
+        log.warning(
+            "%s: the topic was created again, or is another cluster's; it is read from its "
+            "beginning, offset %d. Rows of offsets %d to %d of the former one stay in the target",
+            tp,
+            earliest[tp],
+            e.start_position,
+            e.position - 1,
+        )
+    sink.rebase(rebases)
+    return {r.new.topic_partition: r.new for r in rebases}
+
+
+def _other_log(
+    topic: str,
+    others: Mapping[TopicPartition, LedgerEntry],
+    now: LogId,
+    earliest: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, tuple[int, int]],
+) -> str:
+    mine = {tp: e for tp, e in sorted(others.items()) if tp.topic == topic}
+    before = next(iter(mine.values())).log
+    if before.cluster_id and now.cluster_id and before.cluster_id != now.cluster_id:
+        what = (
+            f"topic {topic} is in another cluster: its positions belong to cluster "
+            f"{before.cluster_id}, and this is {now.cluster_id}."
+        )
+    else:
+        what = (
+            f"topic {topic} was deleted and created again: its positions belong to topic id "
+            f"{before.topic_id}, and it has id {now.topic_id} now."
+        )
+    facts = "; ".join(
+        f"{tp}: stored position {e.position}, the new log holds offsets "
+        f"{_span(earliest[tp], ends[tp][0])}, of which none was read"
+        for tp, e in mine.items()
+    )
+    return f"{what} {facts}."
+
+
+# The same log, cut
+
+
+def _truncated(
+    connector: ConnectorConfig,
+    sink: Sink,
+    cluster: Cluster,
+    found: Mapping[TopicPartition, LedgerEntry],
+    earliest: Mapping[TopicPartition, int],
+    parted: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, LedgerEntry]:
+    """Entries whose last records are not in the log any more, moved back to where the logs part.
+
+    Only a change of leaders cuts a log, and raises the epoch: otherwise nobody is asked. What is
+    known of an epoch is of no use once retention has passed its record.
+    """
+    ends = cluster.ends(found)
+    forgotten = {
+        tp: replace(e, leader_epoch=-1, epoch_offset=-1)
+        for tp, e in found.items()
+        if 0 <= e.epoch_offset < earliest[tp]
+    }
+    entries = {**found, **forgotten}
+    asked = {
+        tp: e
+        for tp, e in entries.items()
+        if e.leader_epoch >= 0 and ends[tp][1] not in (-1, e.leader_epoch)
+    }
+    cut = forks(cluster.config, asked) if asked else {}
+    for tp, at in parted.items():
+        cut[tp] = min(at, cut.get(tp, at))
+    for tp, e in entries.items():
+        if e.position > ends[tp][0]:
+            cut.setdefault(tp, ends[tp][0])
+    if not cut:
+        return forgotten
+    unknown = sorted(tp for tp in cut if not entries[tp].topic_id)
+    if unknown:
+        tp = unknown[0]
+        raise OffsetOutOfRange(
+            f"connector {connector.name}: the ledger stands at {entries[tp].position} for {tp}, "
+            f"but the partition ends at {ends[tp][0]}. Was the topic deleted and created again, or "
+            "its log truncated? The ledger does not know which topic it was: run semel offsets "
+            "reset with the connector's file, or semel offsets set"
+        )
+    lost = sorted(tp for tp, at in cut.items() if at < 0)
+    if connector.log_truncated == "stop" or lost:
+        raise OffsetOutOfRange(
+            f"connector {connector.name}: "
+            + "; ".join(_cut(entries[tp], at, ends[tp][0]) for tp, at in sorted(cut.items()))
+            + (
+                ". Where the logs part is not known: find the next offset to read, and set it with "
+                "semel offsets set"
+                if lost
+                else ". To read on from where the logs part, set log.truncated=continue: the rows "
+                "of lost records stay, and the ledger says which they are"
+            )
+        )
+    rebases = []
+    for tp, at in cut.items():
+        e, back = entries[tp], max(at, earliest[tp])
+        new = replace(
+            e,
+            position=back,
+            start_position=min(back, e.start_position),
+            leader_epoch=-1,
+            epoch_offset=-1,
+        )
+        rebases.append(Rebase(e, new, _hole(tp, back, e.position, TRUNCATED)))
+        log.warning("%s; it is read on from there", _cut(e, at, ends[tp][0]))
+    sink.rebase(rebases)
+    return forgotten | {r.new.topic_partition: r.new for r in rebases}
+
+
+def _cut(entry: LedgerEntry, fork: int, end: int) -> str:
+    tp, at = entry.topic_partition, entry.position
+    if fork < 0:
+        return (
+            f"{tp}: the ledger stands at {at}, read in leader epoch {entry.leader_epoch}, of which "
+            "Kafka knows nothing. Was it restored from an older state?"
+        )
+    return (
+        f"{tp}: the log was truncated, as after an unclean leader election: the stored position is "
+        f"{at}, but from offset {fork} on the log is another one. {at - fork} records that were "
+        f"read are gone from Kafka (offsets {_span(fork, at)}), {max(0, end - fork)} were not read "
+        f"(offsets {_span(fork, end)})"
+    )
+
+
+def _span(start: int, end: int) -> str:
+    return f"{start} to {end - 1}" if end > start else "none"
+
+
+def _hole(tp: TopicPartition, start: int, until: int, reason: str) -> Hole | None:
+    return Hole(*tp, start, until, reason) if start < until else None

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, Message
-from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
 from semel.damage import examine
@@ -31,12 +30,15 @@ from semel.engine.committer import Committer
 from semel.engine.conflicts import Conflicts
 from semel.engine.consumer import Events, Poll, raised, without_events
 from semel.engine.control import Address, ControlLine
+from semel.engine.epochs import assignment
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline, Transform
-from semel.engine.poll import OutOfOrder, RawRecords, by_topic, copied
+from semel.engine.poll import OutOfOrder, RawRecords, TooEarly, by_topic, copied
 from semel.engine.progress import Progress
+from semel.engine.publish import copies, mark
 from semel.engine.retry import Retries
 from semel.engine.subscription import Subscription
+from semel.engine.watch import LogWatch
 from semel.errors import (
     Displaced,
     Fenced,
@@ -46,7 +48,7 @@ from semel.errors import (
     TransientError,
 )
 from semel.failpoints import hit
-from semel.ledger import TopicPartition
+from semel.ledger import LedgerEntry, TopicPartition
 from semel.leftbehind import MOST, left
 from semel.records import Rejected, RowsRejected
 from semel.sinks import sink_class
@@ -137,7 +139,11 @@ class Task:
         self._quiet = False
         self._uncollected = 0
         self._warm = False
+        self._mark = mark(self._sink)
         self._member: Membership | None = None
+        self._entries: dict[TopicPartition, LedgerEntry] = {}
+        self._parted: dict[TopicPartition, int] = {}
+        self._watch = LogWatch(self._subscription.cluster)
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._unreadable: Mapping[TopicPartition, str] = {}
@@ -217,6 +223,7 @@ class Task:
                 return
             if not polls and not self._ends:
                 self._check_pending()
+                self._check_logs()
                 if self._pending is None:
                     self._subscription.look_for_topics()
                 if self._quiet:
@@ -227,14 +234,11 @@ class Task:
                 self._progress.report_in_time()
                 return
             self._commit(polls)
+        except TooEarly as early:
+            self._note_parted(early)
+            self._disordered(early)
         except OutOfOrder as disorder:
-            self._disorders += 1
-            if self._disorders % _OFTEN == 0:
-                self._progress.tell(
-                    f"{disorder}: records come out of order, {self._disorders} times in a row by "
-                    "now. Is the log of a partition damaged?"
-                )
-            self._synchronise()
+            self._disordered(disorder)
         except LedgerConflict as conflict:
             self._conflicts.note(conflict)
             self._synchronise()
@@ -246,15 +250,41 @@ class Task:
         """Convert a poll and begin to commit it."""
         self._overdue.begin()
         hit("task.after_poll")
+        self._watch.hear([poll.topic for poll in polls])
         batch = self._batcher.batch(polls, self._positions, self._ends)
         hit("task.after_convert")
         self._wait_pending()
+        self._check_logs()
         self._subscription.look_for_topics()
         self._submit(batch, polls)
         self._ends = {}
         if batch.stop is not None:
             self._wait_pending()
             raise bad_record(self._connector.name, batch.stop)
+
+    def _disordered(self, disorder: OutOfOrder) -> None:
+        self._disorders += 1
+        if self._disorders % _OFTEN == 0:
+            self._progress.tell(
+                f"{disorder}: records come out of order, {self._disorders} times in a row by now. "
+                "Is the log of a partition damaged?"
+            )
+        self._synchronise()
+
+    def _check_logs(self) -> None:
+        if self._watch.changed():
+            raise OutOfOrder("a topic was created again")
+
+    def _note_parted(self, early: TooEarly) -> None:
+        """A record of a later epoch that was not there when the entry passed its offset proves that
+        the log was cut between the entry's last record and its position."""
+        entry = self._entries.get(early.topic_partition)
+        if (
+            entry is not None
+            and 0 <= entry.epoch_offset <= early.offset < entry.position
+            and early.epoch > entry.leader_epoch
+        ):
+            self._parted[early.topic_partition] = early.offset
 
     def _pass_over(self) -> None:
         """Find out what cannot be read; record the hole and go on after it, or stop there.
@@ -380,27 +410,29 @@ class Task:
         self._subscription.look_anew()
         self._positions, self._ends = {}, {}
         self._ask_at = float("inf")
+        self._entries = {}
         if self._owned:
             try:
-                self._positions = self._committer.retrying(self._stored)
+                self._entries = self._committer.retrying(self._stored)
+                self._positions = {tp: e.position for tp, e in self._entries.items()}
             except NotAssigned as unsure:
                 # The group's next answer says what is ours; there is none if its coordinator has
                 # moved and does not know yet that we are in it.
                 self._conflicts.note(unsure)
                 self._ask_at = time.monotonic() + _ASK_AGAIN
-        self._subscription.consumer.assign(
-            [KafkaPartition(tp.topic, tp.partition, at) for tp, at in self._positions.items()]
-        )
+        self._watch.expect(self._entries.values())
+        self._subscription.consumer.assign([assignment(e) for e in self._entries.values()])
         self._progress.assigned(self._positions)
 
-    def _stored(self) -> dict[TopicPartition, int]:
+    def _stored(self) -> dict[TopicPartition, LedgerEntry]:
         assert self._member is not None
         while True:
             try:
                 self._sink.assigned(self._member)
-                return ranges.positions(
-                    self._connector, self._sink, self._subscription.cluster, self._owned
-                )
+                cluster, parted = self._subscription.cluster, self._parted
+                found = ranges.standing(self._connector, self._sink, cluster, self._owned, parted)
+                self._parted = {}
+                return found
             except NotAssigned:
                 raise
             except LedgerConflict as conflict:  # another task has entered or moved one meanwhile
@@ -476,9 +508,9 @@ class Task:
         """
         self._overdue.end()
         hit("task.before_publish")
-        offsets = [KafkaPartition(tp.topic, tp.partition, at) for tp, at in batch.until.items()]
         try:
-            if offsets and not self._sink.publishes:
+            if batch.until and not self._sink.publishes:
+                offsets = copies(self._mark, batch.until)
                 self._subscription.consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.info("positions were not published: %s", error)

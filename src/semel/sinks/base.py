@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from semel.delivery import Mechanism, Support
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import KEY, Commit, Records
+from semel.targets import Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,10 +194,10 @@ class Sink(ABC):
         """Topics that the connector has read before, wherever its ledger is."""
         return {e.topic for e in self.entries()}
 
-    def targets(self, topics: Collection[str]) -> Mapping[str, str]:
-        """What holds the results of each of the topics, by a name that changes when it is another
-        one. Entries keep it, so that a connector notices when its results went elsewhere. A topic
-        whose entries lie inside its target needs none."""
+    def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
+        """What holds the results of each of the topics; None if it does not exist yet. Entries keep
+        it, so that a connector notices when its results went elsewhere. Topics whose entries lie
+        inside their targets, and go where they go, are left out."""
         return {}
 
     @abstractmethod

@@ -14,9 +14,9 @@ from pyiceberg.exceptions import BadRequestError
 
 from semel import failpoints
 from semel.config import ConnectorConfig, read
-from semel.engine.ranges import first_positions
+from semel.engine.firsts import first_positions
 from semel.errors import ConfigError, LedgerConflict, TargetChanged
-from semel.ledger import Outcome, TopicPartition, firsts
+from semel.ledger import LogId, Outcome, TopicPartition, firsts
 from semel.records import Commit, Records
 from semel.run import plan
 from semel.sinks.iceberg.dynamic import DynamicTables, _names
@@ -212,6 +212,9 @@ def test_a_table_that_is_new_to_the_connector_starts_where_the_others_are(
 class Cluster:
     """A topic whose partitions hold nine offsets each."""
 
+    def logs(self, topics: Collection[str]) -> dict[str, LogId]:
+        return {topic: LogId("cluster", topic) for topic in topics}
+
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
 
@@ -223,7 +226,7 @@ def test_a_new_partition_of_a_known_topic_is_read_from_its_start_where_a_table_i
     warehouse: Warehouse,
 ) -> None:
     warehouse.sink(keys={"iceberg.tables": "db.a"}).commit([advance(0, 5)], values(0, 5))
-    keys = {**BOTH, "auto.offset.reset": "latest"}
+    keys = {**BOTH, "auto.offset.reset": "latest", "first.position": "reset"}
     sink = warehouse.unprepared(keys=keys)
     sink.prepare(["t"])
     connector = read(ConnectorConfig, warehouse.config(keys=keys))

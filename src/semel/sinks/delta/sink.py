@@ -21,6 +21,7 @@ from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.jdbc import check_key
 from semel.sinks.layout import KAFKA_KEY, check_provenance, keys_of
+from semel.targets import Target
 
 try:
     from semel.sinks.delta import snapshot
@@ -180,6 +181,10 @@ class DeltaSink(StagingSink):
             found = snapshot.topics_of_tables(self._config, self._options, pattern)
             self._topics = set(found)
         return self._topics
+
+    def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
+        """Positions lie in the tables, and there are none before a table is made."""
+        return {topic: None for topic in topics if self._tables.find(topic) is None}
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         self._topics |= {entry.topic for entry in entries}

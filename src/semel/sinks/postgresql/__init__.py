@@ -17,8 +17,8 @@ import pyarrow as pa
 from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, TargetChanged, TransientError
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.errors import ConfigError, ServiceError, TargetChanged, TransientError
+from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
 from semel.records import Commit, DeadLetter, Records, RowsRejected
 from semel.sinks import jdbc
@@ -41,6 +41,7 @@ from semel.sinks.postgresql.refusals import find_refused
 from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.url import libpq_uri
 from semel.sinks.postgresql.writer import Hope, compare, write
+from semel.targets import Target
 
 
 class PostgresSink(Sink):
@@ -129,9 +130,9 @@ class PostgresSink(Sink):
         }
 
     def prepare(self, topics: Collection[str]) -> None:
-        with self._connection.transaction():
-            self._ledger.create()
-            if self._connector.dead_letter_table:
+        self._open_ledger()
+        if self._connector.dead_letter_table:
+            with self._connection.transaction():
                 dead_letters.create(self._connection, self._connector.dead_letter_table)
         for topic in topics:
             with self._connection.transaction():
@@ -140,6 +141,19 @@ class PostgresSink(Sink):
                 raise self._missing(topic)
             if table is not None:
                 self._check_key(table, self._declared_key(table), topic)
+
+    def _open_ledger(self) -> None:
+        try:
+            with self._connection.transaction():
+                self._ledger.create()
+        except ServiceError as error:
+            if not self._ledger.upgrade:
+                raise
+            raise ConfigError(
+                f"connector {self._connector.name}: table {OFFSETS} was made by an older semel and "
+                f"lacks columns, which this user may not add: {error}. Let its owner run: "
+                f"{self._ledger.upgrade}"
+            ) from None
 
     def _name(self, topic: str) -> Name:
         name = tables.parse_name(self._config.table(topic), fold=self._config.folds_names)
@@ -188,6 +202,15 @@ class PostgresSink(Sink):
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         with self._connection.transaction():
             return self._ledger.start(entries)
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        with self._freeing(), self._connection.transaction():
+            self._ledger.rebase(rebases)
+
+    def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
+        names = {topic: self._name(topic) for topic in topics}
+        with self._connection.transaction():
+            return tables.targets(self._connection, names, OFFSETS)
 
     def schema(self, topic: str) -> pa.Schema | None:
         if self._config.folds_names:
@@ -382,13 +405,13 @@ class PostgresSink(Sink):
         self._connection.on_connect(f"SELECT pg_advisory_lock_shared({self._lock_key()})")
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+        self._open_ledger()
         with self._connection.transaction():
             if not self._is_alone():
                 raise ConfigError(
                     f"connector {self._connector.name} is running: stop it before its offsets are "
                     "changed"
                 )
-            self._ledger.create()
             if entries is None:
                 self._ledger.forget()
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict
 
 from semel.errors import LedgerConflict
 from semel.ledger import (
@@ -16,8 +17,10 @@ from semel.ledger import (
     Hole,
     LedgerEntry,
     Outcome,
+    Rebase,
     TopicPartition,
     judge,
+    pending,
 )
 from semel.sinks.postgresql.connection import Connection, literal
 
@@ -38,6 +41,12 @@ _CREATE = (
         records_failed bigint NOT NULL DEFAULT 0,
         records_lost bigint NOT NULL DEFAULT 0,
         updated_at timestamptz NOT NULL DEFAULT now(),
+        cluster_id text NOT NULL DEFAULT '',
+        topic_id text NOT NULL DEFAULT '',
+        leader_epoch integer NOT NULL DEFAULT -1,
+        epoch_offset bigint NOT NULL DEFAULT -1,
+        epoch_position bigint NOT NULL DEFAULT -1,
+        target text NOT NULL DEFAULT '',
         PRIMARY KEY (connector, topic, partition)
     ) WITH (fillfactor = 50)""",  # each commit updates in place (HOT) while pages have room
     f"""CREATE TABLE IF NOT EXISTS {HOLES} (
@@ -52,10 +61,26 @@ _CREATE = (
     )""",
 )
 
+_ADDED = {
+    "cluster_id": "text NOT NULL DEFAULT ''",
+    "topic_id": "text NOT NULL DEFAULT ''",
+    "leader_epoch": "integer NOT NULL DEFAULT -1",
+    "epoch_offset": "bigint NOT NULL DEFAULT -1",
+    "epoch_position": "bigint NOT NULL DEFAULT -1",
+    "target": "text NOT NULL DEFAULT ''",
+}
+"""Columns that tables of semel 0.1 lack. ``epoch_position`` is the position that the two before it
+were written with: a semel that does not know them moves the position alone."""
+
+_ALTER = f"ALTER TABLE {OFFSETS} " + ", ".join(
+    f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in _ADDED.items()
+)
+
 # Statements are filled in with literals, not bound parameters: one round trip instead of three.
 _RANGES = """SELECT * FROM jsonb_to_recordset({ranges}) AS r(
     topic text, partition integer, from_offset bigint, until_offset bigint,
-    read bigint, written bigint, filtered bigint, failed bigint, lost bigint, cause text)"""
+    read bigint, written bigint, filtered bigint, failed bigint, lost bigint, cause text,
+    keeps_epoch boolean, leader_epoch integer, epoch_offset bigint)"""
 
 _UNTIMED = "set_config('lock_timeout', current_setting('semel.lock_timeout'), true)"
 
@@ -69,6 +94,10 @@ _ADVANCE = f"""WITH r AS ({_RANGES}), moved AS (
         records_filtered = o.records_filtered + r.filtered,
         records_failed = o.records_failed + r.failed,
         records_lost = o.records_lost + r.lost,
+        leader_epoch = CASE WHEN r.keeps_epoch THEN o.leader_epoch ELSE r.leader_epoch END,
+        epoch_offset = CASE WHEN r.keeps_epoch THEN o.epoch_offset ELSE r.epoch_offset END,
+        epoch_position = CASE WHEN r.keeps_epoch AND o.epoch_position <> o.position THEN -1
+            ELSE r.until_offset END,
         updated_at = now()
     FROM r
     WHERE o.connector = {{connector}} AND o.topic = r.topic AND o.partition = r.partition
@@ -86,10 +115,42 @@ _POSITIONS = f"""SELECT o.topic, o.partition, o.position FROM {OFFSETS} o
     JOIN ({_RANGES}) r ON o.topic = r.topic AND o.partition = r.partition
     WHERE o.connector = {{connector}} {{lock}}"""
 
-_START = f"""WITH r AS ({_RANGES})
-    INSERT INTO {OFFSETS} (connector, topic, partition, position, start_position)
-    SELECT {{connector}}, topic, partition, from_offset, from_offset FROM r
+_ENTRIES = """SELECT * FROM jsonb_to_recordset({entries}) AS e(
+    topic text, partition integer, position bigint, start_position bigint,
+    cluster_id text, topic_id text, leader_epoch integer, epoch_offset bigint, target text)"""
+
+_KNOWN = """, cluster_id, topic_id, target,
+    CASE WHEN epoch_position = position THEN leader_epoch ELSE -1 END AS leader_epoch,
+    CASE WHEN epoch_position = position THEN epoch_offset ELSE -1 END AS epoch_offset"""
+
+_START = f"""WITH e AS ({_ENTRIES})
+    INSERT INTO {OFFSETS} (connector, topic, partition, position, start_position,
+        cluster_id, topic_id, leader_epoch, epoch_offset, epoch_position, target)
+    SELECT {{connector}}, topic, partition, position, start_position,
+        cluster_id, topic_id, leader_epoch, epoch_offset, position, target FROM e
     ON CONFLICT DO NOTHING"""
+
+_REPLACE = f"""WITH e AS ({_ENTRIES})
+    UPDATE {OFFSETS} o SET
+        position = e.position,
+        start_position = e.start_position,
+        cluster_id = e.cluster_id,
+        topic_id = e.topic_id,
+        leader_epoch = e.leader_epoch,
+        epoch_offset = e.epoch_offset,
+        epoch_position = e.position,
+        target = e.target,
+        updated_at = now()
+    FROM e
+    WHERE o.connector = {{connector}} AND o.topic = e.topic AND o.partition = e.partition"""
+
+_PARTED = f"""WITH h AS (SELECT * FROM jsonb_to_recordset({{holes}}) AS h(
+        topic text, partition integer, from_offset bigint, until_offset bigint, reason text))
+    INSERT INTO {HOLES} AS o (connector, topic, partition, from_offset, until_offset, reason)
+    SELECT {{connector}}, topic, partition, from_offset, until_offset, reason FROM h
+    ON CONFLICT (connector, topic, partition, from_offset) DO UPDATE SET
+        until_offset = greatest(o.until_offset, EXCLUDED.until_offset),
+        reason = EXCLUDED.reason, recorded_at = now()"""
 
 
 class PostgresLedger:
@@ -99,19 +160,38 @@ class PostgresLedger:
         self._connection = connection
         self._connector = connector
         self._timed = f"SET LOCAL lock_timeout = {patience_ms}"
+        self.upgrade = ""
+        self._complete = False
 
     @property
     def connector(self) -> str:
         return self._connector
 
     def create(self) -> None:
-        """Create both tables if they are missing; needs an open transaction."""
-        if self.exists():
+        """Create both tables if they are missing, and columns that older tables lack; needs an open
+        transaction. If that fails, ``upgrade`` says what the tables' owner can run."""
+        if self.exists() and not self._lacks():
             return  # CREATE IF NOT EXISTS would still ask for the right to create
         # Two drivers may start at once, and CREATE IF NOT EXISTS alone is not safe against that.
         self._connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
-        for statement in _CREATE:
-            self._connection.execute(statement)
+        if not self.exists():
+            for statement in _CREATE:
+                self._connection.execute(statement)
+        if self._lacks():
+            self.upgrade = _ALTER
+            self._connection.execute(_ALTER)
+            self.upgrade = ""
+
+    def _lacks(self) -> bool:
+        """Whether the table is an older semel's."""
+        if not self._complete:
+            found = self._connection.query(
+                f"""SELECT count(*) AS n FROM pg_attribute
+                WHERE attrelid = to_regclass('{OFFSETS}') AND NOT attisdropped
+                AND attname IN ({", ".join(map(literal, _ADDED))})"""
+            )
+            self._complete = found.column("n")[0].as_py() == len(_ADDED)
+        return not self._complete
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         """The compare-and-set, inside the open transaction. Updating first also locks the rows:
@@ -158,24 +238,37 @@ class PostgresLedger:
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         """Insert first entries where there are none; return the positions stored for all."""
-        payload = json.dumps(
-            [
-                {"topic": e.topic, "partition": e.partition, "from_offset": e.position}
-                for e in entries
-            ]
-        )
-        self._connection.execute(self._filled(_START, payload))
-        return self._positions(payload)
+        self._connection.execute(self._with_entries(_START, entries))
+        stored = {e.topic_partition: e.position for e in self.entries()}
+        return {e.topic_partition: stored[e.topic_partition] for e in entries}
 
-    def entries(self) -> list[LedgerEntry]:
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        """Replace entries and record holes, under a compare-and-set; see :func:`pending`.
+
+        Raises:
+            LockTimeout: another session holds the rows.
+        """
+        self._connection.execute(self._timed)
+        stored = {e.topic_partition: e for e in self.entries(lock="FOR UPDATE")}
+        left = pending(self._connector, stored, rebases)
+        if left:
+            self._connection.execute(self._with_entries(_REPLACE, [r.new for r in left]))
+        holes = [asdict(r.hole) for r in left if r.hole is not None]
+        if holes:
+            text = literal(json.dumps(holes))
+            self._connection.execute(_PARTED.format(holes=text, connector=self._literal))
+
+    def entries(self, *, lock: str = "") -> list[LedgerEntry]:
         """Every entry of the connector; empty when the ledger does not exist yet."""
         if not self.exists():
             return []
+        known = "" if self._lacks() else _KNOWN
         rows = self._connection.query(
             f"""SELECT topic, partition, position, start_position, records_read, rows_written,
                 records_filtered, records_failed, records_lost,
                 to_char(updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS updated_at
-            FROM {OFFSETS} WHERE connector = {self._literal} ORDER BY topic, partition"""
+                {known}
+            FROM {OFFSETS} WHERE connector = {self._literal} ORDER BY topic, partition {lock}"""
         )
         return [LedgerEntry(**row) for row in rows.to_pylist()]
 
@@ -218,6 +311,10 @@ class PostgresLedger:
     def _literal(self) -> str:
         return literal(self._connector)
 
+    def _with_entries(self, sql: str, entries: Iterable[LedgerEntry]) -> str:
+        payload = json.dumps([asdict(e) for e in entries])
+        return sql.format(entries=literal(payload), connector=self._literal)
+
     def _filled(self, sql: str, payload: str, **others: str) -> str:
         return sql.format(ranges=literal(payload), connector=self._literal, **others)
 
@@ -236,6 +333,9 @@ def _payload(advances: Sequence[Advance]) -> str:
                 "failed": a.failed,
                 "lost": a.lost,
                 "cause": a.cause,
+                "keeps_epoch": a.keeps_epoch,
+                "leader_epoch": a.leader_epoch,
+                "epoch_offset": a.epoch_offset,
             }
             for a in advances
         ]

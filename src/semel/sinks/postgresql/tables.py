@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.sinks.postgresql.connection import Connection, literal, quote
 from semel.sinks.postgresql.types import Column, column, sql_type
+from semel.targets import Target
 
 # A name is looked up once: COPY needs the schema in which the search path finds the table.
 _RELATION = """SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
@@ -100,6 +101,28 @@ def parse_name(text: str, *, fold: bool) -> Name:
         )
     schema, table = match.groups()
     return Name(_unquoted(schema, fold) if schema else None, _unquoted(table, fold))
+
+
+def targets(
+    connection: Connection, names: Mapping[str, Name], ledger: str
+) -> dict[str, Target | None]:
+    """The tables of topics as entries of the ledger remember them, inside the open transaction.
+
+    A dump that is restored has other oids, but it has another table for the ledger, too.
+    """
+    if not names:
+        return {}
+    wanted = ", ".join(
+        f"({literal(topic)}, to_regclass({literal(name.quoted)}))" for topic, name in names.items()
+    )
+    rows = connection.query(
+        f"""SELECT t.topic, format('%s.%s', n.nspname, c.relname) AS name,
+            c.oid::text AS made, to_regclass({literal(ledger)})::oid::text AS store
+        FROM (VALUES {wanted}) AS t(topic, oid)
+        JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace"""
+    ).to_pylist()
+    found = {r["topic"]: Target(r["name"], r["made"], r["store"] or "") for r in rows}
+    return {topic: found.get(topic) for topic in names}
 
 
 _LEDGER = ("semel_offsets", "semel_holes")

@@ -12,8 +12,8 @@ import pyarrow as pa
 from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, TargetChanged, TransientError
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.errors import ConfigError, ServiceError, TargetChanged, TransientError
+from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
 from semel.records import Commit, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
@@ -32,6 +32,7 @@ from semel.sinks.sql.dialect import DataRefused, Dialect, SchemaChanged
 from semel.sinks.sql.ledger import OFFSETS, SqlLedger
 from semel.sinks.sql.refusals import find_refused
 from semel.sinks.sql.writer import write
+from semel.targets import Target
 
 
 class SqlSink(Sink):
@@ -111,9 +112,9 @@ class SqlSink(Sink):
         }
 
     def prepare(self, topics: Collection[str]) -> None:
-        with self._dialect.transaction():
-            self._ledger.create()
-            if self._connector.dead_letter_table:
+        self._open_ledger()
+        if self._connector.dead_letter_table:
+            with self._dialect.transaction():
                 dead_letters.create(self._dialect, self._connector.dead_letter_table)
         for topic in topics:
             table = self._look_up(topic)
@@ -121,6 +122,19 @@ class SqlSink(Sink):
                 raise self._missing(topic)
             if table is not None:
                 self._check_key(table, self._declared_key(), topic)
+
+    def _open_ledger(self) -> None:
+        try:
+            with self._dialect.transaction():
+                self._ledger.create()
+        except ServiceError as error:
+            if not self._ledger.upgrade:
+                raise
+            raise ConfigError(
+                f"connector {self._connector.name}: table {OFFSETS} was made by an older semel and "
+                f"lacks columns, which this user may not add: {error}. Let its owner run: "
+                f"{self._ledger.upgrade}"
+            ) from None
 
     def _name(self, topic: str) -> Name:
         name = parse_name(self._config.table(topic), fold=self._config.folds_names)
@@ -177,6 +191,14 @@ class SqlSink(Sink):
                 return self._ledger.start(entries)
         except DataRefused as error:  # another task has entered one meanwhile
             raise TransientError(str(error)) from None
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        with self._dialect.transaction():
+            self._ledger.rebase(rebases)
+
+    def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
+        found = {topic: self._look_up(topic) for topic in topics}
+        return {topic: Target(str(t.name)) if t else None for topic, t in found.items()}
 
     def schema(self, topic: str) -> pa.Schema | None:
         if self._config.folds_names:
@@ -365,8 +387,7 @@ class SqlSink(Sink):
                     f"connector {self._connector.name} is running: stop it before its offsets are "
                     "changed"
                 )
-            with self._dialect.transaction():
-                self._ledger.create()
+            self._open_ledger()
             with self._dialect.transaction():
                 if entries is None:
                     self._ledger.forget()

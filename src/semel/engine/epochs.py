@@ -1,0 +1,91 @@
+"""Where a partition's log parts from the log that was read, by leader epochs (KIP-320)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.errors import TransientError
+from semel.kafka import SEEK_AGAIN
+from semel.ledger import LedgerEntry, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 20.0
+_END = re.compile(r"broker end offset is (-?\d+)")
+"""What librdkafka says of a log that is not the one that was read; it says so nowhere else."""
+
+
+def assignment(entry: LedgerEntry) -> KafkaPartition:
+    """How a consumer is told to read on from an entry, and to notice if the log was truncated.
+
+    It begins after the last record, whose epoch is known. Offsets between there and the position
+    held no records: if it gets one, the log has parted between the two.
+    """
+    if entry.leader_epoch < 0:
+        return KafkaPartition(*entry.topic_partition, entry.position)
+    return KafkaPartition(
+        *entry.topic_partition, entry.epoch_offset, leader_epoch=entry.leader_epoch
+    )
+
+
+def forks(
+    config: Mapping[str, Any], entries: Mapping[TopicPartition, LedgerEntry]
+) -> dict[TopicPartition, int]:
+    """The offsets from which on the logs are others than those that were read: of partitions that
+    have lost records. It is -1 where Kafka knows of no epoch that is old enough.
+
+    Raises:
+        TransientError: Kafka does not answer for all of them.
+    """
+    consumer = Consumer(
+        {
+            **config,
+            "group.id": "semel-epochs",  # it never joins
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "fetch.message.max.bytes": 1024,
+            "allow.auto.create.topics": False,
+            "log_level": 0,
+        },
+        logger=log,
+    )
+    found: dict[TopicPartition, int] = {}
+    left = set(entries)
+    deadline = time.monotonic() + _PATIENCE
+    try:
+        consumer.assign([assignment(entries[tp]) for tp in sorted(left)])
+        while left:
+            message = consumer.poll(0.1)
+            if message is None:
+                if time.monotonic() > deadline:
+                    raise TransientError(
+                        f"Kafka at {config['bootstrap.servers']} does not say whether the log of "
+                        f"{', '.join(map(str, sorted(left)))} was truncated"
+                    )
+                continue
+            tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+            error = message.error()
+            if tp not in left or (error is not None and error.code() not in _ANSWERS):
+                continue
+            left.remove(tp)
+            consumer.incremental_unassign([KafkaPartition(*tp)])
+            end = _END.search(error.str()) if error is not None else None
+            if end is not None:
+                found[tp] = int(end[1])
+            elif error is None and int(message.offset() or 0) < entries[tp].position:
+                found[tp] = int(message.offset() or 0)
+    finally:
+        consumer.close()
+    return found
+
+
+_ANSWERS = (*SEEK_AGAIN, KafkaError._PARTITION_EOF)

@@ -1,0 +1,147 @@
+"""Where a connector begins: first positions, and whether its results still go where they went."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from semel.config import ConnectorConfig
+from semel.engine.publish import is_copy, ledger_of
+from semel.engine.ranges import made
+from semel.errors import ConfigError, OffsetOutOfRange
+from semel.groups import Groups
+from semel.kafka import Cluster
+from semel.ledger import MOVED, Hole, LedgerEntry, Rebase, TopicPartition
+from semel.sinks.base import Sink
+from semel.targets import Target
+
+log = logging.getLogger(__name__)
+
+
+def first_positions(
+    connector: ConnectorConfig, sink: Sink, cluster: Cluster, topics: Mapping[str, int]
+) -> None:
+    """Enter every partition that exists at start into the ledger.
+
+    A topic that the ledger has never seen starts where the consumer group stands, as a connector of
+    Kafka Connect has left it, or by ``auto.offset.reset``. A partition that was added to a known
+    topic starts at its earliest offset, whatever the setting: its records came after the connector
+    did.
+
+    Raises:
+        ConfigError: results went elsewhere so far, or the ledger has lost what the group has a copy
+            of.
+        OffsetOutOfRange: the group stands where Kafka has no records.
+    """
+    entries = sink.entries()
+    known = {e.topic_partition for e in entries}
+    check_targets(connector, sink, entries, topics)
+    present = {TopicPartition(t, p) for t, count in topics.items() for p in range(count)}
+    missing = present - known
+    if not missing:
+        return
+    logs = cluster.logs({tp.topic for tp in missing})  # before the offsets: they may be newer
+    known_topics = sink.known_topics()
+    fresh = {tp for tp in missing if tp.topic not in known_topics}
+    earliest = cluster.earliest(missing)
+    found = dict(earliest)
+    if connector.offset_reset == "latest":
+        found |= cluster.latest(fresh)
+    if connector.first_position == "group" and fresh and not sink.publishes:
+        found |= _where_the_group_stands(connector, sink, cluster, fresh, earliest)
+    sink.start(made(sink, found, logs))
+
+
+def _where_the_group_stands(
+    connector: ConnectorConfig,
+    sink: Sink,
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    earliest: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """The group's offsets, if it has any; they are checked as positions are."""
+    group = connector.group_id
+    found, _ = Groups(cluster.config).offsets(group, partitions)
+    if not found:
+        return {}
+    copies = {tp: text for tp, (_, text) in found.items() if is_copy(text)}
+    if copies and connector.target_changed == "stop":
+        tp = min(copies)
+        raise ConfigError(
+            f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) "
+            f"knows nothing of topic {tp.topic}, but consumer group {group} holds a copy of a "
+            f"ledger that stood at {found[tp][0]} for {tp} ({ledger_of(copies[tp])}). Was the "
+            "ledger dropped, or the connector pointed at another database? To read the topic "
+            "again, run semel offsets reset with the connector's file, or set "
+            "first.position=reset; for a connector of its own, choose another name; to go on from "
+            "the copy, without the records before it, set target.changed=continue"
+        )
+    ends = cluster.ends(found)
+    for tp, (at, _) in sorted(found.items()):
+        if at > ends[tp][0] or (at < earliest[tp] and connector.offset_out_of_range == "stop"):
+            raise OffsetOutOfRange(
+                f"connector {connector.name}: consumer group {group} stands at {at} for {tp}, but "
+                f"Kafka holds offsets {earliest[tp]} to {ends[tp][0] - 1} of it. To begin by "
+                "auto.offset.reset instead, set first.position=reset"
+                + (
+                    f"; to begin at {earliest[tp]} and record the hole, set "
+                    "offset.out.of.range=earliest"
+                    if at < earliest[tp]
+                    else ""
+                )
+            )
+    whose = "semel's copies of another ledger" if copies else "committed by another program"
+    log.warning(
+        "the ledger knows nothing of these partitions yet; they begin where consumer group %s "
+        "stands (%s): %s. To begin by auto.offset.reset instead, set first.position=reset",
+        group,
+        whose,
+        ", ".join(f"{tp} at {at}" for tp, (at, _) in sorted(found.items())),
+    )
+    return {tp: at for tp, (at, _) in found.items()}
+
+
+def check_targets(
+    connector: ConnectorConfig,
+    sink: Sink,
+    entries: Collection[LedgerEntry],
+    topics: Collection[str],
+) -> None:
+    """Compare where results went with where they would go now.
+
+    Raises:
+        ConfigError: they are not the same.
+    """
+    targets = sink.targets(topics)
+    learned, moved = [], []
+    for e in entries:
+        if e.topic not in targets:
+            continue
+        target = targets[e.topic]
+        text = str(target or "")
+        changed = _change(e, target)
+        if changed and connector.target_changed == "stop":
+            raise ConfigError(
+                f"connector {connector.name}: topic {e.topic}: {changed}. The results of "
+                f"{e.topic_partition} up to offset {e.position - 1} would be missing there. To "
+                "write them there, too, choose another connector name, or run semel offsets reset "
+                "with the connector's file; to go on without them, set target.changed=continue"
+            )
+        if changed:
+            log.warning("%s: %s; it goes on at %d", e.topic_partition, changed, e.position)
+            hole = Hole(*e.topic_partition, e.start_position, e.position, MOVED)
+            moved.append(Rebase(e, replace(e, target=text), hole))
+        elif target is not None and text != e.target:
+            learned.append(Rebase(e, replace(e, target=text)))
+    if learned or moved:
+        sink.rebase([*learned, *moved])
+
+
+def _change(entry: LedgerEntry, target: Target | None) -> str:
+    if target is None:
+        if not entry.rows_written:
+            return ""
+        name = Target.parse(entry.target).name
+        return f"{name or 'the target'}, which held {entry.rows_written} rows, is gone"
+    return Target.parse(entry.target).replaced_by(target) if entry.target else ""

@@ -1,0 +1,48 @@
+"""Asking Kafka which log a topic's name stands for at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, wait
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from semel.ledger import LogId
+
+_NONE = "A" * 22
+"""The id that brokers give to all topics if they know of none (before Kafka 2.8)."""
+
+
+class Asked:
+    """A question that is under way, to all of the topics at once."""
+
+    def __init__(self, admin: AdminClient, topics: Collection[str], timeout: float) -> None:
+        self._cluster: Future[Any] = admin.describe_cluster(request_timeout=timeout)
+        names = sorted(topics)
+        self._topics: Mapping[str, Future[Any]] = (
+            admin.describe_topics(TopicCollection(names), request_timeout=timeout) if names else {}
+        )
+
+    def done(self, within: float = 0) -> bool:
+        """Whether it is answered, well or badly, after so many seconds at most."""
+        return not wait([self._cluster, *self._topics.values()], within).not_done
+
+    def answer(self) -> dict[str, LogId]:
+        """By topic; those that do not exist are left out.
+
+        Raises:
+            KafkaException: no broker answers, or one refuses.
+        """
+        cluster = str(self._cluster.result().cluster_id or "")
+        found = {}
+        for topic, future in self._topics.items():
+            try:
+                told = str(future.result().topic_id or "")
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            else:
+                found[topic] = LogId(cluster, "" if told == _NONE else told)
+        return found

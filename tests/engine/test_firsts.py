@@ -1,0 +1,169 @@
+"""Where a connector begins: after Kafka Connect, after its ledger is gone, in another target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.embedded import Kafka, Postgres
+from semel.engine.publish import is_copy, ledger_of
+from semel.errors import ConfigError, OffsetOutOfRange
+from semel.ledger import TopicPartition
+from semel.targets import Target
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Config, Configure
+from tests.engine.harness import caught_up, ids, name, positions, records, sql
+
+
+def committed(config: Mapping[str, str], offsets: Mapping[TopicPartition, int]) -> None:
+    """Leave a group as Kafka Connect leaves it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": config["bootstrap.servers"],
+            "group.id": f"connect-{config['name']}",
+        }
+    )
+    try:
+        consumer.commit(
+            offsets=[KafkaPartition(*tp, at) for tp, at in offsets.items()], asynchronous=False
+        )
+    finally:
+        consumer.close()
+
+
+def test_only_semels_own_offsets_are_taken_for_copies() -> None:
+    assert is_copy('{"semel": "table semel_offsets in localhost:5432/shop"}')
+    assert ledger_of('{"semel": "table t"}') == "table t"
+    assert is_copy('{"start":0,"read":3,"at":"2026"}')  # a Kafka sink's ledger
+    for foreign in ("", "node-7", "{", "[1]", '"text"', '{"at": 1}'):
+        assert not is_copy(foreign)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        (Target("public.a"), Target("public.a", "7", "1"), ""),
+        (Target("public.a", "7", "1"), Target("public.a", "7", "1"), ""),
+        (Target("public.a", "7", "1"), Target("public.a", "9", "2"), ""),  # restored as a whole
+        (Target("public.a", "7", "1"), Target("public.a", "9", "1"), "dropped and created again"),
+        (Target("a"), Target("b"), "went to a so far, and would go to b now"),
+        (Target("a#b@c"), Target("a#b@c"), ""),
+    ],
+)
+def test_a_target_is_recognised(before: Target, now: Target, told: str) -> None:
+    assert told in Target.parse(str(before)).replaced_by(now)
+    assert bool(told) == bool(Target.parse(str(before)).replaced_by(now))
+
+
+@pytest.mark.integration
+def test_a_connector_of_kafka_connect_goes_on_where_its_group_stands(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic(2)
+    for partition in (0, 1):
+        produce(source, records(10, 100 * partition), partition=partition)
+    config = configure(source)
+    committed(config, {TopicPartition(source, 0): 7})
+    caught_up(config)
+    assert ids(config["connection.url"], source) == [7, 8, 9, *range(100, 110)]
+
+    again = configure(source, {"table.name.format": f"{source}-b", "first.position": "reset"})
+    committed(again, {TopicPartition(source, 0): 7})
+    caught_up(again)
+    assert len(ids(again["connection.url"], f"{source}-b")) == 20
+
+
+@pytest.mark.integration
+def test_a_group_that_stands_outside_of_the_log_is_refused(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    committed(config, {TopicPartition(source, 0): 50})
+    with pytest.raises(OffsetOutOfRange, match=r"stands at 50 for .*first.position=reset"):
+        caught_up(config)
+    assert positions(config) == {}
+    config = configure(source)
+    committed(config, {TopicPartition(source, 0): 3})
+    kafka.delete_records(source, {0: 6})
+    with pytest.raises(OffsetOutOfRange, match=r"holds offsets 6 to 9 .*offset.out.of.range"):
+        caught_up(config)
+    caught_up({**config, "offset.out.of.range": "earliest"})
+    assert ids(config["connection.url"], source) == [6, 7, 8, 9]
+
+
+@pytest.fixture
+def elsewhere(postgres: Postgres) -> Callable[[Config], Config]:
+    """The same connector, with an empty database."""
+    return lambda config: {**config, "connection.url": postgres.create_database(name())}
+
+
+@pytest.mark.integration
+def test_semels_own_copy_does_not_make_a_connector_skip_what_an_empty_database_lacks(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    elsewhere: Callable[[Config], Config],
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    caught_up(config)
+    moved = elsewhere(config)
+    with pytest.raises(
+        ConfigError,
+        match=rf"knows nothing of topic {source}, but consumer group connect-{config['name']} "
+        r"holds a copy of a ledger that stood at 10 .*semel offsets reset.*target.changed",
+    ):
+        caught_up(moved)
+    caught_up({**moved, "first.position": "reset"})
+    assert ids(moved["connection.url"], source) == list(range(10))
+    kept = elsewhere(config)
+    produce(source, records(5, 10))
+    caught_up({**kept, "target.changed": "continue"})
+    assert ids(kept["connection.url"], source) == list(range(10, 15))
+
+
+@pytest.mark.integration
+def test_another_table_under_the_same_name_is_refused_and_taken_if_so_configured(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    caught_up(config)
+    other = {**config, "table.name.format": "another"}
+    sql(config["connection.url"], "CREATE TABLE another (LIKE " + f'"{source}")')
+    with pytest.raises(
+        ConfigError,
+        match=rf"results went to public.{source} so far, and would go to public.another now.*"
+        rf"{source}-0 up to offset 9 would be missing.*target.changed=continue",
+    ):
+        caught_up(other)
+    produce(source, records(5, 10))
+    caught_up({**other, "target.changed": "continue"})
+    assert ids(config["connection.url"], "another") == list(range(10, 15))
+    assert sql(config["connection.url"], "SELECT reason FROM semel_holes") == ["target changed"]
+    caught_up(other)
+
+
+@pytest.mark.integration
+def test_a_table_that_was_dropped_under_the_ledger_is_not_silently_made_anew(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    caught_up(config)
+    url = config["connection.url"]
+    sql(url, f'CREATE TABLE kept (LIKE "{source}")')
+    sql(url, f'DROP TABLE "{source}"')
+    with pytest.raises(ConfigError, match=rf"public.{source}, which held 10 rows, is gone"):
+        caught_up(config)
+    sql(url, f'ALTER TABLE kept RENAME TO "{source}"')
+    with pytest.raises(ConfigError, match=rf"public.{source} was dropped and created again"):
+        caught_up(config)
