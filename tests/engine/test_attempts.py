@@ -25,7 +25,8 @@ def run_task(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(attempt, "_PAUSE", 0)
 
     def run(control: Address) -> None:
-        spec: Any = SimpleNamespace(environment={}, control=control)
+        named = SimpleNamespace(name="c")
+        spec: Any = SimpleNamespace(environment={}, control=control, connector=named)
         try:
             attempt.run_task(spec, 0, 0)
         finally:
