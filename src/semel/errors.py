@@ -48,6 +48,10 @@ class ConfigError(SemelError):
         super().__init__(title + text)
 
 
+class NothingToAudit(SemelError):
+    """The ledger knows nothing of the connector: there is nothing that an audit could vouch for."""
+
+
 class ServiceError(SemelError):
     """Kafka, the target store or Java cannot be reached or refuses us."""
 

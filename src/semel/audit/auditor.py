@@ -6,14 +6,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from semel.audit.offsets import Seen, offsets_of, within
+from semel.audit.keys import LiveKeys, judge
+from semel.audit.offsets import Seen, beyond_kafka, offsets_of, surplus, within
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
 from semel.damage import Damage
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll, by_topic
 from semel.kafka import Cluster
-from semel.ledger import DAMAGED, RETENTION, Hole, LedgerEntry, TopicPartition
+from semel.ledger import (
+    DAMAGED,
+    RECREATED,
+    RETENTION,
+    TRUNCATED,
+    Hole,
+    LedgerEntry,
+    TopicPartition,
+)
 from semel.reader import read_ranges
 from semel.run import Plan
 from semel.sinks.base import Snapshot
@@ -27,22 +36,44 @@ class Auditor:
         snapshot: Snapshot,
         entries: Sequence[LedgerEntry],
         pipeline: Pipeline,
+        topics: Mapping[str, int],
     ) -> None:
+        self._topics = topics
         self._planned = planned
         self._snapshot = snapshot
-        self._pipeline = pipeline
         self._entries = {e.topic_partition: e for e in entries}
         self._compacted = cluster.compacted({e.topic for e in entries})
         self._untraced = dict(snapshot.untraced)
         self._earliest = cluster.earliest(self._entries)
         self._latest = cluster.latest(self._entries)
         self._unreadable: list[Damage] = []
+        self._replacing = Replacing(pipeline, planned)
+        self.not_judged: list[str] = []
+        """Tables that could not be judged, and why."""
 
-    def partitions(self, *, exact: bool) -> list[PartitionAudit]:
-        offsets = self._kafka(exact=exact)
+    def partitions(self, *, exact: bool, converts: bool) -> list[PartitionAudit]:
+        """Judge each partition. ``converts`` tells whether the pipeline makes the rows that a run
+        makes; with a DataFrame transform it does not."""
+        offsets = self._kafka(converts=converts)
         if not exact:
-            return self._by_counts(offsets)
-        return [self._exact(tp, offsets[tp]) for tp in sorted(self._entries)]
+            return self._by_counts(offsets, converts=converts)
+        found = [self._exact(tp, offsets[tp]) for tp in sorted(self._entries)]
+        return found + self._unvouched()
+
+    def _unvouched(self) -> list[PartitionAudit]:
+        """Rows of partitions of which the ledger knows nothing."""
+        found = []
+        for topic, records in sorted(self._snapshot.records.items()):
+            if topic not in self._topics or not records.num_rows:
+                continue
+            for partition in sorted(records.column("partition").unique().to_pylist()):
+                tp = TopicPartition(topic, partition)
+                if tp in self._entries:
+                    continue
+                n = len(offsets_of(records, partition))
+                ghosts = n if partition >= self._topics[topic] else 0
+                found.append(PartitionAudit(*tp, 0, n, 0, n, ghosts=ghosts))
+        return found
 
     def _start(self, entry: LedgerEntry) -> int:
         """Where Kafka's records can still be compared from."""
@@ -52,11 +83,11 @@ class Auditor:
         """How many offsets retention has removed since the connector began there."""
         return max(0, self._earliest[entry.topic_partition] - entry.start_position)
 
-    def _kafka(self, *, exact: bool) -> dict[TopicPartition, Seen]:
+    def _kafka(self, *, converts: bool) -> dict[TopicPartition, Seen]:
         """Read what Kafka has below each position."""
         connector, raw = self._planned.connector, self._planned.raw
         seen = {tp: Seen() for tp in self._entries}
-        replacing = Replacing(self._pipeline, self._planned)
+        replacing = self._replacing
         starts = {tp: self._start(e) for tp, e in self._entries.items()}
         ends = {tp: e.position for tp, e in self._entries.items()}
         for messages in read_ranges(connector, raw, starts, ends, damaged=self._unreadable.append):
@@ -64,7 +95,7 @@ class Auditor:
                 for partition in np.unique(poll.partitions).tolist():
                     mine = poll.offsets[poll.partitions == partition]
                     seen[TopicPartition(poll.topic, partition)].offsets.append(mine)
-                if exact:
+                if converts and self._planned.sink.replaces:
                     taken = poll.only(self._taken(poll))
                     replacing.add(poll.topic, taken.raw(key=True, timestamp=True))
         for tp, (gone, unsure) in replacing.gone().items():
@@ -86,7 +117,8 @@ class Auditor:
         rows = rows[rows >= entry.start_position]
         dead = offsets_of(self._snapshot.dead.get(tp.topic), tp.partition)
         dead = dead[dead >= entry.start_position]
-        dead = dead[~within(dead, self._holes_of(tp))]  # they count as lost, not as failed
+        unread = self._holes_of(tp, RETENTION, DAMAGED)
+        dead = dead[~within(dead, unread)]  # they count as lost, not as failed
         kafka = seen.all()
         distinct = np.unique(rows)
         judged = np.setdiff1d(distinct[distinct >= self._start(entry)], seen.unsure)
@@ -111,6 +143,16 @@ class Auditor:
         damaged = within(stray, unreadable) & (stray < entry.position)
         unknown += int(damaged.sum())  # written before the damage was done
         stray = stray[~damaged]
+        # Rows of an earlier topic of this name have the same offsets as those of this one.
+        recreated = self._holes_of(tp, RECREATED)
+        earlier = within(stray, recreated) & ~np.isin(stray, kafka)
+        unknown += int(earlier.sum())
+        stray = stray[~earlier]
+        twice = len(rows) - len(distinct)
+        both = int(within(rows, recreated).sum()) - int(within(distinct, recreated).sum())
+        twice -= both
+        unknown += both
+        ghosts = self._ghosts(entry, rows, stray, kafka)
         target = self._snapshot.targets[tp.topic]
         untraced = min(missing, self._untraced.get(target, 0))
         if untraced:
@@ -125,25 +167,41 @@ class Auditor:
             kafka=len(kafka),
             rows=len(rows),
             lost=missing,
-            duplicated=len(rows) - len(distinct) + len(stray),
+            duplicated=twice + len(stray),
             replaced=len(seen.replaced),
             filtered=entry.records_filtered,
             failed=entry.records_failed,
             retention=entry.records_lost,
             behind=max(0, self._latest[tp] - entry.position),
             unknown=unknown,
+            ghosts=min(ghosts, twice + len(stray)),
+            expired=self._expired(entry),
         )
 
-    def _holes_of(self, tp: TopicPartition) -> list[Hole]:
-        """Those that were never read."""
-        unread = [h for h in self._snapshot.holes if h.reason in (RETENTION, DAMAGED)]
-        return [h for h in unread if h.topic_partition == tp]
+    def _ghosts(
+        self, entry: LedgerEntry, rows: np.ndarray, stray: np.ndarray, kafka: np.ndarray
+    ) -> int:
+        """How many rows come from no record that Kafka has."""
+        tp = entry.topic_partition
+        if tp.topic in self._compacted:
+            return 0
+        ahead = (stray >= entry.position) & (stray < self._latest[tp])
+        unexplained = beyond_kafka(rows[np.isin(rows, stray[~ahead])], kafka)
+        # Rows of a log that was cut off stand beside those of the records that follow now.
+        present = rows[rows >= self._start(entry)]
+        return max(unexplained, surplus(present, kafka, self._holes_of(tp, TRUNCATED)))
 
-    def _by_counts(self, offsets: Mapping[TopicPartition, Seen]) -> list[PartitionAudit]:
+    def _holes_of(self, tp: TopicPartition, *reasons: str) -> list[Hole]:
+        holes = self._snapshot.holes
+        return [h for h in holes if h.reason in reasons and h.topic_partition == tp]
+
+    def _by_counts(
+        self, offsets: Mapping[TopicPartition, Seen], *, converts: bool
+    ) -> list[PartitionAudit]:
         """Records in Kafka against records read; rows in the table against rows written, which
         only the whole table can tell, so a difference stands with its first partition."""
         found = []
-        whole = self._table_differences()
+        whole = self._table_differences(converts=converts)
         for tp in sorted(self._entries):
             entry = self._entries[tp]
             expired = self._expired(entry)
@@ -154,7 +212,7 @@ class Auditor:
             unknown = max(0, kafka + expired - entry.records_read - unread)
             if tp.topic in self._compacted:
                 twice, unknown = 0, unknown + twice
-            lost, duplicated = whole.pop(self._snapshot.targets.get(tp.topic, ""), (0, 0))
+            lost, duplicated, odd = whole.pop(self._snapshot.targets.get(tp.topic, ""), (0, 0, 0))
             found.append(
                 PartitionAudit(
                     tp.topic,
@@ -167,21 +225,54 @@ class Auditor:
                     failed=entry.records_failed,
                     retention=entry.records_lost,
                     behind=max(0, self._latest[tp] - entry.position),
-                    unknown=unknown,
+                    unknown=unknown + odd,
+                    expired=expired,
                 )
             )
         return found
 
-    def _table_differences(self) -> dict[str, tuple[int, int]]:
-        if self._planned.sink.replaces:
-            return {}  # rows replace each other: their number says nothing
-        written: dict[str, int] = {}
-        for entry in self._entries.values():
-            target = self._snapshot.targets[entry.topic]
-            written[target] = written.get(target, 0) + entry.rows_written
-        dropped = {self._snapshot.targets[t] for t in self._snapshot.incomplete}
-        return {
-            target: (max(0, written[target] - rows), max(0, rows - written[target]))
-            for target, rows in self._snapshot.rows.items()
-            if target in written and target not in dropped
-        }
+    def _table_differences(self, *, converts: bool) -> dict[str, tuple[int, int, int]]:
+        """Rows lost, doubled and not judged of each target."""
+        found = {}
+        topics: dict[str, list[str]] = {}
+        for topic in sorted({e.topic for e in self._entries.values()}):
+            topics.setdefault(self._snapshot.targets.get(topic, ""), []).append(topic)
+        for target, mine in topics.items():
+            rows = self._snapshot.rows.get(target)
+            why = self._why_not(target, mine, rows, converts=converts)
+            if why or rows is None:
+                self.not_judged.append(f"{target or mine[0]}: {why}")
+                continue
+            entries = [e for e in self._entries.values() if e.topic in mine]
+            if not self._planned.sink.replaces:
+                written = sum(e.rows_written for e in entries)
+                found[target] = max(0, written - rows), max(0, rows - written), 0
+                continue
+            live = self._replacing.live(mine[0]) or LiveKeys(0, 0)
+            dead = self._snapshot.dead.get(mine[0])
+            failed = sum(e.records_failed for e in entries) - (dead.num_rows if dead else 0)
+            verdict = judge(rows, live, max(0, failed))
+            found[target] = verdict.lost, 0, verdict.unknown
+            if verdict.why:
+                self.not_judged.append(f"{target}: {verdict.why}")
+        return found
+
+    def _why_not(
+        self, target: str, topics: Sequence[str], rows: int | None, *, converts: bool
+    ) -> str:
+        """Why the number of a target's rows shows nothing; empty if it does."""
+        if rows is None:
+            return "the target does not say how many rows it has; is it there?"
+        if self._snapshot.incomplete & set(topics):
+            return "the target may have dropped rows by itself"
+        sink = self._planned.sink
+        if not sink.replaces:
+            return ""
+        ask = "; provenance=true lets the audit judge it"
+        if not converts:
+            return "rows replace each other by key, and a DataFrame transform makes them"
+        if sink.only_updates:
+            return "updates add no rows, so their number shows nothing" + ask
+        if len(topics) > 1:
+            return f"topics {', '.join(topics)} may share keys" + ask
+        return ""

@@ -36,3 +36,14 @@ def offsets_of(table: pa.Table | None, partition: int) -> np.ndarray:
     partitions = table.column("partition").to_numpy()
     offsets: np.ndarray = table.column("offset").to_numpy()[partitions == partition]
     return offsets
+
+
+def beyond_kafka(rows: np.ndarray, kafka: np.ndarray) -> int:
+    """How many of the rows have offsets at which Kafka has no record. ``rows`` may repeat."""
+    return int((~np.isin(rows, kafka)).sum())
+
+
+def surplus(rows: np.ndarray, kafka: np.ndarray, ranges: Sequence[Hole | OffsetRange]) -> int:
+    """How many rows in the ranges there are beyond one for each of Kafka's records."""
+    offsets, counts = np.unique(rows[within(rows, ranges)], return_counts=True)
+    return int((counts - np.isin(offsets, kafka)).sum())

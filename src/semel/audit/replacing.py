@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.audit.keys import DELETED, OFFSET, PARTITION, LiveKeys, live_keys
 from semel.engine.pipeline import Pipeline
 from semel.ledger import TopicPartition
 from semel.run import Plan
@@ -39,25 +40,30 @@ class Replacing:
                 pa.table(
                     {
                         **dict(zip(keys.column_names, keys.columns, strict=True)),
-                        "__partition": place.column(0),
-                        "__offset": place.column(1),
-                        "__deleted": pa.repeat(pa.scalar(deleted), keys.num_rows),
+                        PARTITION: place.column(0),
+                        OFFSET: place.column(1),
+                        DELETED: pa.repeat(pa.scalar(deleted), keys.num_rows),
                     }
                 )
             )
+
+    def live(self, topic: str) -> LiveKeys | None:
+        """How many keys of a topic have a row; None if its records have no keys here."""
+        tables = self._changes.get(topic)
+        return live_keys(pa.concat_tables(tables)) if tables else None
 
     def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
         """By topic-partition: the offsets without a row, and those that may have one or not,
         because other partitions have the same key and the order between them is not known."""
         found = {}
         for topic, tables in self._changes.items():
-            changes = pa.concat_tables(tables).sort_by("__offset")
+            changes = pa.concat_tables(tables).sort_by(OFFSET)
             keys = changes.column_names[:-3]
             index = pa.array(np.arange(changes.num_rows, dtype=np.int64))
             last = (
-                changes.select([*keys, "__partition"])
+                changes.select([*keys, PARTITION])
                 .append_column("__index", index)
-                .group_by([*keys, "__partition"], use_threads=False)
+                .group_by([*keys, PARTITION], use_threads=False)
                 .aggregate([("__index", "max")])
             )
             spread = (
@@ -68,11 +74,11 @@ class Replacing:
             both = last.join(spread.select(keys), keys, join_type="left semi", use_threads=False)
             alive = np.zeros(changes.num_rows, dtype=bool)
             alive[last.column("__index_max").to_numpy()] = True
-            alive &= ~changes.column("__deleted").to_numpy(zero_copy_only=False)
+            alive &= ~changes.column(DELETED).to_numpy(zero_copy_only=False)
             unsure = np.zeros(changes.num_rows, dtype=bool)
             unsure[both.column("__index_max").to_numpy()] = True
-            partitions = changes.column("__partition").to_numpy()
-            offsets = changes.column("__offset").to_numpy()
+            partitions = changes.column(PARTITION).to_numpy()
+            offsets = changes.column(OFFSET).to_numpy()
             for partition in np.unique(partitions).tolist():
                 mine = partitions == partition
                 found[TopicPartition(topic, partition)] = (

@@ -18,7 +18,9 @@ class PartitionAudit:
     has replaced; ``filtered`` and ``failed`` those that were left out or went to the dead letters;
     ``retention`` offsets that retention removed before they were read (lost, but not by semel);
     ``behind`` the records that are still to be read; ``unknown`` records or rows that cannot be
-    judged (see :mod:`semel.audit`).
+    judged (see :mod:`semel.audit`); ``ghosts`` those of the duplicated rows that come from
+    no record that Kafka has; ``expired`` the offsets that Kafka has no more, so that their rows
+    are not judged.
     """
 
     topic: str
@@ -33,17 +35,34 @@ class PartitionAudit:
     retention: int = 0
     behind: int = 0
     unknown: int = 0
+    ghosts: int = 0
+    expired: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The audit's verdict. ``exact`` tells whether it went record by record or by counts."""
+    """The audit's verdict. ``exact`` tells whether it went record by record or by counts.
+
+    ``broken`` tells whether it found what the declared guarantee rules out, ``not_judged`` which
+    tables it could not judge, and why.
+    """
 
     connector: str
     delivery: str
     exact: bool
     partitions: list[PartitionAudit]
-    kept: bool
+    broken: bool
+    not_judged: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> bool:
+        """Whether every table was judged, and nothing broke the guarantee."""
+        return not self.broken and not self.not_judged
+
+    @property
+    def complete(self) -> bool:
+        """Whether every record and every row was judged."""
+        return not (self.not_judged or self.unknown or self.expired)
 
     @property
     def records(self) -> int:
@@ -60,6 +79,14 @@ class AuditReport:
     @property
     def unknown(self) -> int:
         return sum(p.unknown for p in self.partitions)
+
+    @property
+    def ghosts(self) -> int:
+        return sum(p.ghosts for p in self.partitions)
+
+    @property
+    def expired(self) -> int:
+        return sum(p.expired for p in self.partitions)
 
 
 def together(parts: Sequence[Sequence[PartitionAudit]]) -> list[PartitionAudit]:
@@ -80,6 +107,8 @@ def together(parts: Sequence[Sequence[PartitionAudit]]) -> list[PartitionAudit]:
                 filtered=max(known.filtered, p.filtered),
                 behind=max(known.behind, p.behind),
                 unknown=known.unknown + p.unknown,
+                ghosts=known.ghosts + p.ghosts,
+                expired=max(known.expired, p.expired),
             )
         )
     return [found[tp] for tp in sorted(found)]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from semel.audit.auditor import Auditor
-from semel.audit.report import AuditReport, together
+from semel.audit.report import AuditReport, PartitionAudit, together
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
-from semel.errors import OffsetOutOfRange
+from semel.errors import NothingToAudit, OffsetOutOfRange
 from semel.kafka import Cluster, client_config
 from semel.ledger import LedgerEntry
 from semel.run import Plan, plan
@@ -26,6 +26,7 @@ def audit(
             other rows than one a record.
 
     Raises:
+        semel.errors.NothingToAudit: the ledger knows nothing of the connector.
         semel.errors.SemelError: configuration, Kafka or the store.
     """
     planned = planned or plan(config, transform)
@@ -43,22 +44,31 @@ def audit(
             target=sink.schema,
             transform=None if takes_frames else transform,
         )
-        parts = []
+        parts: list[list[PartitionAudit]] = []
+        not_judged: list[str] = []
+        if not any(e.topic in topics for s in snapshots for e in s.entries):
+            raise NothingToAudit(
+                f"the ledger holds nothing of connector {connector.name} and its topics, so there "
+                "is nothing to compare. Has it run, under this name and into this target?"
+            )
         for snapshot in snapshots:
             entries = [e for e in snapshot.entries if e.topic in topics]
             check_not_recreated(connector.name, entries, topics, cluster)
-            auditor = Auditor(planned, cluster, snapshot, entries, pipeline)
-            parts.append(auditor.partitions(exact=exact))
+            auditor = Auditor(planned, cluster, snapshot, entries, pipeline, topics)
+            parts.append(auditor.partitions(exact=exact, converts=not takes_frames))
+            not_judged += auditor.not_judged
         found = together(parts)
     finally:
         sink.close()
     lost = any(p.lost for p in found)
     duplicated = any(p.duplicated for p in found)
     promised = planned.guarantee.delivery
-    kept = not (lost and promised is not Delivery.AT_MOST_ONCE) and not (
+    broken = (lost and promised is not Delivery.AT_MOST_ONCE) or (
         duplicated and promised is not Delivery.AT_LEAST_ONCE
     )
-    return AuditReport(connector.name, str(planned.guarantee), exact, found, kept)
+    return AuditReport(
+        connector.name, str(planned.guarantee), exact, found, broken, tuple(not_judged)
+    )
 
 
 def check_not_recreated(

@@ -18,7 +18,8 @@ from semel.redact import redacted
 _EXIT_CODES = """
 Exit codes: 0 done; 1 records lost or duplicated, or an unexpected error; 2 configuration;
 3 a service cannot be reached or refuses; 4 fenced by another run, or a ledger conflict;
-5 a bad record; 6 the ledger points at records that Kafka no longer has.
+5 a bad record; 6 the ledger points at records that Kafka no longer has;
+7 the audit found nothing wrong, but could not judge everything.
 """
 
 app = typer.Typer(

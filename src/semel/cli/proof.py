@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from semel.audit import AuditReport, audit
@@ -27,22 +28,38 @@ def register(app: typer.Typer) -> None:
     app.command("lag", epilog="Example: semel lag flights --bootstrap-server localhost:9092")(lag_)
 
 
-def audit_(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
+NOT_JUDGED = 7
+"""Exit code of an audit that found nothing wrong, but could not judge everything."""
+
+
+def audit_(
+    file: File,
+    bootstrap_server: Bootstrap = "",
+    as_json: AsJson = False,
+    allow_unjudged: Annotated[
+        bool, typer.Option(help="Exit with 0 although something could not be judged.")
+    ] = False,
+) -> None:
     """Compare Kafka with the target and say what is lost or duplicated.
 
-    Exits with 1 when the declared guarantee is broken. May run while the connector does.
+    Exits with 1 when the declared guarantee is broken, or the ledger knows nothing of the
+    connector; with 7 when nothing wrong was found, but not everything could be judged. May
+    run while the connector does.
     """
     planned = plan(with_servers(file, bootstrap_server))
     meet(client_config(planned.connector, planned.raw, "admin"))
     report = audit(None, planned=planned)
     if as_json:
-        facts = {**asdict(report), "lost": report.lost, "duplicated": report.duplicated}
+        facts = {
+            **asdict(report),
+            "lost": report.lost,
+            "duplicated": report.duplicated,
+            "unknown": report.unknown,
+            "ghosts": report.ghosts,
+            "kept": report.kept,
+            "complete": report.complete,
+        }
         print(json.dumps(facts))
-    elif not report.partitions:
-        print(
-            f"the ledger holds nothing of connector {report.connector}, so there is nothing to "
-            "compare. Has it run, under this name and into this target?"
-        )
     else:
         out = console()
         out.print(audit_table(report))
@@ -55,14 +72,37 @@ def audit_(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False
             f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated "
             f"({report.delivery}; audited {how})"
         )
-    if not report.kept:
+        for line in unjudged(report):
+            out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)
+    if report.broken:
         sys.exit(1)
+    if not report.complete and not allow_unjudged:
+        sys.exit(NOT_JUDGED)
+
+
+def unjudged(report: AuditReport) -> list[str]:
+    """What the audit could not judge, a line for each reason."""
+    lines = list(report.not_judged)
+    if report.unknown:
+        lines.append(f"{report.unknown:,} records or rows (column unknown)")
+    if report.expired:
+        lines.append(f"rows of {report.expired:,} offsets that Kafka has no more (column expired)")
+    return lines
 
 
 def audit_table(report: AuditReport) -> Table:
     """The audit's findings per partition; columns that hold only zeros are left out."""
     table = Table(box=None, header_style="bold")
-    optional = ("replaced", "filtered", "failed", "retention", "behind", "unknown")
+    optional = (
+        "replaced",
+        "filtered",
+        "failed",
+        "retention",
+        "behind",
+        "unknown",
+        "ghosts",
+        "expired",
+    )
     shown = [n for n in optional if any(getattr(p, n) for p in report.partitions)]
     titles = {"kafka": "in Kafka", "rows": "rows", "retention": "lost by retention"}
     for name in ("topic", "partition", "kafka", "rows", "lost", "duplicated", *shown):
