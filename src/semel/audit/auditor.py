@@ -238,12 +238,14 @@ class Auditor:
         for topic in sorted({e.topic for e in self._entries.values()}):
             topics.setdefault(self._snapshot.targets.get(topic, ""), []).append(topic)
         for target, mine in topics.items():
+            entries = [e for e in self._entries.values() if e.topic in mine]
             rows = self._snapshot.rows.get(target)
+            if rows is None and not any(e.rows_written for e in entries):
+                rows = 0  # a target that nothing was written to need not be there
             why = self._why_not(target, mine, rows, converts=converts)
             if why or rows is None:
                 self.not_judged.append(f"{target or mine[0]}: {why}")
                 continue
-            entries = [e for e in self._entries.values() if e.topic in mine]
             if not self._planned.sink.replaces:
                 written = sum(e.rows_written for e in entries)
                 found[target] = max(0, written - rows), max(0, rows - written), 0
