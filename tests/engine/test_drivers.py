@@ -52,6 +52,7 @@ def _run() -> Any:
     )
     return SimpleNamespace(
         connector=connector,
+        raw={},
         stop=threading.Event(),
         over=lambda *_arguments: False,
         observe=lambda _progress: None,
@@ -180,7 +181,8 @@ def _micro_batches(outcomes: Sequence[Exception | None], monkeypatch: pytest.Mon
         if outcome is not None:
             raise outcome
 
-    batches: Any = SimpleNamespace(enter=lambda _positions: None, process=process)
+    size = SimpleNamespace(outgrown=False)
+    batches: Any = SimpleNamespace(enter=lambda _positions: None, process=process, size=size)
     batch: Any = None
     engine = MicroBatchEngine(run, None, None)  # type: ignore[arg-type]
 
