@@ -58,6 +58,7 @@ from semel.sinks.kafka.producer import PlainProducer, RecordsRefused, Report, Tr
 from semel.sinks.kafka.refusals import find_refused
 from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
+from semel.targets import Target
 
 _BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 _PENDING = 0.02
@@ -168,6 +169,16 @@ class KafkaSink(Sink):
             "writes": f"topic {self._config.topic_format} at {self._servers}",
             "ledger": f"topic {topic} at {self._servers}, beside the offsets of consumer group "
             f"{group}",
+        }
+
+    def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
+        names = {topic: self._targets.of(topic) for topic in topics}
+        logs = self._target.logs(set(names.values()))
+        return {
+            topic: Target(name, logs[name].topic_id, logs[name].cluster_id)
+            if name in logs
+            else None
+            for topic, name in names.items()
         }
 
     def support(self) -> Mapping[Mechanism, Support]:
