@@ -121,6 +121,46 @@ def test_audit_by_counts_finds_a_deleted_and_a_doubled_row(
     assert verdict(config) == (0, 2, False)
 
 
+@pytest.mark.parametrize("mode", ["by value", "by key, with deletes"])
+def test_without_provenance_keys_are_compared_where_rows_replace_each_other(
+    mode: str, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic(partitions=2)
+    by_key = mode != "by value"
+    keys, key = (BY_KEY, "k") if by_key else (BY_VALUE, "id")
+    names = [f"k{i}" for i in range(20)]
+    produce(source, records(20), keys=names)
+    produce(source, records(10), keys=names[:10])
+    config = configure(source, {**keys, "provenance": "false"})
+    if by_key:
+        produce(source, [None], keys=["k3"])
+    caught_up(config)
+    url = config["connection.url"]
+    assert verdict(config) == (0, 0, True)
+    sql(url, f'DELETE FROM "{source}" WHERE id = 5')
+    assert verdict(config) == (1, 0, False)
+    stray = "'k99'" if by_key else "99"
+    sql(url, f'INSERT INTO "{source}" ({key}) VALUES ({stray})')
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.unknown) == (1, 0, 1)
+    assert "rows have keys that no record in Kafka writes" in report.not_judged[0]
+
+
+def test_a_row_of_another_time_than_its_record_is_a_ghost(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    caught_up(config)
+    sql(
+        config["connection.url"],
+        f"UPDATE \"{source}\" SET __connect_timestamp = now() - interval '1 day' WHERE id = 3",
+    )
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.ghosts, report.kept) == (1, 1, 1, False)
+
+
 def even(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pc.equal(pc.bit_wise_and(batch.column("id"), 1), 0))
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from semel.audit.auditor import Auditor
-from semel.audit.keys import DELETED, OFFSET, PARTITION, LiveKeys, judge, live_keys
-from semel.audit.offsets import Seen, beyond_kafka, surplus
+from semel.audit.keys import DELETED, OFFSET, PARTITION, LiveKeys, compare, judge, live_keys
+from semel.audit.offsets import Seen, beyond_kafka, copies, strangers
 from semel.audit.report import AuditReport, PartitionAudit
-from semel.ledger import RECREATED, TRUNCATED, Hole, LedgerEntry, TopicPartition
+from semel.ledger import RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
 from semel.sinks.base import Snapshot
 
 TP = TopicPartition("t", 0)
@@ -50,10 +50,25 @@ def test_missing_rows_are_lost_and_others_are_not_judged(
     assert bool(verdict.why) == bool(unknown)
 
 
-def test_rows_of_a_log_that_was_cut_off_are_surplus_beside_those_that_follow() -> None:
+def test_rows_beyond_one_for_each_record_are_copies() -> None:
     rows, kafka = np.array([0, 1, 2, 2, 3, 4]), np.array([0, 1, 2])
-    assert surplus(rows, kafka, [Hole("t", 0, 2, 5, TRUNCATED)]) == 3
+    assert copies(rows, kafka).tolist() == [False, False, False, True, True, True]
     assert beyond_kafka(rows, kafka) == 2
+
+
+def test_a_row_of_another_time_than_its_record_is_a_stranger() -> None:
+    rows, kafka = np.array([2, 0, 1, 1, 9]), np.array([1, 2, 0])
+    times, stamps = np.array([20, 0, 10, 11, 5]), np.array([10, 20, 0])
+    found = strangers(rows, times, kafka, stamps)
+    assert found.tolist() == [False, False, False, True, False]
+
+
+def test_keys_are_compared_one_by_one_where_the_store_shows_them() -> None:
+    found = changes(("a", 0, 0, False), ("b", 0, 1, False), ("c", 0, 2, True), ("d", 0, 3, False))
+    assert compare(found, pa.table({"k": ["a", "b", "d"]})) == (0, 0)
+    assert compare(found, pa.table({"k": ["a", "b", "x"]})) == (1, 1)
+    with pytest.raises(ValueError, match="k"):
+        compare(found, pa.table({"other": ["a"]}))
 
 
 def test_what_was_not_judged_is_not_kept() -> None:
@@ -110,14 +125,14 @@ def test_rows_at_places_that_kafka_never_had_are_ghosts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "duplicated", "ghosts", "unknown"), [(TRUNCATED, 2, 2, 0), (RECREATED, 0, 0, 2)]
+    ("reason", "duplicated", "ghosts"), [(TRUNCATED, 0, 2), (RECREATED, 0, 2), (RETENTION, 2, 0)]
 )
-def test_rows_of_a_log_that_is_gone_are_ghosts_or_not_judged(
-    reason: str, duplicated: int, ghosts: int, unknown: int
+def test_rows_of_a_log_that_is_gone_are_ghosts_and_no_duplicates(
+    reason: str, duplicated: int, ghosts: int
 ) -> None:
-    hole = Hole("t", 0, 8, 12, reason)
-    (found,), _ = judged(snapshot(places=[*HERE, (0, 9), (0, 11)], holes=[hole]))
-    assert (found.duplicated, found.ghosts, found.unknown) == (duplicated, ghosts, unknown)
+    hole = Hole("t", 0, 7, 10, reason)
+    (found,), _ = judged(snapshot(places=[*HERE, (0, 8), (0, 9)], holes=[hole]))
+    assert (found.lost, found.duplicated, found.ghosts) == (0, duplicated, ghosts)
 
 
 def test_upserts_without_provenance_are_held_to_their_keys() -> None:

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from semel.audit.keys import LiveKeys, judge
-from semel.audit.offsets import Seen, beyond_kafka, offsets_of, surplus, within
+from semel.audit.offsets import (
+    Seen,
+    beyond_kafka,
+    copies,
+    offsets_of,
+    strangers,
+    times_of,
+    within,
+)
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
 from semel.damage import Damage
@@ -48,6 +56,7 @@ class Auditor:
         self._latest = cluster.latest(self._entries)
         self._unreadable: list[Damage] = []
         self._replacing = Replacing(pipeline, planned)
+        self._dated = any("timestamp" in t.column_names for t in snapshot.records.values())
         self.not_judged: list[str] = []
         """Tables that could not be judged, and why."""
 
@@ -93,8 +102,11 @@ class Auditor:
         for messages in read_ranges(connector, raw, starts, ends, damaged=self._unreadable.append):
             for poll in by_topic(messages):
                 for partition in np.unique(poll.partitions).tolist():
-                    mine = poll.offsets[poll.partitions == partition]
-                    seen[TopicPartition(poll.topic, partition)].offsets.append(mine)
+                    mine = poll.partitions == partition
+                    known = seen[TopicPartition(poll.topic, partition)]
+                    known.offsets.append(poll.offsets[mine])
+                    if self._dated:
+                        known.times.append(poll.timestamps()[mine])
                 if converts and self._planned.sink.replaces:
                     taken = poll.only(self._taken(poll))
                     replacing.add(poll.topic, taken.raw(key=True, timestamp=True))
@@ -113,8 +125,7 @@ class Auditor:
 
     def _exact(self, tp: TopicPartition, seen: Seen) -> PartitionAudit:
         entry = self._entries[tp]
-        rows = offsets_of(self._snapshot.records.get(tp.topic), tp.partition)
-        rows = rows[rows >= entry.start_position]
+        rows, known, odd = self._rows(entry, seen)
         dead = offsets_of(self._snapshot.dead.get(tp.topic), tp.partition)
         dead = dead[dead >= entry.start_position]
         unread = self._holes_of(tp, RETENTION, DAMAGED)
@@ -143,15 +154,7 @@ class Auditor:
         damaged = within(stray, unreadable) & (stray < entry.position)
         unknown += int(damaged.sum())  # written before the damage was done
         stray = stray[~damaged]
-        # Rows of an earlier topic of this name have the same offsets as those of this one.
-        recreated = self._holes_of(tp, RECREATED)
-        earlier = within(stray, recreated) & ~np.isin(stray, kafka)
-        unknown += int(earlier.sum())
-        stray = stray[~earlier]
         twice = len(rows) - len(distinct)
-        both = int(within(rows, recreated).sum()) - int(within(distinct, recreated).sum())
-        twice -= both
-        unknown += both
         ghosts = self._ghosts(entry, rows, stray, kafka)
         target = self._snapshot.targets[tp.topic]
         untraced = min(missing, self._untraced.get(target, 0))
@@ -167,29 +170,40 @@ class Auditor:
             kafka=len(kafka),
             rows=len(rows),
             lost=missing,
-            duplicated=twice + len(stray),
+            duplicated=twice + len(stray) + odd,
             replaced=len(seen.replaced),
             filtered=entry.records_filtered,
             failed=entry.records_failed,
             retention=entry.records_lost,
             behind=max(0, self._latest[tp] - entry.position),
             unknown=unknown,
-            ghosts=min(ghosts, twice + len(stray)),
+            ghosts=min(ghosts, twice + len(stray)) + odd + known,
             expired=self._expired(entry),
         )
+
+    def _rows(self, entry: LedgerEntry, seen: Seen) -> tuple[np.ndarray, int, int]:
+        """The offsets of a partition's rows, without ghosts; how many of these a log has left that
+        the ledger knows to be gone, and how many others bear another time than their record."""
+        records, tp = self._snapshot.records.get(entry.topic), entry.topic_partition
+        rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
+        mine = rows >= entry.start_position
+        rows, times = rows[mine], None if times is None else times[mine]
+        kafka = seen.all()
+        other = strangers(rows, times, kafka, seen.all_times())
+        gone = within(rows, self._holes_of(tp, RECREATED, TRUNCATED)) & (rows < entry.position)
+        beyond = other | ~np.isin(rows, kafka) if times is not None else copies(rows, kafka)
+        known = gone & beyond
+        odd = other & ~known
+        return rows[~known & ~odd], int(known.sum()), int(odd.sum())
 
     def _ghosts(
         self, entry: LedgerEntry, rows: np.ndarray, stray: np.ndarray, kafka: np.ndarray
     ) -> int:
         """How many rows come from no record that Kafka has."""
-        tp = entry.topic_partition
-        if tp.topic in self._compacted:
+        if entry.topic in self._compacted:
             return 0
-        ahead = (stray >= entry.position) & (stray < self._latest[tp])
-        unexplained = beyond_kafka(rows[np.isin(rows, stray[~ahead])], kafka)
-        # Rows of a log that was cut off stand beside those of the records that follow now.
-        present = rows[rows >= self._start(entry)]
-        return max(unexplained, surplus(present, kafka, self._holes_of(tp, TRUNCATED)))
+        ahead = (stray >= entry.position) & (stray < self._latest[entry.topic_partition])
+        return beyond_kafka(rows[np.isin(rows, stray[~ahead])], kafka)
 
     def _holes_of(self, tp: TopicPartition, *reasons: str) -> list[Hole]:
         holes = self._snapshot.holes
@@ -250,6 +264,9 @@ class Auditor:
                 written = sum(e.rows_written for e in entries)
                 found[target] = max(0, written - rows), max(0, rows - written), 0
                 continue
+            if mine[0] in self._snapshot.keys:
+                found[target] = self._compared(target, mine[0], entries)
+                continue
             live = self._replacing.live(mine[0]) or LiveKeys(0, 0)
             dead = self._snapshot.dead.get(mine[0])
             failed = sum(e.records_failed for e in entries) - (dead.num_rows if dead else 0)
@@ -258,6 +275,24 @@ class Auditor:
             if verdict.why:
                 self.not_judged.append(f"{target}: {verdict.why}")
         return found
+
+    def _compared(
+        self, target: str, topic: str, entries: Sequence[LedgerEntry]
+    ) -> tuple[int, int, int]:
+        """Keys lost, doubled and not judged: those of the records against those of the rows."""
+        stored = self._snapshot.keys[topic]
+        try:
+            missing, stray = self._replacing.compare(topic, stored)
+        except ValueError as why:
+            self.not_judged.append(f"{target}: its keys cannot be compared: {why}")
+            return 0, 0, 0
+        excused = min(missing, sum(e.records_filtered + e.records_failed for e in entries))
+        if stray:  # never called duplicated: they may have been there before
+            self.not_judged.append(
+                f"{target}: {stray} of its {stored.num_rows} rows have keys that no record in "
+                "Kafka writes"
+            )
+        return missing - excused, 0, excused + stray
 
     def _why_not(
         self, target: str, topics: Sequence[str], rows: int | None, *, converts: bool
@@ -277,4 +312,4 @@ class Auditor:
             return "updates add no rows, so their number shows nothing" + ask
         if len(topics) > 1:
             return f"topics {', '.join(topics)} may share keys" + ask
-        return ""
+        return self._snapshot.unjudged.get(topics[0], "")

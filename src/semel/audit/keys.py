@@ -1,4 +1,5 @@
-"""Upserts without provenance: the number of keys that must be there against the number of rows."""
+"""Upserts without provenance: the keys that must be there against those that are, or their number
+against the number of rows where the store does not show its keys."""
 
 from __future__ import annotations
 
@@ -38,6 +39,37 @@ class TableVerdict:
 def live_keys(changes: pa.Table) -> LiveKeys:
     """Count the keys that have a row. ``changes`` holds the key's columns, then :data:`PARTITION`,
     :data:`OFFSET` and :data:`DELETED`, a row for each record."""
+    keys, by_key = _by_key(changes)
+    surely = by_key.filter(pc.equal(by_key.column("__alive_min"), 1))
+    return LiveKeys(
+        _distinct_when_folded(surely.select(keys)),
+        pc.sum(by_key.column("__alive_max")).as_py() or 0,
+    )
+
+
+def compare(changes: pa.Table, stored: pa.Table) -> tuple[int, int]:
+    """How many keys that surely have a row are not among the ``stored`` ones, and how many of these
+    cannot have one. A key that one partition wrote last, and another deleted, may be there or not.
+
+    Raises:
+        ValueError: the keys cannot be compared; says why.
+    """
+    keys, by_key = _by_key(changes)
+    surely = by_key.filter(pc.equal(by_key.column("__alive_min"), 1)).select(keys)
+    maybe = by_key.filter(pc.equal(by_key.column("__alive_max"), 1)).select(keys)
+    try:
+        stored = stored.select(keys)
+        surely, maybe = surely.cast(stored.schema), maybe.cast(stored.schema)
+        missing = surely.join(stored, keys, join_type="left anti", use_threads=False)
+        stray = stored.join(maybe, keys, join_type="left anti", use_threads=False)
+    except (pa.ArrowException, KeyError) as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+    return missing.num_rows, stray.num_rows
+
+
+def _by_key(changes: pa.Table) -> tuple[list[str], pa.Table]:
+    """Whether the last record of each key writes it, over the partitions: ``__alive_min`` and
+    ``__alive_max``."""
     keys = [n for n in changes.column_names if n not in (PARTITION, OFFSET, DELETED)]
     ordered = changes.sort_by(OFFSET)
     index = pa.array(np.arange(ordered.num_rows, dtype=np.int64))
@@ -54,11 +86,7 @@ def live_keys(changes: pa.Table) -> LiveKeys:
         .group_by(keys, use_threads=False)
         .aggregate([("__alive", "min"), ("__alive", "max")])
     )
-    surely = by_key.filter(pc.equal(by_key.column("__alive_min"), 1))
-    return LiveKeys(
-        _distinct_when_folded(surely.select(keys)),
-        pc.sum(by_key.column("__alive_max")).as_py() or 0,
-    )
+    return keys, by_key
 
 
 def judge(rows: int, live: LiveKeys, failed: int) -> TableVerdict:

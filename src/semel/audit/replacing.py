@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.audit.keys import DELETED, OFFSET, PARTITION, LiveKeys, live_keys
+from semel.audit.keys import DELETED, OFFSET, PARTITION, LiveKeys, compare, live_keys
 from semel.engine.pipeline import Pipeline
 from semel.ledger import TopicPartition
 from semel.run import Plan
@@ -51,6 +51,16 @@ class Replacing:
         """How many keys of a topic have a row; None if its records have no keys here."""
         tables = self._changes.get(topic)
         return live_keys(pa.concat_tables(tables)) if tables else None
+
+    def compare(self, topic: str, stored: pa.Table) -> tuple[int, int]:
+        """How many keys that must have a row are not among the ``stored`` ones, and how many of
+        these no record accounts for.
+
+        Raises:
+            ValueError: the keys cannot be compared; says why.
+        """
+        tables = self._changes.get(topic)
+        return compare(pa.concat_tables(tables), stored) if tables else (0, stored.num_rows)
 
     def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
         """By topic-partition: the offsets without a row, and those that may have one or not,

@@ -315,5 +315,7 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.OFFSETS_DELETED: Injector._offsets_deleted,
     Kind.PARTITIONS_ADDED: Injector._partitions_added,
     Kind.RETENTION: Injector._retention,
+    Kind.TOPIC_RECREATED: Injector._topic_recreated,
+    Kind.LOG_TRUNCATED: Injector._log_truncated,
     Kind.BATCH_DAMAGED: Injector._batch_damaged,
 }

@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient
+
 from semel.drill.plan import Fault
 from semel.drill.process import Process
-from semel.drill.recovery import Recovery
+from semel.drill.recovery import Mark, Recovery
 from semel.drill.stage import PATIENCE, DrillFailed, Stage
 from semel.drill.traffic import Traffic
 from semel.embedded import logs
@@ -26,6 +29,10 @@ from semel.ledger import TopicPartition
 
 _UNREAD = 10
 """Records, at least, that wait in a partition before something happens to them."""
+_MORE = 100
+"""Records that a log gets beyond the position that it had before."""
+_CUT = 400
+"""Records that an election cuts off, at most, where batches allow it."""
 
 
 class Hazards(Recovery):
@@ -59,6 +66,50 @@ class Hazards(Recovery):
         self._stage.kafka.delete_records(tp.topic, {tp.partition: self._latest()[tp]})
         self._refuses("retention removed records", str(tp))
         return self._starts({"offset.out.of.range": "earliest"})
+
+    def _topic_recreated(self, fault: Fault) -> float:
+        """Every other time while the connector runs."""
+        stage, kafka = self._stage, self._stage.kafka
+        topic = self._dice.choice(sorted(stage.topics))
+        runs = bool(fault.skip % 2)
+        if not runs:
+            self._down()
+        with self._held():
+            before = stage.positions()
+            kafka.delete_topic(topic)
+            kafka.create_topic(topic, stage.topics[topic])
+            new = topic_id(stage.client, topic)
+            for tp in stage.partitions:
+                if tp.topic == topic:
+                    self._traffic.fill(tp, before.get(tp, 0) + _MORE)
+        words = ("created again", topic)
+        if runs:
+            self._ends(stage.running, *words)
+        self._refuses(*words)
+        stage.start(keys={"topic.recreated": "earliest"})
+        at = time.monotonic()
+        self._stage.until(
+            lambda: self._points_at(topic, new),
+            PATIENCE,
+            f"the ledger does not point at the new topic {topic}; see {stage.running.log}",
+            meanwhile=self._kick,
+        )
+        self.gone_on(self._anew())
+        return time.monotonic() - at
+
+    def _log_truncated(self, _fault: Fault) -> float:
+        stage = self._stage
+        with self.settled():
+            positions = stage.positions()
+            tp = self._dice.choice([tp for tp in stage.partitions if positions.get(tp, 0) > 0])
+            stage.kafka.stop()
+            cut = self._cut(tp, positions[tp])
+            stage.kafka.start()
+            self._traffic.fill(tp, positions[tp] - cut + _MORE)
+        self._ends(stage.running, "truncated", str(tp))
+        self._refuses("truncated", str(tp))
+        stage.start(keys={"log.truncated": "continue"})
+        return self.gone_on(self._anew())
 
     def _batch_damaged(self, _fault: Fault) -> float:
         stage = self._stage
@@ -141,15 +192,49 @@ class Hazards(Recovery):
         self._stage.start(keys=keys)
         return self.gone_on(mark)
 
+    def _anew(self) -> Mark:
+        """All that Kafka holds now must be read, wherever the ledger stood before."""
+        return Mark(time.monotonic(), self._latest(), dict.fromkeys(self._stage.partitions, -1))
+
+    def _points_at(self, topic: str, topic_id: str) -> bool:
+        self._runs()
+        try:
+            entries = self._stage.planned.sink.entries()
+        except SemelError:
+            self._stage.planned.sink.close()
+            return False
+        found = {e.topic_id for e in entries if e.topic == topic}
+        return found == {topic_id}
+
     def _directories(self, tp: TopicPartition) -> list[Path]:
         kafka = self._stage.kafka
         brokers = (kafka, *kafka.others)
         return [logs.partition_directory(b.directory / "data", tp) for b in brokers]
 
+    def _cut(self, tp: TopicPartition, position: int) -> int:
+        """Cut a log below a position, on all brokers; returns where."""
+        directories = self._directories(tp)
+        cuts = [c for c in logs.clean_cuts(directories[0]) if 0 < c < position]
+        if not cuts:
+            raise DrillFailed(f"the log of {tp} cannot be cut anywhere below {position}")
+        cut = self._dice.choice([c for c in cuts if position - c <= _CUT] or cuts[-1:])
+        for directory in directories:
+            logs.truncate(directory, cut)
+        return cut
+
     @staticmethod
     def _first_unread(directory: Path, position: int) -> RecordBatch:
         unread = (b for b in logs.batches(directory) if b.first_offset >= position)
         return next(b for b in unread if not b.is_control)
+
+
+def topic_id(client: Mapping[str, str], topic: str) -> str:
+    """What tells a topic from another one of its name (KIP-516)."""
+    from confluent_kafka import TopicCollection
+
+    admin = AdminClient({**client, "log_level": 0})
+    found = admin.describe_topics(TopicCollection([topic]), request_timeout=30)[topic].result()
+    return str(found.topic_id)
 
 
 def _quietly(question: Callable[[str], bool], about: str) -> bool:

@@ -38,6 +38,8 @@ class Kind(Enum):
     OFFSETS_DELETED = "group-offsets-deleted"
     PARTITIONS_ADDED = "partitions-added"
     RETENTION = "retention"
+    TOPIC_RECREATED = "topic-recreated"
+    LOG_TRUNCATED = "log-truncated"
     BATCH_DAMAGED = "batch-damaged"
 
 
@@ -64,6 +66,8 @@ MEANING = {
     Kind.OFFSETS_DELETED: "the consumer group's offsets are deleted while the connector is down",
     Kind.PARTITIONS_ADDED: "a topic gets one more partition",
     Kind.RETENTION: "retention passes the position while the connector is down",
+    Kind.TOPIC_RECREATED: "a topic is deleted and created again, and gets more records than before",
+    Kind.LOG_TRUNCATED: "an unclean election cuts off records that were read",
     Kind.BATCH_DAMAGED: "one bit of an unread batch flips on the broker's disk",
 }
 

@@ -52,6 +52,8 @@ _OF_ANY = frozenset(
         Kind.OFFSETS_DELETED,
         Kind.PARTITIONS_ADDED,
         Kind.RETENTION,
+        Kind.TOPIC_RECREATED,
+        Kind.LOG_TRUNCATED,
         Kind.BATCH_DAMAGED,
     }
 )

@@ -68,14 +68,18 @@ class TopicPoll:
         if key:
             columns["key"] = pa.array(list(map(Message.key, self.messages)), pa.binary())
         if timestamp:
-            stamps = list(map(_TIMESTAMP, map(Message.timestamp, self.messages)))
-            columns["timestamp"] = pa.array(stamps, pa.int64()).cast(TIMESTAMP_TYPE)
+            columns["timestamp"] = pa.array(self.timestamps()).cast(TIMESTAMP_TYPE)
         if headers:
             found = list(map(Message.headers, self.messages))
             columns["headers"] = (
                 pa.array(found, HEADERS_TYPE) if any(found) else pa.nulls(len(found), HEADERS_TYPE)
             )
         return pa.table(columns)
+
+    def timestamps(self) -> np.ndarray:
+        """Milliseconds of each record's timestamp."""
+        stamps = map(_TIMESTAMP, map(Message.timestamp, self.messages))
+        return np.fromiter(stamps, dtype=np.int64, count=len(self.messages))
 
     def only(self, keep: np.ndarray) -> TopicPoll:
         chosen = [self.messages[i] for i in np.flatnonzero(keep).tolist()]

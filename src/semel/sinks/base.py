@@ -45,7 +45,10 @@ if TYPE_CHECKING:
 class Snapshot:
     """A store seen at one instant, for the audit: the ledger and what is there of the results.
 
-    ``records`` holds, with provenance, ``partition`` and ``offset`` of each row of a topic;
+    ``records`` holds, with provenance, ``partition`` and ``offset`` of each row of a topic, and
+    ``timestamp`` (int64, milliseconds) where the store keeps it; ``keys`` holds, without provenance
+    and where rows replace each other, the key columns of a topic's target, and ``unjudged`` says of
+    topics why their keys cannot be compared;
     ``rows`` the number of rows of each target, ``untraced`` how many of them have no provenance
     although it is wanted; ``targets`` the target of each topic; ``dead`` the
     same two columns of each topic's dead letters. Of the topics in ``incomplete`` the store may
@@ -62,6 +65,8 @@ class Snapshot:
     dead: Mapping[str, pa.Table] = field(default_factory=dict)
     incomplete: frozenset[str] = frozenset()
     elsewhere: Mapping[TopicPartition, int] = field(default_factory=dict)
+    keys: Mapping[str, pa.Table] = field(default_factory=dict)
+    unjudged: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

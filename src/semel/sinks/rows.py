@@ -142,10 +142,14 @@ def _fitted(
 
 
 def places(found: pa.Table, topic: str) -> pa.Table:
-    """Partition and offset of the rows of a topic; the columns are topic, partition and offset."""
+    """Partition and offset of the rows of a topic, and their records' times in milliseconds where
+    there is a fourth column; the first three are topic, partition and offset."""
     mine = found.filter(pc.equal(found.column(0), topic))
     columns = {
         "partition": mine.column(1).cast(pa.int32()),
         "offset": mine.column(2).cast(pa.int64()),
     }
+    if mine.num_columns > 3 and pa.types.is_timestamp(mine.column(3).type):
+        millis = pa.timestamp("ms", mine.column(3).type.tz)
+        columns["timestamp"] = mine.column(3).cast(millis, safe=False).cast(pa.int64())
     return pa.table(columns)

@@ -318,7 +318,8 @@ class DeltaSink(StagingSink):
         names = {t: self._config.table(t) for t in topics}
         tables = {t: self._tables.anew(t) for t in topics}
         letters = self._letters.open() if self._letters is not None else None
-        return snapshot.take(self._connector, names, tables, letters)
+        keys = self._config.pk_fields if self.replaces else None
+        return snapshot.take(self._connector, names, tables, letters, keys)
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         return keys_of(self._config, records)

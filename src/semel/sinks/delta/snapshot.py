@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from deltalake.fs import DeltaStorageHandler
@@ -12,7 +12,7 @@ from pyarrow import fs
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.ledger import Hole, LedgerEntry
-from semel.records import OFFSET, PARTITION, TOPIC
+from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.ledger import DeltaLedger
@@ -26,15 +26,21 @@ def take(
     names: Mapping[str, str],
     tables: Mapping[str, Table | None],
     letters: Table | None,
+    key_fields: Sequence[str] | None,
 ) -> Snapshot:
     """Read ledger and results. Each table is as it was at one version; a topic's positions stand
-    in the table that holds its rows."""
+    in the table that holds its rows.
+
+    Unless ``key_fields`` is None, the keys of the rows are read where provenance does not tell.
+    """
     provenance = connector.provenance_columns
     entries: list[LedgerEntry] = []
     holes: list[Hole] = []
     records: dict[str, pa.Table] = {}
     rows: dict[str, int] = {}
     untraced: dict[str, int] = {}
+    keys: dict[str, pa.Table] = {}
+    unjudged: dict[str, str] = {}
     for topic, table in tables.items():
         if table is None:
             continue
@@ -46,15 +52,29 @@ def take(
         untraced[names[topic]] = 0
         if provenance:
             _check_provenance(connector, table)
-            wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
+            wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET, TIMESTAMP)]
             found = scan(table, wanted)
             records[topic] = places(found, topic)
             untraced[names[topic]] = found.column(0).null_count
+        elif key_fields:
+            keys[topic] = scan(table, list(key_fields))
+        elif key_fields is not None:
+            unjudged[topic] = "pk.fields does not name them; set provenance=true"
     dead = {}
     if letters is not None:
         letters.renew()
         dead = places_of(connector.name, scan(letters, PLACES))
-    return Snapshot(entries, holes, records, rows, untraced, dict(names), dead)
+    return Snapshot(
+        entries,
+        holes,
+        records,
+        rows,
+        untraced,
+        dict(names),
+        dead,
+        keys=keys,
+        unjudged=unjudged,
+    )
 
 
 def _check_provenance(connector: ConnectorConfig, table: Table) -> None:

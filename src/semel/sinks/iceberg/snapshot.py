@@ -10,7 +10,7 @@ import pyarrow as pa
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, ServiceError
 from semel.ledger import TopicPartition
-from semel.records import OFFSET, PARTITION, TOPIC
+from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.ledger import IcebergLedger
@@ -24,11 +24,14 @@ def take(
     topics: Collection[str],
     table: Table,
     letters: Table | None,
+    key_fields: Sequence[str] = (),
 ) -> Snapshot:
-    """Read ledger and results of one state of the table."""
+    """Read ledger and results of one state of the table; the keys of its rows, where they are named
+    and provenance does not tell."""
     ledger = IcebergLedger(table, connector.name)
     provenance = connector.provenance_columns
-    wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)] if provenance else []
+    coordinates = (TOPIC, PARTITION, OFFSET, TIMESTAMP)
+    wanted = [provenance[n] for n in coordinates] if provenance else []
     records: dict[str, pa.Table] = {}
     untraced = 0
     if wanted and table.columns.names:
@@ -36,6 +39,9 @@ def take(
         found = scan(table, wanted)
         records = {t: places(found, t) for t in topics}
         untraced = found.column(0).null_count
+    keys: dict[str, pa.Table] = {}
+    if key_fields and not provenance and table.columns.names:
+        keys = dict.fromkeys(topics, scan(table, key_fields))
     dead = {}
     if letters is not None:
         letters.renew()
@@ -50,6 +56,7 @@ def take(
         dict.fromkeys(topics, table.where),
         dead,
         elsewhere=ledger.elsewhere(),
+        keys=keys,
     )
 
 

@@ -221,11 +221,14 @@ class Tables:
 
     def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
         found = []
-        for target in self.all():
+        targets = self.all()
+        for target in targets:
             table = target.anew()
             if table is None:
                 raise target.missing()
-            found.append(snapshot.take(self._connector, topics, table, letters))
+            # Of several tables, each has some of the keys.
+            keys = target.keyed().pk_fields if len(targets) == 1 else ()
+            found.append(snapshot.take(self._connector, topics, table, letters, keys))
         return found
 
 

@@ -394,6 +394,7 @@ class PostgresSink(Sink):
                 {topic: self._name(topic) for topic in topics},
                 provenance,
                 self._connector.dead_letter_table,
+                self._config.pk_fields if self.replaces else None,
             )
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:

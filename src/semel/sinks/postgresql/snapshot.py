@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
-from semel.records import OFFSET, PARTITION, TOPIC
+from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.postgresql.connection import Connection, quote
 from semel.sinks.postgresql.ledger import PostgresLedger
-from semel.sinks.postgresql.tables import Name, exists, find, parse_name
+from semel.sinks.postgresql.tables import Name, Table, exists, find, parse_name
+
+_LAX = """SELECT a.attname::text AS name FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation
+WHERE a.attrelid = {oid} AND a.attnum > 0
+    AND (t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true))"""
 
 
 def take(
@@ -21,10 +26,16 @@ def take(
     tables: Mapping[str, Name],
     provenance: Mapping[str, str],
     dead_letter_table: str,
+    key_fields: Sequence[str] | None,
 ) -> Snapshot:
-    """Read ledger and results inside the open transaction, at one instant."""
+    """Read ledger and results inside the open transaction, at one instant.
+
+    Unless ``key_fields`` is None, the keys of the rows are read where provenance does not tell; if
+    it is empty, the table's first unique key is meant.
+    """
     connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     records, rows, untraced = {}, {}, {}
+    keys, unjudged = {}, {}
     for topic, name in tables.items():
         table = find(connection, name)
         if table is None:
@@ -45,10 +56,16 @@ def take(
         if provenance:
             records[topic] = connection.query(
                 f"SELECT {quote(provenance[PARTITION])}::integer AS partition, "
-                f'{quote(provenance[OFFSET])}::bigint AS "offset" '
+                f'{quote(provenance[OFFSET])}::bigint AS "offset", '
+                f"(extract(epoch FROM {quote(provenance[TIMESTAMP])}) * 1000)::bigint AS timestamp "
                 f"FROM {name.quoted} WHERE {quote(provenance[TOPIC])} = $1",
                 (topic,),
             )
+        elif key_fields is not None:
+            try:
+                keys[topic] = _keys(connection, table, key_fields)
+            except ValueError as why:
+                unjudged[topic] = str(why)
     return Snapshot(
         ledger.entries(),
         ledger.holes(),
@@ -57,7 +74,30 @@ def take(
         untraced,
         {topic: str(name) for topic, name in tables.items()},
         _dead(connection, ledger.connector, dead_letter_table),
+        keys=keys,
+        unjudged=unjudged,
     )
+
+
+def _keys(connection: Connection, table: Table, fields: Sequence[str]) -> pa.Table:
+    """The key columns of all rows.
+
+    Raises:
+        ValueError: there is no key, or equal keys may have other bytes.
+    """
+    chosen = list(fields) or sorted(next(iter(table.keys), ()))
+    if not chosen:
+        raise ValueError(f"table {table.name} has no unique key; set provenance=true")
+    missing = [n for n in chosen if n not in table.columns]
+    if missing:
+        raise ValueError(f"table {table.name} has no column {missing[0]}; set provenance=true")
+    lax = connection.query(_LAX.format(oid=table.oid)).column("name").to_pylist()
+    loose = [n for n in chosen if n in lax]
+    if loose:
+        raise ValueError(
+            f"column {loose[0]} holds texts that are equal but differ; set provenance=true"
+        )
+    return connection.query(f"SELECT {', '.join(map(quote, chosen))} FROM {table.name.quoted}")
 
 
 def _dead(connection: Connection, connector: str, table: str) -> dict[str, pa.Table]:

@@ -46,6 +46,8 @@ class Dialect(ABC):
     """What a SELECT must end with to hold its rows still. Empty where a transaction that writes
     is alone from its start, or where :meth:`held` is another statement."""
     now = "CURRENT_TIMESTAMP"
+    compares_bytes = True
+    """Whether texts of a key are equal only if their bytes are."""
     timeout = 60.0
     """Seconds after which a server that does not answer is left."""
     has_schemas = True

@@ -54,6 +54,7 @@ class Mysql(Dialect):
     """See :class:`~semel.sinks.sql.dialect.Dialect`."""
 
     row_lock = "FOR UPDATE"
+    compares_bytes = False
 
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, MysqlConfig)

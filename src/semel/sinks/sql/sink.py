@@ -370,6 +370,7 @@ class SqlSink(Sink):
                 names,
                 self._connector.provenance_columns,
                 self._connector.dead_letter_table,
+                self._config.pk_fields if self.replaces else None,
             )
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,8 +11,8 @@ from semel.errors import ConfigError
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.postgresql.connection import quote
-from semel.sinks.postgresql.tables import Name, parse_name
-from semel.sinks.sql.dialect import Dialect
+from semel.sinks.postgresql.tables import Name, Table, parse_name
+from semel.sinks.sql.dialect import Dialect, listed
 from semel.sinks.sql.ledger import SqlLedger
 
 _PLACE = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
@@ -24,9 +24,15 @@ def take(
     tables: Mapping[str, Name],
     provenance: Mapping[str, str],
     dead_letter_table: str,
+    key_fields: Sequence[str] | None,
 ) -> Snapshot:
-    """Read ledger and results inside the open transaction."""
+    """Read ledger and results inside the open transaction.
+
+    Unless ``key_fields`` is None, the keys of the rows are read where provenance does not tell; if
+    it is empty, the table's first unique key is meant.
+    """
     records, rows, untraced = {}, {}, {}
+    keys, unjudged = {}, {}
     for topic, name in tables.items():
         table = dialect.find(name)
         if table is None:
@@ -50,6 +56,11 @@ def take(
                 f"FROM {name.quoted} WHERE {quote(provenance[TOPIC])} = {dialect.literal(topic)}"
             )
             records[topic] = found.cast(_PLACE)
+        elif key_fields is not None:
+            try:
+                keys[topic] = _keys(dialect, table, key_fields)
+            except ValueError as why:
+                unjudged[topic] = str(why)
     return Snapshot(
         ledger.entries(),
         ledger.holes(),
@@ -58,7 +69,30 @@ def take(
         untraced,
         {topic: str(name) for topic, name in tables.items()},
         _dead(dialect, ledger.connector, dead_letter_table),
+        keys=keys,
+        unjudged=unjudged,
     )
+
+
+def _keys(dialect: Dialect, table: Table, fields: Sequence[str]) -> pa.Table:
+    """The key columns of all rows.
+
+    Raises:
+        ValueError: there is no key, or equal keys may have other bytes.
+    """
+    chosen = list(fields) or sorted(next(iter(table.keys), ()))
+    if not chosen:
+        raise ValueError(f"table {table.name} has no unique key; set provenance=true")
+    missing = [n for n in chosen if n not in table.columns]
+    if missing:
+        raise ValueError(f"table {table.name} has no column {missing[0]}; set provenance=true")
+    found = dialect.query(f"SELECT {listed(chosen)} FROM {table.name.quoted}")
+    texts = [f.name for f in found.schema if pa.types.is_string(f.type)]
+    if texts and not dialect.compares_bytes:
+        raise ValueError(
+            f"column {texts[0]} may hold texts that are equal but differ; set provenance=true"
+        )
+    return found
 
 
 def _dead(dialect: Dialect, connector: str, table: str) -> dict[str, pa.Table]:

@@ -78,6 +78,7 @@ class SqlServer(Dialect):
 
     system = "SQL Server"
     now = "SYSUTCDATETIME()"
+    compares_bytes = False
 
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, SqlServerConfig)
