@@ -65,7 +65,8 @@ class Hazards(Recovery):
         tp, _ = self._unread()
         self._stage.kafka.delete_records(tp.topic, {tp.partition: self._latest()[tp]})
         self._refuses("retention removed records", str(tp))
-        return self._starts({"offset.out.of.range": "earliest"})
+        self._starts({"offset.out.of.range": "earliest"})
+        return self._as_before()
 
     def _topic_recreated(self, fault: Fault) -> float:
         """Every other time while the connector runs."""
@@ -87,7 +88,6 @@ class Hazards(Recovery):
             self._ends(stage.running, *words)
         self._refuses(*words)
         stage.start(keys={"topic.recreated": "earliest"})
-        at = time.monotonic()
         self._stage.until(
             lambda: self._points_at(topic, new),
             PATIENCE,
@@ -95,7 +95,7 @@ class Hazards(Recovery):
             meanwhile=self._kick,
         )
         self.gone_on(self._anew())
-        return time.monotonic() - at
+        return self._as_before()
 
     def _log_truncated(self, _fault: Fault) -> float:
         stage = self._stage
@@ -109,7 +109,8 @@ class Hazards(Recovery):
         self._ends(stage.running, "truncated", str(tp))
         self._refuses("truncated", str(tp))
         stage.start(keys={"log.truncated": "continue"})
-        return self.gone_on(self._anew())
+        self.gone_on(self._anew())
+        return self._as_before()
 
     def _batch_damaged(self, _fault: Fault) -> float:
         stage = self._stage
@@ -191,6 +192,11 @@ class Hazards(Recovery):
         mark = self.mark()
         self._stage.start(keys=keys)
         return self.gone_on(mark)
+
+    def _as_before(self) -> float:
+        """Start the connector again without the keys that let it go on, and see it go on."""
+        self._down()
+        return self._starts()
 
     def _anew(self) -> Mark:
         """All that Kafka holds now must be read, wherever the ledger stood before."""
