@@ -115,6 +115,7 @@ class BoundedEngine:
         except Stopped:
             pass
         finally:
+            self._overdue.end()
             self._jobs.shutdown(wait=False, cancel_futures=True)
             if self._publisher is not None:
                 self._publisher.close()

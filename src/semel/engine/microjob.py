@@ -72,6 +72,7 @@ class MicroBatches:
         self._topics.enter(partitions)
 
     def close(self) -> None:
+        self._overdue.end()
         self._publisher.close()
 
     def process(self, batch: DataFrame) -> None:

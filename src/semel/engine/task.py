@@ -185,6 +185,7 @@ class Task:
 
     def _close(self) -> None:
         """Never raises: it would hide what ended the task."""
+        self._overdue.end()
         self._committer.close()
         pending, self._pending = self._pending, None
         try:
