@@ -40,9 +40,10 @@ pytestmark = pytest.mark.integration
 def _without_events(rows: pa.Table) -> pa.Table:
     """As in a task that drops the polls that hold them."""
     from semel.engine import task
+    from semel.engine.consumer import Events
 
-    def records_of(messages: Sequence[Message], _tell: object) -> tuple[list[Message], Any]:
-        return [m for m in messages if m.error() is None], {}
+    def records_of(messages: Sequence[Message], _tell: object) -> Events:
+        return Events([m for m in messages if m.error() is None])
 
     if parent_process() is not None:  # the driver calls it with a sample
         task.without_events = records_of  # type: ignore[assignment]
