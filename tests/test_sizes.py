@@ -56,6 +56,11 @@ def test_a_poll_of_large_records_holds_no_more_than_its_room(size: int) -> None:
     assert max(polls) <= 16 * MIB
 
 
+def test_one_small_record_does_not_vouch_for_all_that_follow() -> None:
+    queue = Queue([1] + [MIB] * 500)
+    assert sum(gathered(queue, Sizes())) <= 64 * MIB + 1
+
+
 def test_one_record_larger_than_the_room_goes_alone() -> None:
     queue, sizes = Queue([40 * MIB, 10, 10]), Sizes()
     assert gathered(queue, sizes) == [40 * MIB]

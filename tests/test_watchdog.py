@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from semel import watchdog
+from semel.embedded.process import comes_true
 from semel.engine.overdue import Overdue
 from semel.watchdog import Watchdog, waiting
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -118,3 +120,24 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
     return near, far
+
+
+class Looking:
+    """Something that is looked at twice a second."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.looks = 0
+
+    def look(self, _now: float) -> None:
+        self.looks += 1
+        if self.fails:
+            raise OSError("the driver has hung up")
+
+
+def test_a_look_that_fails_does_not_end_the_others() -> None:
+    failing, other = Looking(fails=True), Looking()
+    watchdog.watch(failing.look)
+    watchdog.watch(other.look)
+    seen = other.looks
+    assert comes_true(lambda: failing.looks > 1 and other.looks > seen + 1, PATIENCE)

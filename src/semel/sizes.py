@@ -14,6 +14,8 @@ from confluent_kafka import Message
 _EXACT = 1024
 """Records up to which each is looked at; of more, one in so many."""
 _STRIDE = 16
+_FEW = 64
+"""Records that may be asked for, however few the size is known from."""
 
 
 def size_of(messages: Sequence[Message]) -> int:
@@ -28,6 +30,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self._record = 0
+        self._known = 0
 
     def fitting(self, room: int) -> int:
         """How many such records fit; not even one is known to before the first one came."""
@@ -38,6 +41,7 @@ class Sizes:
         found = size_of(messages)
         if messages:
             self._record = max(1, found // len(messages))
+            self._known = len(messages)
         return found
 
     def gather(
@@ -55,6 +59,7 @@ class Sizes:
         deadline = time.monotonic() + wait
         while len(into) < most:
             asked = min(most - len(into), self.fitting(room - held) or int(not into))
+            asked = min(asked, max(_FEW, 2 * self._known))  # a few small ones prove little
             if asked <= 0:
                 break
             came = consume(asked, max(0.0, deadline - time.monotonic()))
@@ -62,4 +67,5 @@ class Sizes:
             into += came
             if len(came) < asked:
                 break
+        self._known = max(self._known, len(into) - found)
         return into[found:]

@@ -255,9 +255,9 @@ class _Watcher:
             return list(self._dogs)
 
     def wake(self) -> None:
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             with self._lock:
-                if self._thread is None:
+                if self._thread is None or not self._thread.is_alive():
                     self._thread = threading.Thread(
                         target=self._work, name="semel-watchdog", daemon=True
                     )
@@ -280,13 +280,21 @@ class _Watcher:
                 if stop.is_set():
                     self.stopping.setdefault(connector, now)
             for dog in self.dogs():
-                dog.look(now, self.stopping.get(dog._connector))
+                _guarded(dog.look, now, self.stopping.get(dog._connector))
             for reference in list(self.looks):
                 look = reference()
                 if look is None:
                     self.looks.remove(reference)
                 else:
-                    look(now)
+                    _guarded(look, now)
+
+
+def _guarded(look: Callable[..., None], *arguments: object) -> None:
+    """What one look raises, as telling a driver that has gone may, must not end the others."""
+    try:
+        look(*arguments)
+    except Exception:
+        log.debug("a look at the calls under way failed", exc_info=True)
 
 
 _watcher = _Watcher()

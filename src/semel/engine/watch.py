@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable
 
 from confluent_kafka import KafkaException
 
+from semel.errors import Unavailable
 from semel.kafka import Cluster
 from semel.ledger import LedgerEntry, LogId
 from semel.logids import Asked
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 _MOMENT = 0.25
 _NOW_AND_THEN = 5.0
 _PATIENCE = 5.0
-"""Seconds that records wait for the answer; if Kafka is that slow, the next question decides."""
+"""Seconds that records wait for the answer."""
 
 
 class LogWatch:
@@ -56,18 +57,33 @@ class LogWatch:
             self._urgent = True
 
     def changed(self) -> bool:
-        """Whether one of the topics is another one now."""
+        """Whether one of the topics is another one now.
+
+        Raises:
+            Unavailable: records wait for the answer, and there is none. They are read again.
+        """
         now = time.monotonic()
         if self._asked is None:
             if self._logs and now - self._asked_at > _NOW_AND_THEN:
                 self._ask(now)
             return False
-        if not self._asked.done(_PATIENCE if self._urgent else 0):
-            return False
+        urgent = self._urgent
+        if not self._asked.done(_PATIENCE if urgent else 0):
+            if not urgent:
+                return False
+            self._asked, self._urgent = None, False
+            raise Unavailable(
+                f"Kafka has not said for {_PATIENCE:.0f} s which topics the records are of that "
+                f"came after a pause ({', '.join(sorted(self._logs))})"
+            )
         asked, self._asked, self._urgent = self._asked, None, False
         try:
             found = asked.answer()
         except KafkaException as error:
+            if urgent:
+                raise Unavailable(
+                    f"Kafka does not say which topics records are of: {error}"
+                ) from None
             log.info("%s", error)
             return False
         return any(self._logs[t].contradicts(found[t]) for t in self._logs if t in found)

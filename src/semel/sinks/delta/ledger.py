@@ -19,6 +19,7 @@ from typing import Any
 
 from semel.ledger import (
     DAMAGED,
+    MOVED,
     RECREATED,
     RETENTION,
     TRUNCATED,
@@ -45,7 +46,7 @@ _COUNTS = {
 }
 _EPOCHS = {"epoch": "leader_epoch", "epoch:offset": "epoch_offset"}
 _TEXTS = {"cluster": "cluster_id", "topic": "topic_id"}
-_REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED)
+_REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED, MOVED)
 """A hole's reason is the version of an identifier: its place here, to which more may be added."""
 
 
@@ -178,7 +179,7 @@ class DeltaLedger:
                 more = getattr(a, count)
                 if more:
                     found[f"{name}:{count}"] = self._count(f"{name}:{count}") + more
-            if a.leader_epoch >= 0:
+            if not a.keeps_epoch:
                 found |= {f"{name}:{n}": getattr(a, f) for n, f in _EPOCHS.items()}
             if a.lost:
                 begins, ends = a.range.from_offset, a.range.until_offset
