@@ -139,7 +139,7 @@ def answer(cell: Cell) -> tuple[bool, str]:
         try:
             assert plan(config, engine=engine).engine == cell.mode
         except ConfigError as error:
-            message = str(error).removeprefix("connector matrix: ")
+            message = error.problems[0].message.removeprefix("connector matrix: ")
             continue
         return True, ", ".join(f"`{k}={v}`" for k, v in keys.items() if k not in entry.keys)
     return False, message

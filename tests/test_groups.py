@@ -15,7 +15,7 @@ from semel.errors import SemelError, TransientError
 from semel.groups import Groups
 from semel.ledger import TopicPartition
 from semel.leftbehind import left
-from semel.sinks.kafka.ledger import stranger
+from semel.sinks.kafka.offsets import stranger
 from semel.sinks.kafka.producer import LEFT_BEHIND, Report, Transactions
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from confluent_kafka import (
@@ -25,10 +24,9 @@ from confluent_kafka.admin import (
 
 from semel import converters, security
 from semel.config import ConnectorConfig, under
-from semel.errors import ConfigError, SemelError, ServiceError, TransientError, Unavailable
+from semel.errors import ConfigError, Problem, SemelError, ServiceError, TransientError, Unavailable
 from semel.ledger import LogId, TopicPartition
 from semel.logids import Asked
-from semel.problems import together
 from semel.records import DeadLetter
 
 _TIMEOUT = 20.0
@@ -152,9 +150,16 @@ def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
     Raises:
         ConfigError: a setting that it does not know, or a value that it does not take.
     """
-    together(
-        *(partial(_check_client, connector, raw, k) for k in ("consumer", "producer", "admin"))
-    )
+    found: list[Problem] = []
+    for kind in ("consumer", "producer", "admin"):
+        try:
+            _check_client(connector, raw, kind)
+        except ConfigError as error:
+            # Security settings of the consumer are the others' too: what is wrong is told once.
+            told = {p.message.replace("consumer.", f"{kind}.", 1) for p in found}
+            found += [p for p in error.problems if p.message not in told]
+    if found:
+        raise ConfigError(*found)
 
 
 def _check_client(connector: ConnectorConfig, raw: Mapping[str, str], kind: str) -> None:

@@ -18,7 +18,7 @@ from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.embedded import Kafka
 from semel.errors import OffsetOutOfRange
-from semel.ledger import OffsetRange, TopicPartition
+from semel.ledger import Hole, TopicPartition
 from semel.run import plan
 from semel.sinks.iceberg.catalog import connect
 from tests import matrix
@@ -192,7 +192,7 @@ def test_records_that_retention_removed_are_a_hole_or_an_error(
         caught_up(config)
     caught_up({**config, "offset.out.of.range": "earliest"})
     assert ids(config) == [*range(50), *range(70, 100)]
-    assert list(plan(config).sink.snapshot([source]).holes) == [OffsetRange(source, 0, 50, 70)]
+    assert list(plan(config).sink.snapshot([source]).holes) == [Hole(source, 0, 50, 70)]
 
 
 def test_the_last_change_of_a_key_wins_however_its_partition_is_split(

@@ -32,7 +32,7 @@ def test_an_entry_keeps_its_log_and_the_epoch_of_its_last_record(lake: Lake) -> 
     sink.start([known()])
     sink.commit([replace(advance(0, 10), leader_epoch=0, epoch_offset=9)], values(0, 10))
     sink.commit([replace(advance(10, 20), leader_epoch=3, epoch_offset=18)], values(10, 20))
-    sink.commit([advance(20, 30)], values(20, 30))
+    sink.advance([replace(advance(20, 30), read=0, written=0)])  # a marker, and no record
     entry = held(lake.made())
     assert (entry.cluster_id, entry.topic_id) == (CLUSTER, TOPIC)
     assert (entry.leader_epoch, entry.epoch_offset) == (3, 18)

@@ -30,10 +30,10 @@ def test_an_entry_of_an_older_version_learns_its_log_and_keeps_epochs(
     sink.rebase([Rebase(old, new)])
     warehouse.sink().rebase([Rebase(old, new)])
     sink.commit([replace(advance(0, 10), leader_epoch=0, epoch_offset=9)], values(0, 10))
-    sink.commit([advance(10, 20)], values(10, 20))
+    sink.commit([replace(advance(10, 20), leader_epoch=0, epoch_offset=19)], values(10, 20))
     entry = held(warehouse.sink())
     assert (entry.cluster_id, entry.topic_id, entry.position) == ("k", "first", 20)
-    assert (entry.leader_epoch, entry.epoch_offset) == (0, 9)
+    assert (entry.leader_epoch, entry.epoch_offset) == (0, 19)
 
 
 def test_a_rebase_moves_back_and_records_what_the_former_log_left(warehouse: Warehouse) -> None:
