@@ -46,6 +46,7 @@ def holes(config: Mapping[str, Any]) -> list[Hole]:
         sink.close()
 
 
+@pytest.mark.long
 def test_entries_name_their_log_and_the_epoch_of_its_last_record(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_topic_created_again_under_a_running_task_stops_it_before_anything_is_
     assert positions(config) == {tp: 20}
 
 
+@pytest.mark.long
 def test_the_same_name_in_another_cluster_stops_it(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -119,6 +121,7 @@ def test_the_same_name_in_another_cluster_stops_it(
         caught_up(config)
 
 
+@pytest.mark.long
 def test_a_topic_that_was_left_out_for_a_while_is_read_on(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -196,6 +199,7 @@ def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_part_if_so_configure
     assert ids(log.config["connection.url"], log.topic) == [*range(50), *range(100, 170)]
 
 
+@pytest.mark.long
 def test_a_log_cut_under_a_running_task_stops_it(log: Log, start: Start) -> None:
     log.produce(50, 0)
     running = start(log.config)
@@ -207,6 +211,7 @@ def test_a_log_cut_under_a_running_task_stops_it(log: Log, start: Start) -> None
     assert ids(log.config["connection.url"], log.topic) == list(range(50))
 
 
+@pytest.mark.long
 def test_a_log_that_was_cut_and_holds_less_than_was_read_stops_it(log: Log) -> None:
     log.produce(50, 0)
     caught_up(log.config)
@@ -231,6 +236,7 @@ def test_a_marker_of_a_later_epoch_than_the_last_records_is_no_false_alarm(log: 
     assert_nothing_lost_nothing_twice(log.config, range(20))
 
 
+@pytest.mark.long
 def test_a_log_cut_after_the_last_record_and_before_the_position_is_noticed(
     log: Log, start: Start
 ) -> None:
@@ -254,6 +260,7 @@ def test_a_log_cut_after_the_last_record_and_before_the_position_is_noticed(
     assert ids(log.config["connection.url"], log.topic) == [*range(10), *range(100, 110)]
 
 
+@pytest.mark.long
 def test_offsets_that_an_older_version_has_passed_are_not_taken_for_known(log: Log) -> None:
     """It moves the position and leaves the epoch as it was."""
     log.produce(20, 0)
