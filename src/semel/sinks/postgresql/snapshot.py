@@ -83,20 +83,13 @@ def _keys(connection: Connection, table: Table, fields: Sequence[str]) -> pa.Tab
     """The key columns of all rows.
 
     Raises:
-        ValueError: there is no key, or equal keys may have other bytes.
+        ValueError: there is no key, or it treats different texts as equal.
     """
-    chosen = list(fields) or sorted(next(iter(table.keys), ()))
-    if not chosen:
-        raise ValueError(f"table {table.name} has no unique key; set provenance=true")
-    missing = [n for n in chosen if n not in table.columns]
-    if missing:
-        raise ValueError(f"table {table.name} has no column {missing[0]}; set provenance=true")
+    chosen = table.key_columns(fields)
     lax = connection.query(_LAX.format(oid=table.oid)).column("name").to_pylist()
     loose = [n for n in chosen if n in lax]
     if loose:
-        raise ValueError(
-            f"column {loose[0]} holds texts that are equal but differ; set provenance=true"
-        )
+        raise ValueError(f"column {loose[0]} treats different texts as equal; set provenance=true")
     return connection.query(f"SELECT {', '.join(map(quote, chosen))} FROM {table.name.quoted}")
 
 

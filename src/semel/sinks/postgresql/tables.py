@@ -78,6 +78,20 @@ class Table:
     keys: Sequence[frozenset[str]]
     copyable: bool
 
+    def key_columns(self, declared: Sequence[str]) -> list[str]:
+        """The declared columns of the key, or those of the first unique key if none are.
+
+        Raises:
+            ValueError: the table has no unique key, or lacks a column.
+        """
+        chosen = list(declared) or sorted(next(iter(self.keys), ()))
+        if not chosen:
+            raise ValueError(f"table {self.name} has no unique key; set provenance=true")
+        missing = [n for n in chosen if n not in self.columns]
+        if missing:
+            raise ValueError(f"table {self.name} has no column {missing[0]}; set provenance=true")
+        return chosen
+
     @property
     def writable(self) -> dict[str, Column]:
         return {n: c for n, c in self.columns.items() if not c.generated}

@@ -78,19 +78,14 @@ def _keys(dialect: Dialect, table: Table, fields: Sequence[str]) -> pa.Table:
     """The key columns of all rows.
 
     Raises:
-        ValueError: there is no key, or equal keys may have other bytes.
+        ValueError: there is no key, or it may treat different texts as equal.
     """
-    chosen = list(fields) or sorted(next(iter(table.keys), ()))
-    if not chosen:
-        raise ValueError(f"table {table.name} has no unique key; set provenance=true")
-    missing = [n for n in chosen if n not in table.columns]
-    if missing:
-        raise ValueError(f"table {table.name} has no column {missing[0]}; set provenance=true")
+    chosen = table.key_columns(fields)
     found = dialect.query(f"SELECT {listed(chosen)} FROM {table.name.quoted}")
     texts = [f.name for f in found.schema if pa.types.is_string(f.type)]
     if texts and not dialect.compares_bytes:
         raise ValueError(
-            f"column {texts[0]} may hold texts that are equal but differ; set provenance=true"
+            f"column {texts[0]} may treat different texts as equal; set provenance=true"
         )
     return found
 
