@@ -274,3 +274,11 @@ def check_key(connector: ConnectorConfig, config: Keyed) -> None:
             f"fields for columns, but with key.converter={connector.key_converter} a key is one "
             "value: name its column in pk.fields, or set the key.converter of keys that have fields"
         )
+
+
+def upgrade_refused(connector: str, table: str, statement: str, error: Exception) -> ConfigError:
+    """The error of a user who may not add the columns that a ledger of an older version lacks."""
+    return ConfigError(
+        f"connector {connector}: table {table} was made by an older semel and lacks columns, which "
+        f"this user may not add: {error}. Let its owner run: {statement}"
+    )

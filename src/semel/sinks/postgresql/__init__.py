@@ -23,7 +23,7 @@ from semel.problems import together
 from semel.records import Commit, DeadLetter, Records, RowsRejected
 from semel.sinks import jdbc
 from semel.sinks.base import Sink, Snapshot
-from semel.sinks.jdbc import check_key
+from semel.sinks.jdbc import check_key, upgrade_refused
 from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, keys_of, layout
 from semel.sinks.postgresql import dead_letters, snapshot, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
@@ -149,10 +149,8 @@ class PostgresSink(Sink):
         except ServiceError as error:
             if not self._ledger.upgrade:
                 raise
-            raise ConfigError(
-                f"connector {self._connector.name}: table {OFFSETS} was made by an older semel and "
-                f"lacks columns, which this user may not add: {error}. Let its owner run: "
-                f"{self._ledger.upgrade}"
+            raise upgrade_refused(
+                self._connector.name, OFFSETS, self._ledger.upgrade, error
             ) from None
 
     def _name(self, topic: str) -> Name:

@@ -17,7 +17,7 @@ from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
 from semel.records import Commit, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
-from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key
+from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key, upgrade_refused
 from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, keys_of, layout
 from semel.sinks.postgresql.prepare import Prepared, prepare
 from semel.sinks.postgresql.tables import (
@@ -130,10 +130,8 @@ class SqlSink(Sink):
         except ServiceError as error:
             if not self._ledger.upgrade:
                 raise
-            raise ConfigError(
-                f"connector {self._connector.name}: table {OFFSETS} was made by an older semel and "
-                f"lacks columns, which this user may not add: {error}. Let its owner run: "
-                f"{self._ledger.upgrade}"
+            raise upgrade_refused(
+                self._connector.name, str(OFFSETS), self._ledger.upgrade, error
             ) from None
 
     def _name(self, topic: str) -> Name:
