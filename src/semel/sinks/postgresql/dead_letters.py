@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from semel.records import TIMESTAMP_TYPE, DeadLetter
 from semel.sinks.postgresql.connection import Connection
-from semel.sinks.postgresql.tables import exists, parse_name
+from semel.sinks.postgresql.tables import exists, parse_name, serialise
 
 _SCHEMA = pa.schema(
     [
@@ -39,6 +39,7 @@ def create(connection: Connection, table: str) -> None:
     name = parse_name(table, fold=False)
     if exists(connection, name):
         return  # CREATE IF NOT EXISTS would still ask for the right to create
+    serialise(connection, name)
     connection.execute(
         f"""CREATE TABLE IF NOT EXISTS {name.quoted} (
             connector text NOT NULL,

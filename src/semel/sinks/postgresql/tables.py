@@ -225,13 +225,13 @@ def create(connection: Connection, name: Name, fields: Iterable[pa.Field], key: 
     ]
     if key:
         lines.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
-    _serialise(connection, name)
+    serialise(connection, name)
     connection.execute(f"CREATE TABLE IF NOT EXISTS {name.quoted} ({', '.join(lines)})")
 
 
 def evolve(connection: Connection, name: Name, fields: Iterable[pa.Field]) -> None:
     """Add columns; existing rows hold null in them. Two tasks may do it at once."""
-    _serialise(connection, name)
+    serialise(connection, name)
     for field in fields:
         connection.execute(
             f"ALTER TABLE {name.quoted} ADD COLUMN IF NOT EXISTS "
@@ -239,5 +239,7 @@ def evolve(connection: Connection, name: Name, fields: Iterable[pa.Field]) -> No
         )
 
 
-def _serialise(connection: Connection, name: Name) -> None:
+def serialise(connection: Connection, name: Name) -> None:
+    """Let one transaction at a time create or alter the table: two that run CREATE TABLE IF NOT
+    EXISTS at once can fail on the catalog's unique index."""
     connection.execute(f"SELECT pg_advisory_xact_lock(hashtextextended({literal(str(name))}, 1))")
