@@ -128,10 +128,11 @@ class ConnectorConfig:
     )
     first_position: str = key(
         "first.position",
-        "group",
-        "Where a topic that the ledger has never seen starts: group (the offsets of consumer group "
-        "connect-<name>, if there are any) or reset (auto.offset.reset).",
-        choices=("group", "reset"),
+        "stop",
+        "Where a topic that the ledger has never seen starts if consumer group connect-<name> has "
+        "offsets: group (there), reset (by auto.offset.reset), or stop if the offsets may be those "
+        "of a semel that has lost its ledger.",
+        choices=("stop", "group", "reset"),
     )
     max_poll_records: int = key(
         "max.poll.records",

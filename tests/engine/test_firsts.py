@@ -18,8 +18,10 @@ from tests.engine.conftest import Config, Configure
 from tests.engine.harness import caught_up, ids, name, positions, records, sql
 
 
-def committed(config: Mapping[str, str], offsets: Mapping[TopicPartition, int]) -> None:
-    """Leave a group as Kafka Connect leaves it."""
+def committed(
+    config: Mapping[str, str], offsets: Mapping[TopicPartition, int], metadata: str = ""
+) -> None:
+    """Leave a group as Kafka Connect leaves it, or as a program that commits metadata does."""
     consumer = Consumer(
         {
             "bootstrap.servers": config["bootstrap.servers"],
@@ -28,7 +30,8 @@ def committed(config: Mapping[str, str], offsets: Mapping[TopicPartition, int]) 
     )
     try:
         consumer.commit(
-            offsets=[KafkaPartition(*tp, at) for tp, at in offsets.items()], asynchronous=False
+            offsets=[KafkaPartition(*tp, at, metadata) for tp, at in offsets.items()],
+            asynchronous=False,
         )
     finally:
         consumer.close()
@@ -67,7 +70,7 @@ def test_a_connector_of_kafka_connect_goes_on_where_its_group_stands(
         produce(source, records(10, 100 * partition), partition=partition)
     config = configure(source)
     committed(config, {TopicPartition(source, 0): 7})
-    caught_up(config)
+    caught_up({**config, "first.position": "group"})
     assert ids(config["connection.url"], source) == [7, 8, 9, *range(100, 110)]
 
     again = configure(source, {"table.name.format": f"{source}-b", "first.position": "reset"})
@@ -94,6 +97,39 @@ def test_a_group_that_stands_outside_of_the_log_is_refused(
         caught_up(config)
     caught_up({**config, "offset.out.of.range": "earliest"})
     assert ids(config["connection.url"], source) == [6, 7, 8, 9]
+
+
+@pytest.mark.integration
+def test_offsets_that_an_older_semel_may_have_published_do_not_begin_an_empty_ledger(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    committed(config, {TopicPartition(source, 0): 7})
+    with pytest.raises(
+        ConfigError,
+        match=rf"knows nothing of topic {source}, but consumer group connect-{config['name']} "
+        r"stands at 7 .*does not say who .*first.position=group.*semel offsets reset",
+    ):
+        caught_up(config)
+    assert positions(config) == {}
+    kafka.delete_records(source, {0: 7})  # nothing is left out any more
+    caught_up(config)
+    assert ids(config["connection.url"], source) == [7, 8, 9]
+
+
+@pytest.mark.long
+@pytest.mark.integration
+def test_offsets_that_another_program_has_marked_begin_a_ledger(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    committed(config, {TopicPartition(source, 0): 7}, "host-3")
+    caught_up(config)
+    assert ids(config["connection.url"], source) == [7, 8, 9]
 
 
 @pytest.fixture

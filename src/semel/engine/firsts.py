@@ -24,14 +24,13 @@ def first_positions(
 ) -> None:
     """Enter every partition that exists at start into the ledger.
 
-    A topic that the ledger has never seen starts where the consumer group stands, as a connector of
-    Kafka Connect has left it, or by ``auto.offset.reset``. A partition that was added to a known
-    topic starts at its earliest offset, whatever the setting: its records came after the connector
-    did.
+    A topic that the ledger has never seen starts by ``auto.offset.reset``, or where the consumer
+    group stands (``first.position``). A partition that was added to a known topic starts at its
+    earliest offset, whatever the setting: its records came after the connector did.
 
     Raises:
-        ConfigError: results went elsewhere so far, or the ledger has lost what the group has a copy
-            of.
+        ConfigError: results went elsewhere so far, or the group's offsets may be copies of a ledger
+            that is gone.
         OffsetOutOfRange: the group stands where Kafka has no records.
     """
     entries = sink.entries()
@@ -48,7 +47,7 @@ def first_positions(
     found = dict(earliest)
     if connector.offset_reset == "latest":
         found |= cluster.latest(fresh)
-    if connector.first_position == "group" and fresh and not sink.publishes:
+    if connector.first_position != "reset" and fresh and not sink.publishes:
         found |= _where_the_group_stands(connector, sink, cluster, fresh, earliest)
     sink.start(made(sink, found, logs))
 
@@ -91,12 +90,25 @@ def _where_the_group_stands(
                     else ""
                 )
             )
-    whose = "semel's copies of another ledger" if copies else "committed by another program"
+    unsigned = [
+        tp for tp, (at, text) in sorted(found.items()) if at > earliest[tp] and not text.strip()
+    ]
+    if unsigned and not copies and connector.first_position == "stop":
+        tp = unsigned[0]
+        raise ConfigError(
+            f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) "
+            f"knows nothing of topic {tp.topic}, but consumer group {group} stands at "
+            f"{found[tp][0]} for {tp}, and does not say who committed that. If a connector of "
+            "Kafka Connect did, go on from there with first.position=group. If it was semel, whose "
+            "first version left such copies of its positions, its ledger is gone, and going on "
+            "would leave out what the target lacks: to read the topic again, run semel offsets "
+            "reset with the connector's file, or set first.position=reset"
+        )
     log.warning(
         "the ledger knows nothing of these partitions yet; they begin where consumer group %s "
-        "stands (%s): %s. To begin by auto.offset.reset instead, set first.position=reset",
+        "stands (%s): %s. The records before these offsets are not written",
         group,
-        whose,
+        "semel's copies of another ledger" if copies else "taken for another program's offsets",
         ", ".join(f"{tp} at {at}" for tp, (at, _) in sorted(found.items())),
     )
     return {tp: at for tp, (at, _) in found.items()}
