@@ -1,0 +1,104 @@
+"""README and docs/: every relative link leads somewhere, and what they show is well-formed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import semel
+from semel.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        ROOT / "benchmarks/README.md",
+        *ROOT.glob("examples/*/README.md"),
+    ]
+)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.*?) *$", without_code(page.read_text()), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        repeats = sum(1 for n in found if n == slug or re.fullmatch(rf"{re.escape(slug)}-\d+", n))
+        found.add(f"{slug}-{repeats}" if repeats else slug)
+    return found
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def links(page: Path) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        if not re.match(r"\w+:", target):
+            yield target
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The lines of a page's shell blocks that call semel."""
+    for language in ("", "bash", "console"):
+        for block in blocks(page, language):
+            for line in block.splitlines():
+                if re.match(r"semel [a-z]", line):
+                    yield line.split("#")[0].split()
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_relative_links_and_their_anchors_exist(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_connectors_that_a_page_shows_are_valid(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page, "json"):
+        if '"config"' in block:
+            shown = json.loads(block)
+            config = {"name": shown["name"], **shown["config"]}
+            assert not semel.plan({"bootstrap.servers": "localhost:9092"} | config).warnings
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_python_that_a_page_shows_compiles(page: Path) -> None:
+    for number, block in enumerate(blocks(page, "python"), 1):
+        if not re.match(r" {4}|semel\.run\(config, ", block):  # parts of a class; a signature
+            compile(block, f"{named(page)}, block {number}", "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_that_a_page_shows_exist(page: Path) -> None:
+    for words in commands(page):
+        command: Any = typer.main.get_command(app)
+        arguments = words[1:]
+        while hasattr(command, "commands"):
+            assert arguments[0] in command.commands, words
+            command = command.commands[arguments.pop(0)]
+        options = {o for parameter in command.params for o in parameter.opts}
+        assert options.issuperset(a for a in arguments if a.startswith("--")), words
