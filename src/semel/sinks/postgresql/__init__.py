@@ -25,7 +25,7 @@ from semel.sinks import jdbc
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.jdbc import check_key, upgrade_refused
 from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, keys_of, layout
-from semel.sinks.postgresql import dead_letters, snapshot, tables
+from semel.sinks.postgresql import dead_letters, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
 from semel.sinks.postgresql.connection import (
     Connection,
@@ -40,7 +40,9 @@ from semel.sinks.postgresql.prepare import Prepared, prepare
 from semel.sinks.postgresql.refusals import find_refused
 from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.url import libpq_uri
+from semel.sinks.postgresql.view import ONE_INSTANT, PostgresView
 from semel.sinks.postgresql.writer import Hope, compare, write
+from semel.sinks.rereading import View
 from semel.targets import Target
 
 
@@ -67,6 +69,7 @@ class PostgresSink(Sink):
             lambda: check_provenance(self._config, connector.provenance_columns, mine),
             *(partial(self._name, topic) for topic in connector.topics),
         )
+        self._uri = uri
         self._connection = Connection(
             uri, self._config.idle_timeout_ms, connector.name, connector.store_timeout_ms
         )
@@ -384,16 +387,27 @@ class PostgresSink(Sink):
     # For the audit
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
-        provenance = self._connector.provenance_columns
         with self._connection.transaction():
-            return snapshot.take(
-                self._connection,
-                self._ledger,
-                {topic: self._name(topic) for topic in topics},
-                provenance,
-                self._connector.dead_letter_table,
-                self._config.pk_fields if self.replaces else None,
-            )
+            self._connection.execute(ONE_INSTANT)
+            return self._view(self._connection).snapshot(topics)
+
+    @contextmanager
+    def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
+        connection = Connection(
+            self._uri, 0, self._connector.name, self._connector.store_timeout_ms
+        )
+        try:
+            with connection.transaction():
+                connection.execute(ONE_INSTANT)
+                yield [self._view(connection)]
+        finally:
+            connection.close()
+
+    def _view(self, connection: Connection) -> View:
+        keys = self._config.pk_fields if self.replaces else None
+        return PostgresView(
+            self._connector, self._config, connection, self._connection, self._name, keys
+        )
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         return keys_of(self._config, records)

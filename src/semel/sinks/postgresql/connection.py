@@ -195,6 +195,21 @@ class Connection:
             cursor.execute(sql, parameters)
             return cursor.fetch_arrow_table()
 
+    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """Run a query inside the open transaction and give its rows as they come, so that their
+        number does not matter. Nothing else may be run before the last one has come."""
+        self._begin()
+        with self._connection.cursor() as cursor:
+            with self._watchdog.call():
+                cursor.execute(sql)
+                batches = cursor.fetch_record_batch()
+            while True:
+                with self._watchdog.call():
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
+
     def copy(self, table: str, rows: pa.Table, schema: str) -> None:
         """COPY BINARY ``rows`` into an existing table whose column types match exactly."""
         self._begin()

@@ -88,12 +88,12 @@ def prepare(
         keys = layout(config, {}, records, deletes=True)
         for name in key:  # converted together, so that equal keys stay equal
             columns[name] = pa.chunked_array(columns[name].chunks + keys.columns[name].chunks)
-    arrays, staged = _converted(records, table, columns, key, convert)
+    arrays, staged = converted(records, table, columns, key, convert)
     count = records.rows.num_rows
     rows = Rows(
         pa.table({n: v.slice(0, count) for n, v in arrays.items()}),
         staged,
-        _places(records.rows),
+        places(records.rows),
         count,
     )
     if not key or (mode == "insert" and tombstones is None):
@@ -111,18 +111,24 @@ def prepare(
     deletes = None
     if tombstones is not None:
         gone = pa.table({n: arrays[n].slice(count) for n in key})
-        deletes = Rows(gone, staged.intersection(key), _places(tombstones), tombstones.num_rows)
+        deletes = Rows(gone, staged.intersection(key), places(tombstones), tombstones.num_rows)
         deletes = deletes.take(left.tombstones)
     return Prepared(topic, table, mode, key, _latest(rows, left), deletes)
 
 
-def _converted(
+def converted(
     records: Records,
     table: Table,
     columns: Mapping[str, pa.ChunkedArray],
     key: Sequence[str],
-    convert: Convert,
+    convert: Convert = convert,
 ) -> tuple[dict[str, pa.ChunkedArray], frozenset[str]]:
+    """Columns in the types that COPY takes, without those that the server fills in; and which of
+    them are staged.
+
+    Raises:
+        RowsRejected: records that do not fit, with the column, the value and the reason.
+    """
     problems: dict[int, str] = {}
     arrays: dict[str, pa.ChunkedArray] = {}
     staged = set()
@@ -149,9 +155,9 @@ def _converted(
         count = records.rows.num_rows
         raise RowsRejected(
             [
-                rejected(records.topic, _places(records.rows), index, reason)
+                rejected(records.topic, places(records.rows), index, reason)
                 if index < count
-                else rejected(records.topic, _places(records.tombstones), index - count, reason)
+                else rejected(records.topic, places(records.tombstones), index - count, reason)
                 for index, reason in sorted(problems.items())
             ]
         )
@@ -189,7 +195,8 @@ def rejected(topic: str, places: pa.Table, index: int, reason: str) -> Rejected:
     return Rejected(topic, partition.as_py(), offset.as_py(), DATA_EXCEPTION, reason)
 
 
-def _places(source: pa.Table) -> pa.Table:
+def places(source: pa.Table) -> pa.Table:
+    """Where the records behind rows stand."""
     return source.select([n for n in (PARTITION, OFFSET) if n in source.column_names])
 
 

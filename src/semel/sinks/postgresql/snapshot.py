@@ -28,12 +28,11 @@ def take(
     dead_letter_table: str,
     key_fields: Sequence[str] | None,
 ) -> Snapshot:
-    """Read ledger and results inside the open transaction, at one instant.
+    """Read ledger and results inside the open transaction, which must see one instant.
 
     Unless ``key_fields`` is None, the keys of the rows are read where provenance does not tell; if
     it is empty, the table's first unique key is meant.
     """
-    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     records, rows, untraced = {}, {}, {}
     keys, unjudged = {}, {}
     for topic, name in tables.items():

@@ -1,0 +1,208 @@
+"""Shows rows to an audit, as they are and as records would make them.
+
+Where a column's values can be told by Arrow alone, they are compared as they are. Of others the
+server says what it would make of them: it casts them in a staging table of another session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from semel.config import ConnectorConfig
+from semel.ledger import OffsetRange
+from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, RowsRejected
+from semel.sinks.base import Snapshot
+from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.layout import layout
+from semel.sinks.postgresql import snapshot
+from semel.sinks.postgresql.connection import Connection, DataRefused, literal, quote
+from semel.sinks.postgresql.ledger import PostgresLedger
+from semel.sinks.postgresql.prepare import Rows, converted, places
+from semel.sinks.postgresql.tables import Name, Table, find
+from semel.sinks.postgresql.types import Column
+from semel.sinks.postgresql.writer import stage_rows
+from semel.sinks.rereading import Held
+
+_PLAIN = {
+    *("int2", "int4", "int8", "float4", "float8", "bool", "bytea", "uuid"),
+    *("date", "time", "timestamp", "timestamptz"),
+}
+"""Types that the driver reads as it writes them."""
+_SAME_TEXT = {"text", "varchar", "citext", "json"}
+"""Types that keep a text to the letter."""
+_ROW = "__semel_row"
+ONE_INSTANT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SELECT 1"
+"""What begins a transaction that a view looks through; its first query is the instant."""
+
+
+class PostgresView:
+    """A view by ``connection``, which holds the instant; ``other`` is asked
+    what the server makes of values. See :class:`~semel.sinks.rereading.View`."""
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        config: JdbcConfig,
+        connection: Connection,
+        other: Connection,
+        name: Callable[[str], Name],
+        key_fields: Sequence[str] | None,
+    ) -> None:
+        self._connector = connector
+        self._config = config
+        self._connection = connection
+        self._other = other
+        self._name = name
+        self._key_fields = key_fields
+        self._ledger = PostgresLedger(connection, connector.name, 0)
+        self._tables: dict[str, Table | None] = {}
+
+    def snapshot(self, topics: Collection[str]) -> Snapshot:
+        return snapshot.take(
+            self._connection,
+            self._ledger,
+            {topic: self._name(topic) for topic in topics},
+            self._connector.provenance_columns,
+            self._connector.dead_letter_table,
+            self._key_fields,
+        )
+
+    def rows(
+        self, topic: str, columns: Sequence[str], ranges: Sequence[OffsetRange] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        table = self._table(topic)
+        if table is None:
+            return
+        provenance = self._connector.provenance_columns
+        chosen, where = [], ["true"]
+        if provenance:
+            partition, offset = quote(provenance[PARTITION]), quote(provenance[OFFSET])
+            chosen = [
+                f"{partition}::integer AS {PARTITION}",
+                f"{offset}::bigint AS {OFFSET}",
+                f"(extract(epoch FROM {quote(provenance[TIMESTAMP])}) * 1000)::bigint "
+                f"AS {TIMESTAMP}",
+            ]
+            where = [f"{quote(provenance[TOPIC])} = {literal(topic)}"]
+            if ranges is not None:
+                each = [
+                    f"({partition} = {r.partition} AND {offset} >= {r.from_offset} "
+                    f"AND {offset} < {r.until_offset})"
+                    for r in ranges
+                    if r.topic == topic
+                ]
+                where.append(f"({' OR '.join(each) or 'false'})")
+        shown = [f"{_shown(table.columns[n], quote(n))} AS {quote(n)}" for n in columns]
+        yield from self._connection.stream(
+            f"SELECT {', '.join(chosen + shown) or '1'} FROM {table.name.quoted} "
+            f"WHERE {' AND '.join(where)}"
+        )
+
+    def held(self, records: Records) -> Held:
+        table = self._table(records.topic)
+        rows = records.rows
+        if table is None or not rows.num_rows:
+            return Held(places(rows.slice(0, 0)), pa.table({}))
+        try:
+            return self._held(table, Records(records.topic, rows))
+        except RowsRejected as rejection:
+            keep = _not_among(rows, {(r.partition, r.offset) for r in rejection.rejected})
+            return self.held(Records(records.topic, rows.filter(pa.array(keep))))
+        except DataRefused:
+            if rows.num_rows == 1:
+                return Held(places(rows.slice(0, 0)), pa.table({}))
+        middle = rows.num_rows // 2
+        halves = [rows.slice(0, middle), rows.slice(middle)]
+        found = [self.held(Records(records.topic, r)) for r in halves]
+        kept = [h for h in found if h.places.num_rows] or found[:1]
+        return Held(
+            pa.concat_tables([h.places for h in kept]),
+            pa.concat_tables([h.values for h in kept]),
+            kept[0].optional,
+        )
+
+    def _held(self, table: Table, records: Records) -> Held:
+        arranged = layout(self._config, {}, records, deletes=False)
+        provenance = set(self._connector.provenance_columns.values())
+        given = {n: v for n, v in arranged.columns.items() if n not in provenance}
+        arrays, staged = converted(records, table, given, arranged.key)
+        rows = Rows(pa.table(arrays), staged, places(records.rows), records.rows.num_rows)
+        return Held(
+            rows.places,
+            self._as_shown(table, rows),
+            frozenset(n for n in arrays if table.columns[n].has_default),
+        )
+
+    def _as_shown(self, table: Table, rows: Rows) -> pa.Table:
+        columns = rows.columns
+        asked = [n for n in columns.column_names if n in rows.staged or _asks(table.columns[n])]
+        if asked:
+            said = self._said(
+                table, Rows(columns.select(asked), rows.staged, rows.places, rows.count)
+            )
+        for place, name in enumerate(columns.column_names):
+            if name in asked:
+                values = said.column(name)
+            elif pa.types.is_decimal(columns.column(name).type):
+                values = digits(columns.column(name))
+            else:
+                values = columns.column(name)
+            columns = columns.set_column(place, name, values)
+        return columns
+
+    def _said(self, table: Table, rows: Rows) -> pa.Table:
+        """What the server makes of values."""
+        numbers = pa.array(np.arange(rows.count))
+        numbered = Rows(
+            rows.columns.append_column(_ROW, numbers), rows.staged, rows.places, rows.count
+        )
+        chosen = []
+        for name in rows.columns.column_names:
+            column = table.columns[name]
+            cast = f"s.{quote(name)}::{column.cast}::{column.type}"
+            chosen.append(f"{_shown(column, cast)} AS {quote(name)}")
+        with self._other.transaction():
+            stage = stage_rows(self._other, table, numbered, bigints=(_ROW,))
+            found = self._other.query(
+                f"SELECT {', '.join(chosen)} FROM {stage} AS s ORDER BY {quote(_ROW)}"
+            )
+            self._other.execute(self._other.emptied(stage))
+        return found
+
+    def _table(self, topic: str) -> Table | None:
+        if topic not in self._tables:
+            self._tables[topic] = find(self._connection, self._name(topic))
+        return self._tables[topic]
+
+
+def _shown(column: Column, value: str) -> str:
+    """How a value is read: in a type that Arrow has, or as text."""
+    return value if column.base in _PLAIN and column.element is None else f"({value})::text"
+
+
+def _asks(column: Column) -> bool:
+    """Whether only the server can tell what it shows of a value."""
+    if column.element is not None or column.copied is None:
+        return True
+    plain = column.base in _PLAIN or column.base in _SAME_TEXT
+    return not plain and not (column.base == "numeric" and not column.any_numeric)
+
+
+def digits(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals in digits, as many after the point as their scale; Arrow writes some as 1E-7."""
+    import duckdb
+
+    with duckdb.connect(config={"threads": 1}) as session:
+        found = session.from_arrow(pa.table({"v": values})).project("CAST(v AS VARCHAR) AS v")
+        return found.to_arrow_table().column("v").cast(pa.string())
+
+
+def _not_among(rows: pa.Table, refused: Collection[tuple[int, int]]) -> np.ndarray:
+    keep = np.ones(rows.num_rows, dtype=bool)
+    partitions, offsets = rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy()
+    for partition, offset in refused:
+        keep &= ~((partitions == partition) & (offsets == offset))
+    return keep

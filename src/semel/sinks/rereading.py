@@ -1,0 +1,92 @@
+"""How a sink shows its rows to an audit: what it holds, and what it should hold of given records.
+
+A sink opts in by a method ``viewing``; see :class:`ShowsRows`. The values of a sink without it are
+not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from semel.ledger import OffsetRange
+from semel.records import Records
+from semel.sinks.base import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a target holds once records are written, a row for each of them, in their order.
+
+    ``places`` has the columns :data:`~semel.records.PARTITION` and :data:`~semel.records.OFFSET`,
+    ``values`` the target's columns that the records fill in, in exactly the types and forms in
+    which :meth:`View.rows` gives them. Provenance is not among them, nor are columns that the store
+    computes. A null in one of the ``optional`` columns means "not given": the row may hold anything
+    there. ``unlike`` names columns whose values cannot be compared, each with the reason.
+    """
+
+    places: pa.Table
+    values: pa.Table
+    optional: frozenset[str] = frozenset()
+    unlike: dict[str, str] = field(default_factory=dict)
+
+
+class View(Protocol):
+    """One target and its ledger, at one instant, for as long as the view is open."""
+
+    def snapshot(self, topics: Collection[str]) -> Snapshot:
+        """See :meth:`~semel.sinks.base.Sink.snapshot`. For no topics it costs little: ledger, holes
+        and dead letters are read, and no rows."""
+
+    def rows(
+        self, topic: str, columns: Sequence[str], ranges: Sequence[OffsetRange] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of a topic's target, a batch at a time; read one such iterator after the other.
+
+        Each batch has the named columns. With ``provenance=true`` these follow the columns
+        :data:`~semel.records.PARTITION` (int32), :data:`~semel.records.OFFSET` (int64) and, where
+        the store keeps it, :data:`~semel.records.TIMESTAMP` (int64, milliseconds), and only rows of
+        the topic are given. ``ranges`` leaves only the rows of these offsets; it needs provenance.
+        Nothing is given of a target that does not exist.
+        """
+
+    def held(self, records: Records) -> Held:
+        """What the target should hold of the rows among these records, tombstones left out, as if
+        nothing had replaced them. Nothing is written. Records that the store would refuse are left
+        out, and so is everything if the target does not exist."""
+
+
+@runtime_checkable
+class ShowsRows(Protocol):
+    """A sink that shows its rows."""
+
+    def viewing(self, topics: Collection[str]) -> AbstractContextManager[Sequence[View]]:
+        """Open views of the topics' targets: one, or one for each ledger as
+        :meth:`~semel.sinks.base.Sink.snapshots` gives one for each. The connector may run
+        meanwhile; what it commits after that is not seen."""
+
+
+def canonical(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values in a type that has all of them: times and dates as counts, since other programs have
+    fewer years than Arrow; of what is written in several ways, the plainest."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return canonical(values.cast(kind.value_type))
+    if isinstance(kind, pa.BaseExtensionType):
+        plain = pa.chunked_array([c.storage for c in values.chunks], kind.storage_type)
+        return canonical(plain)
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        return values.cast(pa.int32())
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        return values.cast(pa.int64())
+    if pa.types.is_float16(kind):
+        return values.cast(pa.float32())
+    if pa.types.is_decimal256(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
+        return values.cast(pa.string())
+    if pa.types.is_fixed_size_binary(kind) or pa.types.is_large_binary(kind):
+        return values.cast(pa.binary())
+    return values.cast(pa.binary()) if kind == pa.binary_view() else values
