@@ -11,7 +11,7 @@ from tests.patience import PATIENCE
 
 def test_a_signal_that_interrupts_the_wait_for_the_stop_sets_it_all_the_same() -> None:
     stop = threading.Event()
-    before = signal.signal(signal.SIGUSR1, connector._setting(stop))
+    before = signal.signal(signal.SIGUSR1, connector.setting(stop))
     try:
         with stop._cond:  # type: ignore[attr-defined]  # as within stop.wait()
             signal.raise_signal(signal.SIGUSR1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +48,21 @@ class Replacing:
                     }
                 )
             )
+
+    def keep(self, places: Mapping[TopicPartition, np.ndarray]) -> None:
+        """Forget all records but those at these offsets."""
+        kept: dict[str, list[pa.Table]] = {}
+        for topic, tables in self._changes.items():
+            changes = pa.concat_tables(tables)
+            partitions = changes.column(PARTITION).to_numpy()
+            offsets = changes.column(OFFSET).to_numpy()
+            wanted = np.zeros(changes.num_rows, dtype=bool)
+            for tp, mine in places.items():
+                if tp.topic == topic and len(mine):
+                    wanted |= (partitions == tp.partition) & np.isin(offsets, mine)
+            if wanted.any():
+                kept[topic] = [changes.filter(pa.array(wanted))]
+        self._changes = kept
 
     def live(self, topic: str) -> LiveKeys | None:
         """How many keys of a topic have a row; None if its records have no keys here."""

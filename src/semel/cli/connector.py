@@ -101,7 +101,7 @@ def run_(
         planned.sink.close()
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _setting(stop))
+            signal.signal(number, setting(stop))
         watcher = _Watcher(out, planned, live)
         with watcher:
             progress = run(raw, until_caught_up=until_caught_up, stop=stop, observe=watcher.observe)
@@ -130,7 +130,7 @@ def run_(
         )
 
 
-def _setting(stop: threading.Event) -> Callable[..., None]:
+def setting(stop: threading.Event) -> Callable[..., None]:
     """A signal's handler that sets an event, in a thread of its own: the one that the signal has
     interrupted may hold the event's lock, and would wait for itself."""
 

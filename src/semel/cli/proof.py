@@ -15,6 +15,7 @@ from rich.table import Table
 from semel.audit import AuditReport, audit
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
+from semel.cli.follow import follow_
 from semel.contact import meet
 from semel.errors import ConfigError
 from semel.kafka import client_config
@@ -39,15 +40,31 @@ def audit_(
     allow_unjudged: Annotated[
         bool, typer.Option(help="Exit with 0 although something could not be judged.")
     ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on, and judge what is committed from now on, too.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="With --follow: seconds between two looks.")
+    ] = 10.0,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="With --follow: the file that keeps what was judged."),
+    ] = None,
 ) -> None:
     """Compare Kafka with the target and say what is lost or duplicated.
 
     Exits with 1 when the declared guarantee is broken, or the ledger knows nothing of the
     connector; with 7 when nothing wrong was found, but not everything could be judged. May
-    run while the connector does.
+    run while the connector does. With --follow it does, until Ctrl-C, SIGTERM or the first finding.
     """
     planned = plan(with_servers(file, bootstrap_server))
+    if state is not None and not follow:
+        raise ConfigError(f"--state {state} belongs to --follow: add it, or leave --state out")
     meet(client_config(planned.connector, planned.raw, "admin"))
+    if follow:
+        broken, complete = follow_(planned, interval=interval, state=state, as_json=as_json)
+        _exit(broken=broken, complete=complete or allow_unjudged)
+        return
     report = audit(None, planned=planned)
     if as_json:
         facts = {
@@ -74,9 +91,13 @@ def audit_(
         )
         for line in unjudged(report):
             out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)
-    if report.broken:
+    _exit(broken=report.broken, complete=report.complete or allow_unjudged)
+
+
+def _exit(*, broken: bool, complete: bool) -> None:
+    if broken:
         sys.exit(1)
-    if not report.complete and not allow_unjudged:
+    if not complete:
         sys.exit(NOT_JUDGED)
 
 

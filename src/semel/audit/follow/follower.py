@@ -1,0 +1,385 @@
+"""Judges a connector round by round: what was committed since the last one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from semel.audit.follow.intervals import (
+    NONE,
+    Findings,
+    Interval,
+    begun,
+    broken_off,
+    judge,
+)
+from semel.audit.follow.look import Look, Spans, ledger_only, look
+from semel.audit.follow.progress import Missing, Progress
+from semel.audit.follow.reading import dead_letters, read
+from semel.audit.follow.report import Judged
+from semel.audit.follow.settling import Settling
+from semel.audit.follow.state import State
+from semel.audit.offsets import Seen
+from semel.audit.replacing import Replacing
+from semel.audit.run import check_not_recreated
+from semel.damage import Damage
+from semel.delivery import Mechanism
+from semel.engine.pipeline import Pipeline
+from semel.engine.poll import TopicPoll
+from semel.errors import NothingToAudit, OffsetOutOfRange, TransientError
+from semel.kafka import Cluster
+from semel.ledger import (
+    UNKNOWN_LOG,
+    LedgerEntry,
+    OffsetRange,
+    TopicPartition,
+)
+from semel.run import Plan
+
+STEP = 1_000_000
+"""Offsets, of all partitions together, that one round compares."""
+QUIET = 60.0
+"""Seconds after which the store is looked at although nothing was committed."""
+
+
+class Follower:
+    """Compares what was committed since the last round; ``tell`` is given lines for the user."""
+
+    def __init__(
+        self,
+        planned: Plan,
+        cluster: Cluster,
+        pipeline: Pipeline,
+        state: State,
+        tell: Callable[[str], None],
+        *,
+        converts: bool = True,
+    ) -> None:
+        self._planned = planned
+        self._cluster = cluster
+        self._pipeline = pipeline
+        self._state = state
+        self._tell = tell
+        self._sink = planned.sink
+        self._replaces = planned.sink.replaces
+        self.exact = planned.connector.provenance and converts
+        self._looks = self.exact or not (self._replaces or not converts)
+        self._atomic = planned.guarantee.mechanism is Mechanism.TRANSACTIONAL
+        """Whether rows and positions become visible together."""
+        self._replacing = Replacing(pipeline, planned)
+        self._progress = {tp: Progress.after(mark) for tp, mark in state.marks.items()}
+        self._surplus = dict(state.surplus)
+        self._again: dict[str, int] = {}
+        """Topics that are judged again because their number of rows changed, and by how many it
+        differed from the ledger's then."""
+        self._settling = Settling(planned, cluster, pipeline, tell)
+        self._looked = -QUIET
+        self.seconds = 0.0
+        """How long the store took to answer in the last round."""
+        self.behind = False
+        """Whether there is more to judge at once."""
+        self.not_judged: dict[str, None] = {}
+        if not self._looks:
+            why = "rows replace each other by key and have no provenance"
+            if not converts:
+                why = "a DataFrame transform makes the rows"
+            self.not_judged[
+                f"{why}, so only the number of records read is judged; semel audit without "
+                "--follow tells more"
+            ] = None
+
+    @property
+    def state(self) -> State:
+        """What a restart needs."""
+        marks = {tp: p.mark for tp, p in self._progress.items()}
+        return replace(self._state, marks=marks, surplus=dict(self._surplus))
+
+    def breaks(self, found: Judged) -> bool:
+        """Whether it is what the declared guarantee rules out."""
+        return self._settling.breaks(found)
+
+    def round(self) -> list[Judged]:
+        """Compare what was committed since the last round, or a part of it if that is much.
+
+        Raises:
+            NothingToAudit: the ledger knows nothing of the connector.
+            OffsetOutOfRange: a topic is no longer the one that the ledger knows.
+            TransientError: Kafka or the store is away.
+        """
+        self.seconds, self.behind = 0.0, False
+        topics = self._cluster.matching(self._planned.connector)
+        entries = {e.topic_partition: e for e in self._sink.entries() if e.topic in topics}
+        self._check(entries, topics)
+        self._go_on(entries)
+        due = time.monotonic() - self._looked >= QUIET
+        if not entries or not (due or self._is_behind(entries)):
+            return []
+        self._looked = time.monotonic()
+        spans = self._spans(entries)
+        seen = look(self._sink, topics, exact=self.exact) if self._looks else ledger_only(entries)
+        self.seconds = seen.seconds
+        if self._go_on(seen.entries):
+            self.behind = True
+            return []
+        found = self._judged(seen, spans)
+        found += self._counted(seen)
+        self.behind = self._is_behind(seen.entries)
+        return found
+
+    def _is_behind(self, entries: Mapping[TopicPartition, LedgerEntry]) -> bool:
+        return any(e.position > self._progress[tp].at for tp, e in entries.items())
+
+    def _check(
+        self, entries: Mapping[TopicPartition, LedgerEntry], topics: Mapping[str, int]
+    ) -> None:
+        """Whether there is a ledger, and Kafka has the logs that it knows."""
+        name = self._planned.connector.name
+        if not entries and not self._progress:
+            raise NothingToAudit(
+                f"the ledger holds nothing of connector {name} and its topics, so there is "
+                "nothing to compare. Has it run, under this name and into this target?"
+            )
+        logs = self._cluster.logs({tp.topic for tp in entries})
+        for tp, entry in entries.items():
+            log = logs.get(tp.topic, UNKNOWN_LOG)
+            if not entry.log.contradicts(log):
+                continue
+            text = (
+                f"connector {name}: topic {tp.topic} was created again, or its cluster replaced: "
+                f"the ledger knows topic id {entry.topic_id} in cluster {entry.cluster_id}, Kafka "
+                f"has {log.topic_id} in {log.cluster_id}. There is nothing to compare the rows with"
+            )
+            if self._planned.connector.topic_recreated == "earliest":
+                raise TransientError(f"{text} until the connector goes on with the new one")
+            raise OffsetOutOfRange(text)
+        check_not_recreated(name, list(entries.values()), topics, self._cluster)
+
+    def _go_on(self, entries: Mapping[TopicPartition, LedgerEntry]) -> bool:
+        """Take up partitions that are new, and begin anew with those whose entries do not follow
+        what was judged; whether there are any of these."""
+        anew = False
+        for tp, entry in entries.items():
+            known = self._progress.get(tp)
+            why = broken_off(entry, known.mark, known.at) if known else ""
+            if why:
+                anew = True
+                self._tell(
+                    f"{tp}: the ledger's entry does not follow what was judged: {why} Judging anew"
+                )
+            if known is None:
+                self._progress[tp] = Progress.after(begun(entry))
+        if anew:  # what was restored, or set by hand, may be more than this entry
+            self._progress = {tp: Progress.after(begun(e)) for tp, e in entries.items()}
+            self._surplus.clear()
+            self._again.clear()
+            self._replacing.keep({})
+        topics = {tp.topic for tp in entries}
+        for tp in [tp for tp in self._progress if tp.topic in topics and tp not in entries]:
+            self._tell(f"{tp}: the ledger has forgotten it; {self._progress[tp].at} was judged")
+            del self._progress[tp]
+        return anew
+
+    def _spans(self, entries: Mapping[TopicPartition, LedgerEntry]) -> Spans:
+        """What to compare in this round."""
+        step = max(1, STEP // len(entries))
+        found: dict[TopicPartition, tuple[int, int | None]] = {}
+        for tp, entry in entries.items():
+            at = self._progress[tp].at
+            found[tp] = (at, at + step if at + step < entry.position else None)
+        return found
+
+    # Judging
+
+    def _judged(self, seen: Look, spans: Spans) -> list[Judged]:
+        spans = {tp: span for tp, span in spans.items() if tp in seen.entries}
+        ends = {
+            tp: seen.entries[tp].position if until is None else until
+            for tp, (_, until) in spans.items()
+        }
+        earliest = self._cluster.earliest(spans)
+        starts = {tp: min(max(at, earliest[tp]), ends[tp]) for tp, (at, _) in spans.items()}
+        latest = self._cluster.latest(spans)
+        compacted = self._cluster.compacted({tp.topic for tp in spans})
+        kafka, damaged = self._read(seen, starts, ends)
+        gone = self._replacing.gone()
+        found = []
+        for tp in sorted(spans):
+            told = Judged(*tp, spans[tp][0], ends[tp], seen.entries[tp].position, 0, 0)
+            progress = self._progress[tp]
+            expired = starts[tp] - progress.at
+            told = replace(told, records=len(kafka[tp].all()), expired=expired)
+            progress.records += told.records
+            progress.gaps += expired + (tp.topic in compacted)
+            if self.exact:
+                unknown = progress.excuse(*gone.get(tp, (NONE, NONE)))
+                kafka[tp].replaced, kafka[tp].unsure = gone.get(tp, (NONE, NONE))
+                unreadable = [d.range for d in damaged if d.topic_partition == tp]
+                span = (starts[tp], ends[tp])
+                findings = self._compared(
+                    seen, tp, span, kafka[tp], unreadable, tp.topic in compacted
+                )
+                told = self._noted(seen, told, findings, latest)
+                told = replace(told, unknown=told.unknown + unknown)
+            progress.at = ends[tp]
+            found.append(told)
+        at = {tp: p.at for tp, p in self._progress.items()}
+        for tp in spans:
+            self._progress[tp].ripen(at)
+        settle = self._settling.by_offsets if self.exact else self._settling.by_counts
+        found = settle(seen, found, self._progress)
+        self._replacing.keep({tp: p.owed() for tp, p in self._progress.items()})
+        self._count(seen, found)
+        return found
+
+    def _read(
+        self, seen: Look, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, Seen], list[Damage]]:
+        def change(poll: TopicPoll) -> None:
+            self._replacing.add(poll.topic, poll.raw(key=True, timestamp=True))
+
+        converts = self.exact and self._replaces
+        try:
+            return read(self._planned, seen, starts, ends, change if converts else None)
+        except BaseException as error:
+            # It will be read again: keep only what earlier rounds have left open.
+            self._replacing.keep({tp: p.owed() for tp, p in self._progress.items()})
+            if isinstance(error, OffsetOutOfRange):
+                raise TransientError(str(error)) from None
+            raise
+
+    def _compared(
+        self,
+        seen: Look,
+        tp: TopicPartition,
+        span: tuple[int, int],
+        kafka: Seen,
+        unreadable: Sequence[OffsetRange],
+        compacted: bool,
+    ) -> Findings:
+        entry, dead = seen.entries[tp], dead_letters(seen, tp)
+        rows, times = seen.rows(tp, *span)
+        if span[0] >= span[1]:
+            return Findings(NONE, NONE)
+        elsewhere = seen.snapshot.elsewhere.get(tp, 0)
+        inside = (kafka.replaced >= span[0]) & (kafka.replaced < span[1])
+        unsure = (kafka.unsure >= span[0]) & (kafka.unsure < span[1])
+        return judge(
+            Interval(
+                OffsetRange(*tp, *span),
+                kafka.all(),
+                rows,
+                kafka.all_times(),
+                times,
+                kafka.replaced[inside],
+                kafka.unsure[unsure],
+                dead[(dead >= span[0]) & (dead < span[1])],
+                [h for h in seen.snapshot.holes if h.topic_partition == tp],
+                unreadable,
+                compacted,
+                self._replaces,
+                self._progress[tp].budget(entry, dead, elsewhere),
+            )
+        )
+
+    def _noted(
+        self,
+        seen: Look,
+        told: Judged,
+        findings: Findings,
+        latest: Mapping[TopicPartition, int],
+    ) -> Judged:
+        """What an interval shows; missing rows stay open until nothing can account for them."""
+        tp = TopicPartition(told.topic, told.partition)
+        missing, unknown = findings.missing, findings.unknown
+        if self._sink.only_updates or tp.topic in seen.snapshot.incomplete:
+            missing, unknown = NONE, unknown + len(missing)
+        if len(missing):
+            until = {}
+            if self._replaces:
+                ends = latest if not self._atomic else self._positions(seen)
+                until = {o: end for o, end in ends.items() if o.topic == tp.topic}
+            self._progress[tp].open.append(Missing(missing, until))
+        surplus, ghosts = findings.surplus, findings.ghosts
+        if self._atomic and told.until_offset == told.position:
+            ahead, _ = seen.rows(tp, told.position)
+            if self._replaces:  # after the ledger was moved back, the same rows are written again
+                ahead = ahead[ahead >= latest[tp]]
+            surplus = np.concatenate([surplus, ahead])
+            ghosts += int((ahead >= latest[tp]).sum())
+        rows, _ = seen.rows(tp, told.from_offset, told.until_offset)
+        return replace(
+            told,
+            rows=len(rows),
+            duplicated=len(surplus),
+            ghosts=ghosts,
+            unknown=unknown,
+            duplicated_offsets=tuple(surplus.tolist()),
+        )
+
+    def _positions(self, seen: Look) -> dict[TopicPartition, int]:
+        return {tp: e.position for tp, e in seen.entries.items()}
+
+    def _count(self, seen: Look, found: Sequence[Judged]) -> None:
+        """Add up what was judged for the first time."""
+        for told in found:
+            if told.topic not in self._again:
+                self._state = replace(
+                    self._state,
+                    records=self._state.records + told.records,
+                    unknown=self._state.unknown + told.unknown,
+                    expired=self._state.expired + told.expired,
+                )
+
+    # Rows that come and go later
+
+    def _counted(self, seen: Look) -> list[Judged]:
+        """Compare the number of rows with the number that the ledger says were written. If it
+        changes by itself, rows of earlier intervals have come or gone."""
+        for topic in [t for t in self._again if t in {tp.topic for tp in seen.entries}]:
+            if not self._is_behind(_of(topic, seen.entries)):
+                now = self._again.pop(topic)
+                changed = _changed(now - self._surplus.get(topic, now))
+                self._surplus[topic] = now
+                self.not_judged[
+                    f"{topic}: {changed}, and none of them belong to records that Kafka has below "
+                    "the position; semel audit without --follow tells more"
+                ] = None
+        if self._replaces or not self._atomic:
+            return []
+        surplus = seen.surplus(by_target=not self.exact)
+        if not self.exact:
+            odd = (self._odd(seen, name, by) for name, by in sorted(surplus.items()) if by)
+            return [each for each in odd if each is not None]
+        for topic, by in surplus.items():
+            mine = _of(topic, seen.entries)
+            known = self._surplus.setdefault(topic, by)
+            if mine and by != known and topic not in self._again:
+                self._tell(f"{topic}: {_changed(by - known)}: judging all of it again")
+                self._again[topic] = by
+                for tp, entry in mine.items():
+                    self._progress[tp] = Progress.after(begun(entry))
+        return []
+
+    def _odd(self, seen: Look, target: str, by: int) -> Judged | None:
+        """A number of rows that is not the ledger's, with the first partition of the target."""
+        topics = {t for t, name in seen.snapshot.targets.items() if name == target}
+        mine = sorted(tp for tp in seen.entries if tp.topic in topics)
+        if not mine:
+            return None
+        at = seen.entries[mine[0]].position
+        found = Judged(*mine[0], at, at, at, 0, 0)
+        return replace(found, lost=max(0, -by), duplicated=max(0, by))
+
+
+def _of(
+    topic: str, entries: Mapping[TopicPartition, LedgerEntry]
+) -> dict[TopicPartition, LedgerEntry]:
+    return {tp: e for tp, e in entries.items() if tp.topic == topic}
+
+
+def _changed(by: int) -> str:
+    rows = f"{abs(by):,} row{'s' if abs(by) > 1 else ''}"
+    return f"{rows} more than the ledger accounts for" if by > 0 else f"{rows} fewer than before"

@@ -1,0 +1,57 @@
+"""Kafka's side of an interval, and what the ledger knows to be left out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from semel.audit.follow.look import Look
+from semel.audit.offsets import Seen, offsets_of, within
+from semel.damage import Damage
+from semel.engine.poll import TopicPoll, by_topic
+from semel.ledger import DAMAGED, RETENTION, TopicPartition
+from semel.reader import read_ranges
+from semel.run import Plan
+
+
+def read(
+    planned: Plan,
+    seen: Look,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    taken: Callable[[TopicPoll], None] | None,
+) -> tuple[dict[TopicPartition, Seen], list[Damage]]:
+    """Kafka's records in ``[start, end)`` of each partition, and what cannot be read of them.
+    ``taken`` is given the records that the sink has not refused.
+
+    Raises:
+        OffsetOutOfRange: retention has removed some meanwhile.
+        TransientError: Kafka is away.
+    """
+    found = {tp: Seen() for tp in starts}
+    damaged: list[Damage] = []
+    dated = any("timestamp" in t.column_names for t in seen.records.values())
+    messages = read_ranges(planned.connector, planned.raw, starts, ends, damaged=damaged.append)
+    for polled in messages:
+        for poll in by_topic(polled):
+            keep = np.ones(len(poll.offsets), dtype=bool)
+            for partition in np.unique(poll.partitions).tolist():
+                tp = TopicPartition(poll.topic, partition)
+                mine = poll.partitions == partition
+                found[tp].offsets.append(poll.offsets[mine])
+                if dated:
+                    found[tp].times.append(poll.timestamps()[mine])
+                keep &= ~(mine & np.isin(poll.offsets, dead_letters(seen, tp)))
+            if taken is not None:
+                taken(poll.only(keep))
+    return found, damaged
+
+
+def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
+    """Offsets of dead letters; those in holes were never read, and count as lost."""
+    dead = np.unique(offsets_of(seen.snapshot.dead.get(tp.topic), tp.partition))
+    holes = [h for h in seen.snapshot.holes if h.topic_partition == tp]
+    unread = within(dead, [h for h in holes if h.reason in (RETENTION, DAMAGED)])
+    found: np.ndarray = dead[~unread]
+    return found

@@ -1,0 +1,79 @@
+"""What is told of a followed connector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.audit.follow.intervals import spelled
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One interval of offsets that was compared, ``[from_offset, until_offset)``.
+
+    ``lost_offsets`` and ``duplicated_offsets`` name what was found. A record without a row may be
+    named later than its interval, once nothing can account for it any more.
+    """
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    position: int
+    records: int
+    rows: int
+    lost: int = 0
+    duplicated: int = 0
+    ghosts: int = 0
+    unknown: int = 0
+    expired: int = 0
+    lost_offsets: tuple[int, ...] = ()
+    duplicated_offsets: tuple[int, ...] = ()
+
+    @property
+    def found(self) -> bool:
+        return bool(self.lost or self.duplicated)
+
+    def __str__(self) -> str:
+        """The findings, in words."""
+        parts = []
+        if self.lost:
+            parts.append(f"{self.lost:,} lost{_among(self.lost, self.lost_offsets)}")
+        if self.duplicated:
+            ghosts = f", {self.ghosts:,} of them ghosts" if self.ghosts else ""
+            where = _among(self.duplicated, self.duplicated_offsets)
+            parts.append(f"{self.duplicated:,} duplicated{where}{ghosts}")
+        return f"{self.topic}-{self.partition}: {'; '.join(parts)}"
+
+
+def _among(count: int, offsets: tuple[int, ...]) -> str:
+    if not offsets:
+        return ""
+    several = len(set(offsets)) > 1
+    if count < len(offsets):
+        return f", among offsets {spelled(offsets)}"
+    return f" (offset{'s' if several else ''} {spelled(offsets)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What had been judged when following ended.
+
+    ``broken`` tells whether it ended because the declared guarantee does not hold.
+    """
+
+    connector: str
+    delivery: str
+    exact: bool
+    records: int
+    lost: int
+    duplicated: int
+    unknown: int
+    expired: int
+    broken: bool
+    not_judged: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every record and every row up to here was judged."""
+        return not (self.not_judged or self.unknown or self.expired)

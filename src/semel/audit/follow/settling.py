@@ -1,0 +1,126 @@
+"""Which of the rows that are missing are lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from semel.audit.auditor import Auditor
+from semel.audit.follow.intervals import NONE
+from semel.audit.follow.look import Look
+from semel.audit.follow.progress import Progress
+from semel.audit.follow.reading import dead_letters
+from semel.audit.follow.report import Judged
+from semel.delivery import Delivery
+from semel.engine.pipeline import Pipeline
+from semel.errors import OffsetOutOfRange, TransientError
+from semel.kafka import Cluster
+from semel.ledger import LedgerEntry, TopicPartition
+from semel.run import Plan
+
+SHARE = 0.05
+"""The part of the time for which store and Kafka may be busy with a connector that is judged."""
+
+
+class Settling:
+    """Tells what is lost; ``tell`` is given lines for the user."""
+
+    def __init__(
+        self, planned: Plan, cluster: Cluster, pipeline: Pipeline, tell: Callable[[str], None]
+    ) -> None:
+        self._planned = planned
+        self._cluster = cluster
+        self._pipeline = pipeline
+        self._tell = tell
+        self._not_before: dict[str, float] = {}
+
+    def breaks(self, found: Judged) -> bool:
+        """Whether it is what the declared guarantee rules out."""
+        promised = self._planned.guarantee.delivery
+        return bool(
+            (found.lost and promised is not Delivery.AT_MOST_ONCE)
+            or (found.duplicated and promised is not Delivery.AT_LEAST_ONCE)
+        )
+
+    def by_offsets(
+        self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, Progress]
+    ) -> list[Judged]:
+        """Add what is lost, and move the marks of what is settled.
+
+        The whole audit has the last word. It knows what a round does not: which keys stand in
+        several partitions, and how many rows have no provenance.
+        """
+        settled = []
+        lost: dict[str, Mapping[TopicPartition, int] | None] = {}
+        for told in found:
+            tp = TopicPartition(told.topic, told.partition)
+            mine, entry = progress[tp], seen.entries[tp]
+            facts = entry, dead_letters(seen, tp), seen.snapshot.elsewhere.get(tp, 0)
+            missing, among = mine.settle(*facts)
+            if missing and tp.topic not in lost:
+                lost[tp.topic] = self._judged_whole(tp.topic)
+            certain = lost.get(tp.topic)
+            if not missing or certain is None:
+                settled.append(told)
+                continue
+            count = min(missing, certain.get(tp, 0))
+            named = tuple(among.tolist()) if count else ()
+            unknown = told.unknown + missing - count
+            now = replace(told, lost=count, lost_offsets=named, unknown=unknown)
+            if not (count and self.breaks(now)):
+                mine.due = NONE.copy()
+                mine.settle(*facts)
+            settled.append(now)
+        return settled
+
+    def by_counts(
+        self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, Progress]
+    ) -> list[Judged]:
+        """Compare the number of Kafka's records with the number that the ledger says were read."""
+        return [self._counted(seen.entries, told, progress) for told in found]
+
+    def _counted(
+        self,
+        entries: Mapping[TopicPartition, LedgerEntry],
+        told: Judged,
+        progress: Mapping[TopicPartition, Progress],
+    ) -> Judged:
+        tp = TopicPartition(told.topic, told.partition)
+        mine, entry = progress[tp], entries[tp]
+        if mine.at < entry.position:
+            return told
+        more = mine.records - (entry.records_read - mine.mark.read)
+        lost, twice, unknown = max(0, more), max(0, -more), 0
+        if mine.gaps:
+            twice, unknown = 0, twice
+        now = replace(told, lost=lost, duplicated=twice, unknown=unknown)
+        if not self.breaks(now):
+            mine.settle(entry, NONE)
+        return now
+
+    def _judged_whole(self, topic: str) -> Mapping[TopicPartition, int] | None:
+        """How many records of a topic the whole audit finds lost; None if it cannot be asked now,
+        or was asked a short time ago."""
+        began = time.monotonic()
+        if began < self._not_before.get(topic, 0.0):
+            return None
+        self._tell(f"{topic}: rows are missing; judging all of the topic to be sure")
+        lost: dict[TopicPartition, int] = {}
+        try:
+            topics = self._cluster.matching(self._planned.connector)
+            # While a compacted topic is read, a key's last record may replace one read before.
+            for _ in range(2 if self._cluster.compacted({topic}) else 1):
+                (snapshot,) = self._planned.sink.snapshots({topic})
+                entries = [e for e in snapshot.entries if e.topic == topic]
+                auditor = Auditor(
+                    self._planned, self._cluster, snapshot, entries, self._pipeline, topics
+                )
+                parts = auditor.partitions(exact=True, converts=True)
+                lost = {TopicPartition(p.topic, p.partition): p.lost for p in parts}
+        except (OffsetOutOfRange, TransientError) as error:
+            self._tell(f"{topic}: {error}; trying again later")
+            return None
+        now = time.monotonic()
+        self._not_before[topic] = now + (now - began) * (1 - SHARE) / SHARE
+        return lost

@@ -1,0 +1,71 @@
+"""``semel audit --follow``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+from rich.markup import escape
+
+from semel.audit.follow import Followed, Judged, follow
+from semel.audit.follow.intervals import spelled
+from semel.cli.connector import setting
+from semel.cli.console import console
+from semel.redact import redacted
+from semel.run import Plan
+
+
+def follow_(
+    planned: Plan, *, interval: float, state: Path | None, as_json: bool
+) -> tuple[bool, bool]:
+    """Follow a connector until a signal ends it, and print what is found. Returns whether the
+    guarantee is broken, and whether everything was judged."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, setting(stop))
+    ended = follow(
+        planned,
+        path=state,
+        interval=interval,
+        stop=stop,
+        tell=lambda line: _say(line, to_stderr=as_json),
+        judged=_print if as_json else lambda _judged: None,
+    )
+    if as_json:
+        print(json.dumps({**asdict(ended), "complete": ended.complete}), flush=True)
+    else:
+        _sum_up(ended)
+    return ended.broken, ended.complete
+
+
+def _say(line: str, *, to_stderr: bool) -> None:
+    at = datetime.now().astimezone().strftime("%H:%M:%S")
+    out = console(stderr=to_stderr)
+    out.print(escape(f"{at} {redacted(line)}"), soft_wrap=True)
+
+
+def _print(judged: Judged) -> None:
+    facts = asdict(judged)
+    for name in ("lost_offsets", "duplicated_offsets"):
+        facts[name] = spelled(facts[name], most=100)
+    print(json.dumps(facts), flush=True)
+
+
+def _sum_up(ended: Followed) -> None:
+    out = console()
+    how = "record by record" if ended.exact else "by counts"
+    out.print(
+        f"{ended.records:,} records judged {how}: {ended.lost:,} lost, {ended.duplicated:,} "
+        f"duplicated ({ended.delivery})"
+    )
+    unjudged = list(ended.not_judged)
+    if ended.unknown:
+        unjudged.append(f"{ended.unknown:,} records or rows")
+    if ended.expired:
+        unjudged.append(f"rows of {ended.expired:,} offsets that Kafka has no more")
+    for line in unjudged:
+        out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)

@@ -1,0 +1,207 @@
+"""The continuous audit sees what goes wrong while a connector runs, and only that."""
+
+# ruff: noqa: F401, F811
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.audit.follow import Followed, Judged, follow, follower
+from semel.errors import ConfigError, NothingToAudit
+from semel.ledger import TopicPartition, firsts
+from semel.run import plan
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Config, Configure, Start, configure, start
+from tests.engine.harness import caught_up, records, sql, wait_until
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.integration
+
+BY_VALUE = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
+BY_KEY = {
+    "insert.mode": "upsert",
+    "pk.mode": "record_key",
+    "pk.fields": "k",
+    "delete.enabled": "true",
+}
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "QUIET", 0.0)
+
+
+class Watching:
+    """``semel audit --follow`` in a thread."""
+
+    def __init__(self, config: Config, path: Path) -> None:
+        self.lines: list[str] = []
+        self.judged: list[Judged] = []
+        self.ended: Followed | None = None
+        self.error: Exception | None = None
+        self._stop = threading.Event()
+        self._arguments = (config, path)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        config, path = self._arguments
+        try:
+            self.ended = follow(
+                plan(config),
+                path=path,
+                interval=0.05,
+                stop=self._stop,
+                tell=self.lines.append,
+                judged=self.judged.append,
+            )
+        except Exception as error:
+            self.error = error
+
+    def until(self, count: int) -> None:
+        """Wait until so many records were judged."""
+        wait_until(lambda: self.records >= count or not self._thread.is_alive())
+        assert self.records >= count, (self.error, self.ended, self.lines)
+
+    @property
+    def records(self) -> int:
+        return sum(j.records for j in self.judged)
+
+    def end(self) -> Followed:
+        self._stop.set()
+        return self.wait()
+
+    def wait(self) -> Followed:
+        self._thread.join(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        assert self.ended is not None, self.lines
+        return self.ended
+
+
+Watch = Callable[[Config], Watching]
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return lambda config: Watching(config, tmp_path / "state.json")
+
+
+@pytest.mark.parametrize("keys", [{}, BY_VALUE], ids=["insert", "upsert"])
+def test_a_row_that_never_arrives_is_named_while_the_connector_runs(
+    keys: dict[str, str],
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    watch: Watch,
+) -> None:
+    source = topic(partitions=2)
+    config = configure(source, {**keys, "consumer.override.max.poll.records": 20})
+    running = start(config)
+    produce(source, records(100))
+    running.until(lambda p: p.rows >= 100)
+    watching = watch(config)
+    for batch in range(1, 4):
+        produce(source, records(300, start=60 * batch))
+        watching.until(100 + 300 * batch)
+    assert not any(j.found or j.unknown for j in watching.judged)
+    url = config["connection.url"]
+    sql(
+        url,
+        "CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "RETURN CASE WHEN new.id = 1007 THEN NULL ELSE new END; END $$",
+    )
+    sql(
+        url,
+        f'CREATE TRIGGER swallow BEFORE INSERT ON "{source}" FOR EACH ROW EXECUTE FUNCTION '
+        "swallow()",
+    )
+    produce(source, records(20, start=1000))
+    ended = watching.wait()
+    running.stop()
+    assert (ended.broken, ended.lost, ended.duplicated) == (True, 1, 0)
+    (found,) = [j for j in watching.judged if j.lost]
+    assert len(found.lost_offsets) == 1
+    assert f"{source}-{found.partition}: 1 lost (offset {found.lost_offsets[0]})" in watching.lines
+    assert watch(config).wait().broken  # until it is put right
+
+
+def test_a_row_that_comes_or_goes_later_is_named(
+    topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+) -> None:
+    source = topic()
+    produce(source, records(50))
+    config = configure(source)
+    caught_up(config)
+    url = config["connection.url"]
+    watching = watch(config)
+    watching.until(50)
+    sql(url, f'DELETE FROM "{source}" WHERE __connect_offset = 7')
+    ended = watching.wait()
+    assert (ended.lost, ended.duplicated) == (1, 0)
+    assert f"{source}-0: 1 lost (offset 7)" in watching.lines
+    assert any("1 row fewer than before: judging all of it again" in n for n in watching.lines)
+
+    sql(url, f'INSERT INTO "{source}" SELECT * FROM "{source}" WHERE __connect_offset = 8')
+    sql(
+        url,
+        f'UPDATE "{source}" SET __connect_offset = 7 WHERE ctid = '
+        f'(SELECT max(ctid) FROM "{source}")',
+    )
+    watching = watch(config)
+    watching.until(50)
+    sql(url, f'INSERT INTO "{source}" SELECT * FROM "{source}" WHERE __connect_offset = 9')
+    assert (watching.wait().duplicated, watching.lines[-1]) == (
+        1,
+        f"{source}-0: 1 duplicated (offset 9)",
+    )
+
+
+def test_a_restart_goes_on_from_what_was_judged(
+    topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(40))
+    config = configure(source, BY_VALUE)
+    with pytest.raises(NothingToAudit, match="ledger holds nothing"):
+        watch(config).wait()
+    caught_up(config)
+    watching = watch(config)
+    watching.until(40)
+    assert watching.end().complete
+    produce(source, records(10, start=100))
+    caught_up(config)
+    watching = watch(config)
+    watching.until(10)
+    assert watching.end().records == 50
+    assert watching.records == 10
+
+    other = {**config, "name": f"{config['name']}-2"}
+    with pytest.raises(ConfigError, match="belongs to connector"):
+        watch(other).wait()
+
+
+def test_a_ledger_that_was_moved_back_is_judged_anew(
+    topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+) -> None:
+    source = topic()
+    produce(source, records(40))
+    config = configure(source, BY_VALUE)
+    caught_up(config)
+    watching = watch(config)
+    watching.until(40)
+    watching.end()
+    sink = plan(config).sink
+    wait_until(lambda: sink.set_positions(firsts({TopicPartition(source, 0): 10})) is None)
+    sink.close()
+    watching = watch(config)
+    wait_until(lambda: bool(watching.lines))
+    assert "it stands at 10, but 40 was judged" in watching.lines[0]
+    caught_up(config)
+    watching.until(30)
+    assert watching.end().lost == 0

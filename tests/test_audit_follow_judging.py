@@ -1,0 +1,228 @@
+"""What the continuous audit concludes from intervals, and what it keeps, without services."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from semel.audit.follow.intervals import Interval, Mark, begun, broken_off, judge, spelled
+from semel.audit.follow.loop import pause
+from semel.audit.follow.progress import Missing, Progress
+from semel.audit.follow.report import Judged
+from semel.audit.follow.state import State, default_path, load, save
+from semel.errors import ConfigError
+from semel.ledger import (
+    RETENTION,
+    TRUNCATED,
+    Hole,
+    LedgerEntry,
+    OffsetRange,
+    TopicPartition,
+)
+
+TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def interval(rows: list[int], kafka: list[int] | None = None, **more: Any) -> Interval:
+    arrays = {
+        k: np.array(v, np.int64) if k != "holes" and isinstance(v, list) else v
+        for k, v in more.items()
+    }
+    offsets = np.arange(10, 20) if kafka is None else np.array(kafka, np.int64)
+    return Interval(OffsetRange(*TP, 10, 20), offsets, np.array(rows, np.int64), **arrays)
+
+
+def found(judged: Interval) -> tuple[list[int], list[int], int, int]:
+    findings = judge(judged)
+    return (
+        findings.missing.tolist(),
+        findings.surplus.tolist(),
+        findings.ghosts,
+        findings.unknown,
+    )
+
+
+HERE = list(range(10, 20))
+
+
+def test_an_interval_names_what_is_missing_doubled_and_a_ghost() -> None:
+    assert found(interval(HERE)) == ([], [], 0, 0)
+    assert found(interval([*HERE[1:], 12, 12])) == ([10], [12, 12], 0, 0)
+    assert found(interval(HERE, HERE[:-1])) == ([], [19], 1, 0)
+
+
+def test_dead_letters_and_replaced_rows_are_not_missing_and_may_not_be_there() -> None:
+    assert found(interval(HERE[3:], dead=[10], replaced=[11, 12])) == ([], [], 0, 0)
+    assert found(interval(HERE, dead=[10])) == ([], [10], 0, 0)
+    assert found(interval(HERE, replaced=[11], replaces=True)) == ([], [11], 0, 0)
+
+
+def test_a_record_that_may_have_failed_is_not_held_against_the_row_before_it() -> None:
+    assert found(interval(HERE, replaced=[11], replaces=True, budget=1)) == ([], [], 0, 1)
+
+
+def test_keys_of_several_partitions_are_not_judged() -> None:
+    assert found(interval(HERE[1:], unsure=[10, 11])) == ([], [], 0, 2)
+
+
+def test_rows_that_compaction_or_a_cut_log_account_for_are_no_findings() -> None:
+    assert found(interval(HERE, HERE[1:], compacted=True)) == ([], [], 0, 1)
+    cut = [Hole(*TP, 15, 20, TRUNCATED)]
+    assert found(interval(HERE, HERE[:5], holes=cut)) == ([], [], 0, 0)
+    unread = [Hole(*TP, 10, 12, RETENTION)]
+    assert found(interval(HERE[2:], dead=[10], holes=unread))[0] == [10, 11]
+
+
+def test_a_row_of_another_time_than_its_record_is_a_ghost_and_its_record_lost() -> None:
+    times = np.array([1] + [0] * 9)
+    assert found(interval(HERE, times=times, stamps=[0] * 10)) == ([10], [10], 1, 0)
+
+
+def entry(position: int = 20, **counts: Any) -> LedgerEntry:
+    counts = {"records_read": position, **counts}
+    return LedgerEntry("t", 0, position, 0, cluster_id="c", topic_id="x", **counts)
+
+
+def after(at: int, due: list[int], mark: int = 0) -> Progress:
+    return Progress(Mark(0, mark), at, due=np.array(due, np.int64))
+
+
+def test_missing_rows_are_lost_beyond_those_that_the_ledger_counts_as_filtered_or_failed() -> None:
+    none = np.array([], np.int64)
+    assert after(20, [3, 4, 5]).settle(entry(), none)[0] == 3
+    assert after(20, [3, 4, 5]).settle(entry(records_filtered=2), none)[0] == 1
+    progress = after(20, [3, 4])
+    assert progress.settle(entry(records_filtered=1, records_failed=1), none)[0] == 0
+    assert progress.mark == Mark(0, 20, 20, 2, "c", "x")
+    named = entry(records_failed=2)  # by dead letters, so that these two are known
+    assert after(20, [3]).settle(named, np.array([8, 9]))[0] == 1
+
+
+def test_short_of_the_position_the_mark_moves_only_if_no_record_is_without_a_row() -> None:
+    none = np.array([], np.int64)
+    progress = after(10, [])
+    progress.settle(entry(), none)
+    assert progress.mark.offset == 10
+    progress = after(10, [3])
+    assert progress.settle(entry(records_filtered=1), none)[0] == 0
+    assert (progress.mark.offset, progress.due.tolist()) == (0, [3])
+    progress.at = 20
+    assert progress.settle(entry(records_filtered=1), none)[0] == 0
+    assert (progress.mark.offset, progress.due.tolist()) == (20, [])
+
+
+def test_an_upserted_row_is_missed_only_when_all_that_may_have_replaced_it_is_read() -> None:
+    progress = after(10, [])
+    progress.open.append(Missing(np.array([3, 4]), {TP: 20, OTHER: 7}))
+    progress.ripen({TP: 20, OTHER: 5})
+    assert not len(progress.due)
+    assert progress.settle(entry(10), np.array([], np.int64))[0] == 0
+    assert progress.mark.offset == 0  # a restart reads it again
+    assert progress.excuse(np.array([4]), np.array([], np.int64)) == 0
+    progress.ripen({TP: 20, OTHER: 7})
+    assert progress.due.tolist() == [3]
+    assert progress.excuse(np.array([], np.int64), np.array([3])) == 1
+    assert not len(progress.owed())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({}, ""),
+        ({"position": 30, "records_read": 30}, ""),
+        ({"position": 5}, "stands at 5, but 20 was judged"),
+        ({"topic_id": "y"}, "created again"),
+        ({"topic_id": ""}, ""),
+        ({"cluster_id": "d"}, "cluster d"),
+        ({"position": 40, "start_position": 40}, "begins at 40 instead of 0"),
+        ({"records_read": 3}, "counts are lower"),
+    ],
+)
+def test_a_ledger_that_does_not_follow_what_was_judged_is_noticed(
+    change: dict[str, Any], why: str
+) -> None:
+    mark = Mark(0, 20, 20, 0, "c", "x")
+    told = broken_off(replace(entry(), **change), mark, 20)
+    assert (why in told) if why else not told
+
+
+def test_judging_begins_where_the_connector_did() -> None:
+    assert begun(LedgerEntry("t", 0, 9, 4)) == Mark(4, 4)
+
+
+def test_state_survives_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "state.json"
+    assert load(path, "c", "here") == State("c", "here")
+    marks = {TP: Mark(0, 20, 18, 2, "c", "x"), OTHER: Mark(3, 3)}
+    state = State("c", "here", marks, 100, 1, 2, {"t": -3})
+    save(path, state)
+    assert load(path, "c", "here") == state
+    assert [p.name for p in path.parent.iterdir()] == ["state.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\x00\xff", "is not a state"),
+        (b"[]", "is not a state"),
+        (b'{"version": 1}', "is not a state"),
+        (b'{"version": 2}', "newer version of semel"),
+    ],
+)
+def test_a_state_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, why: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=why) as told:
+        load(path, "c", "here")
+    assert str(path) in str(told.value)
+
+
+def test_a_state_with_impossible_numbers_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    save(path, State("c", "here", {TP: Mark(0, 20)}))
+    facts = json.loads(path.read_text())
+    facts["topics"]["t"]["0"]["offset"] = -1
+    path.write_text(json.dumps(facts))
+    with pytest.raises(ConfigError, match="-1 is negative"):
+        load(path, "c", "here")
+
+
+def test_a_state_of_another_connector_or_target_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    save(path, State("c", "here"))
+    with pytest.raises(ConfigError, match="belongs to connector c, not to d"):
+        load(path, "d", "here")
+    with pytest.raises(ConfigError, match="belongs to target here, not to there"):
+        load(path, "c", "there")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        save(path / "below", State("c", "here"))
+
+
+def test_states_are_kept_apart_by_connector_and_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
+    paths = {default_path(c, t) for c in ("a/b", "a_b") for t in ("x", "y")}
+    assert len(paths) == 4
+    assert {p.parent for p in paths} == {Path("/var/state/semel")}
+
+
+def test_the_store_is_left_alone_for_most_of_the_time() -> None:
+    assert pause(10, 0.1, behind=False) == 10
+    assert pause(10, 2.0, behind=False) == pytest.approx(38)
+    assert pause(10, 2.0, behind=True) == 2.0
+    assert pause(10, 0.0, behind=True) == 0.0
+
+
+def test_findings_name_offsets_and_how_many_of_them() -> None:
+    assert spelled([3, 7, 8, 9]) == "3, 7-9"
+    assert spelled(range(0, 20, 2), most=2) == "0, 2 and 8 more"
+    one = Judged("t", 0, 0, 10, 10, 10, 9, lost=1, lost_offsets=(4,))
+    assert str(one) == "t-0: 1 lost (offset 4)"
+    among = replace(one, lost_offsets=(4, 5), duplicated=2, ghosts=1, duplicated_offsets=(7, 7))
+    assert str(among) == (
+        "t-0: 1 lost, among offsets 4-5; 2 duplicated (offset 7), 1 of them ghosts"
+    )
