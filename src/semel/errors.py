@@ -66,6 +66,11 @@ class Refused(ServiceError):
     """The target store refuses what it was asked for, and will refuse it again."""
 
 
+class RolledBack(ServiceError):
+    """The target was taken back to an older state, or replaced: rows have gone, but the positions
+    stand. It does not pass by itself."""
+
+
 class LedgerConflict(SemelError):
     """The stored position is neither the start nor the end of the range: a gap, an overlap or
     another writer. The transaction has been rolled back."""

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.embedded import Kafka
-from semel.errors import OffsetOutOfRange
+from semel.errors import OffsetOutOfRange, RolledBack
 from semel.ledger import Hole, TopicPartition
 from semel.run import plan
 from semel.sinks.iceberg.catalog import connect
@@ -99,6 +99,24 @@ def test_killed_at(
     assert failpoints.fired(points)[0][:2] == (place, "kill-worker")
     shows = place == "deliver.between"
     assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
+
+
+def test_a_table_that_is_rolled_back_ends_a_run_at_once(
+    topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = warehouse(source)
+    running = start(config)
+    running.until(lambda p: sum(p.positions.values()) == 10 and p.commits > 0)
+    first = table(config).current_snapshot()
+    assert first is not None
+    produce(source, records(10, 10))
+    running.until(lambda p: sum(p.positions.values()) == 20)
+    with table(config).manage_snapshots() as snapshots:
+        snapshots.rollback_to_snapshot(first.snapshot_id)
+    with pytest.raises(RolledBack, match=r"set FILE .*=10$"):
+        running.wait()
 
 
 def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(

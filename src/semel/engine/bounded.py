@@ -45,6 +45,7 @@ from semel.errors import (
     Fenced,
     GaveUp,
     LedgerConflict,
+    RolledBack,
     ServiceError,
     TargetChanged,
     TransientError,
@@ -145,7 +146,7 @@ class BoundedEngine:
                 if self._run.stop.is_set():  # who stops all may have stopped Spark first
                     return
                 raise
-            except GaveUp:
+            except (GaveUp, RolledBack):
                 raise
             except (TransientError, ServiceError) as error:
                 if isinstance(error, ServiceError) and not answered:

@@ -42,6 +42,7 @@ from semel.errors import (
     BadRecord,
     ConfigError,
     GaveUp,
+    RolledBack,
     SemelError,
     ServiceError,
     TransientError,
@@ -109,6 +110,8 @@ class MicroBatchEngine:
             try:
                 self._pass_over(batches)
                 positions = self._positions()
+            except RolledBack:
+                raise
             except (ServiceError, TransientError) as error:
                 # At the start the user hears of it at once; later a service may be restarting.
                 if not self._progress.restarts:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyiceberg.catalog import Catalog
 
+from semel.errors import RolledBack
 from semel.ledger import TopicPartition
 from semel.records import DeadLetter
 from semel.sinks import letters as rows_of
 from semel.sinks.iceberg.catalog import Conflict
 from semel.sinks.iceberg.files import FileWriter
+from semel.sinks.iceberg.rollbacks import holds
 from semel.sinks.iceberg.table import Table
 
 
@@ -46,6 +48,29 @@ class DeadLetterTable:
     def _behind(self, table: Table, tp: TopicPartition) -> int:
         return int(table.metadata.properties.get(self._name(tp), 0))
 
+    @property
+    def _mark(self) -> str:
+        return f"semel-snapshot:{self._connector}"
+
+    def check(self) -> None:
+        """Raises RolledBack: the table lacks, or may lack, letters that were committed to it."""
+        table = self.open()
+        if table is not None:
+            table.renew()
+            self._check(table)
+
+    def _check(self, table: Table) -> None:
+        mark = table.metadata.properties.get(self._mark)
+        if mark is None or holds(table, frozenset({int(mark)})):
+            return
+        raise RolledBack(
+            f"connector {self._connector}: Iceberg table {self._where}, which holds dead letters, "
+            f"does not descend from snapshot {mark}, this connector's last commit there, as far as "
+            "its snapshots tell: it was rolled back. To bring the letters back, set it to that "
+            "snapshot again. To go on without them, confirm the connector's positions: semel "
+            "offsets show FILE, then semel offsets set FILE TOPIC-PARTITION=OFFSET for each"
+        )
+
     def keep(self, letters: Sequence[DeadLetter]) -> None:
         """Write those that are not there yet.
 
@@ -55,6 +80,7 @@ class DeadLetterTable:
         table = self._table()
         while letters:
             table.renew()
+            self._check(table)
             writer: FileWriter | None = None
             try:
                 if not table.columns.names:
@@ -72,7 +98,7 @@ class DeadLetterTable:
                 writer = FileWriter(table, "semel-dead-letters-")
                 rows = rows_of.rows(self._connector, new)
                 writer.write(rows.select(table.columns.names).cast(table.columns))
-                table.commit([f.data_file() for f in writer.finish()], behind)
+                table.commit([f.data_file() for f in writer.finish()], behind, mark=self._mark)
                 return
             except Conflict:
                 if writer is not None:
@@ -87,7 +113,9 @@ class DeadLetterTable:
             if not known:
                 return
             try:
-                table.commit([], {self._name(tp): str(positions[tp]) for tp in known})
+                table.commit(
+                    [], {self._name(tp): str(positions[tp]) for tp in known}, mark=self._mark
+                )
                 return
             except Conflict:
                 continue

@@ -55,7 +55,7 @@ class DynamicTables(Tables):
     ) -> None:
         super().__init__(connector, settings, catalog)
         home = TableSettings(settings.config.ledger_of(connector.name), MAIN_BRANCH, (), ())
-        self._home = Target(connector, settings, home, catalog)
+        self._home = Target(connector, settings, home, catalog, keeps_rows=False)
         self._names, self._form = _names(settings.catalog["type"])
         self._checked: set[str] = set()
         self._level = False
@@ -82,6 +82,8 @@ class DynamicTables(Tables):
         if self._home.find() is None:
             Table.create(self._catalog(), self._home.name, {})
         self.check_commits()
+        for target in self.all():
+            target.keep_mark()
 
     def check_commits(self) -> None:
         self._check_commits(self._home)
@@ -198,6 +200,9 @@ class DynamicTables(Tables):
         self._level = True
 
     def set(self, wanted: Collection[LedgerEntry] | None) -> None:
+        for target in self.all():
+            if wanted is not None:
+                target.check_set(list(wanted))
         # Home first: it fences a run that is at work, and what such a run has written by then is
         # undone after it. A table that held more would take what is read again for a replay.
         if wanted is not None:

@@ -3,6 +3,10 @@
 ``semel:<connector>:<topic>:<partition>`` holds position, running counts and holes as JSON. Table
 properties outlive what snapshots do not: expiry of snapshots, rewriting of files and of manifests;
 and each topic-partition of each connector has one of its own, so that several write one table.
+
+``semel-snapshot:<connector>`` is the last snapshot that is known to hold the connector's rows: its
+last commit, or a later one that descends from it. It is not among the positions' names, which older
+versions read as positions.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from semel.ledger import (
     judge,
     pending,
 )
+from semel.sinks.iceberg.rollbacks import holds, position_texts, rolled_back
 from semel.sinks.iceberg.table import Table
 
 _FIELDS = {
@@ -73,9 +78,16 @@ class IcebergLedger:
         self._connector = connector
         self._version = ""
         self._entries: dict[TopicPartition, _Entry] = {}
+        self._held: tuple[int, int] | None = None
+        """The marked snapshot, and a later one that was seen to descend from it."""
 
     def _name(self, tp: TopicPartition) -> str:
         return f"semel:{self._connector}:{tp.topic}:{tp.partition}"
+
+    @property
+    def mark(self) -> str:
+        """The property that names the last snapshot that is known to hold the rows."""
+        return f"semel-snapshot:{self._connector}"
 
     def _known(self) -> Mapping[TopicPartition, _Entry]:
         if self._version != self._table.version:
@@ -84,8 +96,11 @@ class IcebergLedger:
         return self._entries
 
     def _read(self) -> Iterable[tuple[TopicPartition, _Entry]]:
+        return self._parsed(self._table.metadata.properties)
+
+    def _parsed(self, properties: Mapping[str, str]) -> Iterable[tuple[TopicPartition, _Entry]]:
         prefix = f"semel:{self._connector}:"
-        for name, text in self._table.metadata.properties.items():
+        for name, text in properties.items():
             topic, colon, partition = name.removeprefix(prefix).rpartition(":")
             if not name.startswith(prefix) or not colon or ":" in topic:
                 continue  # or of a connector whose name begins with ours
@@ -196,6 +211,40 @@ class IcebergLedger:
     def names(self) -> list[str]:
         """The properties that hold the connector's entries."""
         return [self._name(tp) for tp in self._known()]
+
+    # Rollbacks
+
+    def _marked(self) -> int | None:
+        text = self._table.metadata.properties.get(self.mark)
+        return None if text is None else int(text)
+
+    def check(self, *, several: bool) -> None:
+        """Raises RolledBack: the branch lacks, or may lack, what was committed to it."""
+        mark, head = self._marked(), self._table.snapshot_id
+        if mark is None:
+            return  # of an older version, or no commit yet
+        known = frozenset(self._held if self._held and self._held[0] == mark else [mark])
+        if head not in known and not holds(self._table, known):
+            entries = self.entries()
+            then = self._parsed(position_texts(self._table, self.mark)) if entries else ()
+            raise rolled_back(
+                self._connector,
+                self._table,
+                mark,
+                entries,
+                [e.entry for _, e in sorted(then)],
+                several=several,
+            )
+        if head is not None:
+            self._held = mark, head
+
+    def remark(self) -> dict[str, str]:
+        """The property that names the branch's head, which was checked, if the snapshot that it
+        names now has expired, or if an older version has written no name."""
+        mark, head = self._marked(), self._table.snapshot_id
+        if head is None or not self._known() or self._table.metadata.snapshot_by_id(mark or 0):
+            return {}
+        return {self.mark: str(head)}
 
 
 def _seen(stored: Mapping[TopicPartition, int], advance: Advance, *, lags: bool) -> int | None:

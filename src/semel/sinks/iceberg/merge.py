@@ -32,7 +32,9 @@ from semel.sinks.iceberg.table import Table
 from semel.sinks.rows import CHANGE_DELETES, OWN, last_changes
 
 
-def merge(table: Table, files: Sequence[StagedFile], moved: Mapping[str, str]) -> None:
+def merge(
+    table: Table, files: Sequence[StagedFile], moved: Mapping[str, str], mark: str = ""
+) -> None:
     """Write the last change of each key, take away what it replaces, and set properties.
 
     Raises:
@@ -49,7 +51,7 @@ def merge(table: Table, files: Sequence[StagedFile], moved: Mapping[str, str]) -
         if kept.num_rows:
             writer.write(_as(table.columns, kept))
         new = writer.finish()
-        table.commit([f.data_file() for f in new], moved, replaced=replaced)
+        table.commit([f.data_file() for f in new], moved, replaced=replaced, mark=mark)
     except BaseException as error:
         # After an unknown outcome the files may be part of the table.
         if not _unknown(error):

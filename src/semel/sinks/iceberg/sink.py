@@ -166,6 +166,11 @@ class IcebergSink(StagingSink):
 
     def prepare(self, topics: Collection[str]) -> None:
         self._tables.prepare()
+        if self._letters is not None:
+            self._letters.check()
+
+    def claim(self) -> None:
+        self._tables.runs = True
 
     def schema(self, topic: str) -> pa.Schema | None:
         return self._tables.schema()
@@ -244,7 +249,10 @@ class IcebergSink(StagingSink):
             # Their states are older than the positions that are judged: who sets these by hand
             # writes to the tables afterwards, and no commit to them can be late.
             touched = self._tables.touched(parts.tables)
-            if self._tables.judge(advances) is not Outcome.APPLIED:
+            outcome = self._tables.judge(advances)
+            for target in touched:
+                target.check_rows()
+            if outcome is not Outcome.APPLIED:
                 return Outcome.REPLAYED
             # All are judged before any is written: a conflict in one leaves all of them alone.
             fresh = [

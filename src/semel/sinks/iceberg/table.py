@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,12 +19,14 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import (
     AssertDefaultSpecId,
+    AssertRefSnapshotId,
     AssertTableUUID,
     RemovePropertiesUpdate,
     SetPropertiesUpdate,
@@ -214,8 +216,10 @@ class Table:
         *,
         forgotten: Iterable[str] = (),
         replaced: Sequence[DataFile] = (),
+        mark: str = "",
     ) -> None:
-        """Add files, take away those that they replace, and set properties: one snapshot.
+        """Add files, take away those that they replace, and set properties: one snapshot, whose id
+        becomes the property ``mark``.
 
         Raises:
             Conflict: the table is not at this state any more.
@@ -223,8 +227,6 @@ class Table:
         """
         transaction = _Once(self._table)
         with translated(self.where):
-            if moved:
-                transaction._apply((SetPropertiesUpdate(updates=dict(moved)),))
             gone = [name for name in forgotten if name in self.metadata.properties]
             if gone:
                 transaction._apply((RemovePropertiesUpdate(removals=gone),))
@@ -243,6 +245,9 @@ class Table:
                 producer._merge_enabled = True
             else:
                 producer = update.fast_append()
+            own = {mark: str(producer.snapshot_id)} if mark else {}
+            if moved or own:
+                transaction._apply((SetPropertiesUpdate(updates={**moved, **own}),))
             with producer:
                 for file in files:
                     producer.append_data_file(file)
@@ -250,6 +255,43 @@ class Table:
                     producer.delete_data_file(file)
             transaction.commit_transaction()
         self._read()
+
+    def keep(self, properties: Mapping[str, str]) -> None:
+        """Set properties while the branch stands where it does, without a new snapshot.
+
+        Raises:
+            Conflict: the branch does not stand there any more.
+        """
+        transaction = _Once(self._table)
+        stands = AssertRefSnapshotId.model_validate(
+            {"ref": self.branch, "snapshot-id": self.snapshot_id}
+        )
+        with translated(self.where):
+            transaction._apply((SetPropertiesUpdate(updates=dict(properties)),), (stands,))
+            transaction.commit_transaction()
+        self._read()
+
+    def history(self) -> Iterator[TableMetadata]:
+        """Former states of the table, newest first, as far as their metadata files are there."""
+        for entry in reversed(self.metadata.metadata_log):
+            with reading(self.where):
+                try:
+                    found = FromInputFile.table_metadata(self.io.new_input(entry.metadata_file))
+                except FileNotFoundError:
+                    return
+            yield found
+
+    def added_by(self, snapshots: frozenset[int]) -> bool:
+        """Whether the branch has a data file that one of these snapshots has added."""
+        head = self.metadata.snapshot_by_name(self.branch)
+        if head is None:
+            return False
+        with reading(self.where):
+            return any(
+                entry.snapshot_id in snapshots
+                for manifest in head.manifests(self.io)
+                for entry in manifest.fetch_manifest_entry(self.io)
+            )
 
     def define(
         self,

@@ -50,6 +50,8 @@ class Tables:
         self._settings = settings
         self._catalog = catalog
         self._targets = {t: self._target(t) for t in settings.config.tables}
+        self.runs = False
+        """Whether this is the driver of a run, which keeps watch over the tables."""
 
     def _target(self, name: str) -> Target:
         return Target(self._connector, self._settings, self._settings.of(name), self._catalog)
@@ -80,6 +82,8 @@ class Tables:
             target.prepare()
         self.check_commits()
         self.schema()
+        for target in self.all():
+            target.keep_mark()
 
     def check_commits(self) -> None:
         """Raises ConfigError: the catalog does not refuse each commit that comes too late."""
@@ -134,7 +138,11 @@ class Tables:
         return [t.stand(newest=newest) for t in self.all()]
 
     def entries(self) -> list[LedgerEntry]:
-        return together(self._stands())
+        stands = self._stands()
+        if self.runs and stands:
+            for target in self.all():
+                target.keep_mark()
+        return together(stands)
 
     def known_topics(self) -> set[str]:
         """Those that any of the tables knows: one that is new to the connector knows none."""
@@ -215,9 +223,12 @@ class Tables:
         """Set positions by hand, or forget them."""
         for target in self.all():
             if wanted is not None:
-                target.move(partial(target.ledger.set, wanted))
+                target.check_set(list(wanted))
+        for target in self.all():
+            if wanted is not None:
+                target.move(partial(target.ledger.set, wanted), checked=False)
             elif target.find() is not None:
-                target.move(dict, forget=True)
+                target.move(dict, forget=True, checked=False)
 
     def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
         found = []

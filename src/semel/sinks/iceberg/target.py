@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, TargetChanged, TransientError
+from semel.errors import ConfigError, RolledBack, TargetChanged, TransientError
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.records import Records
 from semel.sinks import rows as made
@@ -36,8 +37,11 @@ class Target:
         settings: Settings,
         mine: TableSettings,
         catalog: Callable[[], Catalog],
+        *,
+        keeps_rows: bool = True,
     ) -> None:
         self._connector = connector
+        self._keeps_rows = keeps_rows
         self._settings = settings
         self._mine = mine
         self._catalog = catalog
@@ -153,21 +157,68 @@ class Target:
             TransientError: whether it was committed is not known.
         """
         if files and files[0].key:
-            merge(self.table, files, moved)
+            merge(self.table, files, moved, self._mark)
             delete(self.table.io, [f.path for f in files])
         elif files or moved:
-            self.table.commit([f.data_file() for f in files], moved)
+            self.table.commit([f.data_file() for f in files], moved, mark=self._mark)
 
-    def move(self, moved: Callable[[], Mapping[str, str]], *, forget: bool = False) -> None:
-        """Commit properties that are computed from the ledger as it stands."""
+    @property
+    def _mark(self) -> str:
+        return self.ledger.mark if self._keeps_rows else ""
+
+    def check_rows(self) -> None:
+        """Raises RolledBack: the table lacks rows that were committed to it."""
+        if self._keeps_rows:
+            self.ledger.check(several=self._settings.config.several)
+
+    def keep_mark(self) -> None:
+        """Check the rows, and let no expiry of snapshots take away what tells that they are there.
+
+        Raises:
+            RolledBack: the table lacks some.
+        """
+        self.check_rows()
+        renamed = self.ledger.remark() if self._keeps_rows else {}
+        if renamed:
+            with contextlib.suppress(Conflict):  # the next look does it
+                self.table.keep(renamed)
+
+    def check_set(self, wanted: Sequence[LedgerEntry]) -> None:
+        """Raises ConfigError: the table was rolled back, and positions that are not set with the
+        others would be taken for right."""
+        others = set(self.stand()) - {e.topic_partition for e in wanted}
+        try:
+            if others:
+                self.check_rows()
+        except RolledBack as found:
+            raise ConfigError(
+                f"{found}. Every position must be set: name {', '.join(map(str, sorted(others)))} "
+                "too"
+            ) from None
+
+    def move(
+        self,
+        moved: Callable[[], Mapping[str, str]],
+        *,
+        forget: bool = False,
+        checked: bool = True,
+    ) -> None:
+        """Commit properties that are computed from the ledger as it stands.
+
+        Raises:
+            RolledBack: the table lacks rows; ``checked`` asks for that.
+        """
         for _ in range(CONFLICTS):
             self.table.renew()
+            if checked:
+                self.check_rows()
             properties = moved()
-            forgotten = self.ledger.names() if forget else []
+            forgotten = [*self.ledger.names(), self.ledger.mark] if forget else []
             if not properties and not forget:  # to forget nothing fences other runs too
                 return
             try:
-                self.table.commit([], properties, forgotten=forgotten)
+                mark = "" if forget else self._mark
+                self.table.commit([], properties, forgotten=forgotten, mark=mark)
                 return
             except Conflict:
                 continue
