@@ -11,8 +11,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ConfigError, ServiceError
+from semel.errors import ConfigError, RolledBack
 from semel.ledger import Outcome, TopicPartition, firsts
+from semel.records import Commit, DeadLetter
 from semel.sinks.delta.restores import Operation, Setback, operation_of, setback
 from semel.sinks.delta.sink import DeltaSink
 from tests.sinks.delta.conftest import FIRST, Lake
@@ -44,11 +45,11 @@ def test_a_restored_table_is_refused_with_the_facts_and_the_ways_out(lake: Lake)
         rf"the positions stand \(t-0 at 20\).*restore the table to version {last}\. .*"
         "semel offsets set FILE t-0=10$"
     )
-    with pytest.raises(ServiceError, match=facts):
+    with pytest.raises(RolledBack, match=facts):
         sink.commit([advance(20, 30)], values(20, 30))
-    with pytest.raises(ServiceError, match=facts):
+    with pytest.raises(RolledBack, match=facts):
         made(lake).prepare(["t"])
-    with pytest.raises(ServiceError, match=facts):
+    with pytest.raises(RolledBack, match=facts):
         made(lake).start(firsts({TopicPartition("t", 1): 0}))
     assert len(lake.rows()) == 10
 
@@ -96,7 +97,7 @@ def test_a_restore_is_still_known_once_its_log_entry_is_cleaned_up(lake: Lake) -
     table.create_checkpoint()
     for old in (lake.path / "t" / "_delta_log").glob("*.json"):
         old.unlink()
-    with pytest.raises(ServiceError, match=r"nobody can tell.*offsets set FILE t-0=OFFSET; or"):
+    with pytest.raises(RolledBack, match=r"nobody can tell.*offsets set FILE t-0=OFFSET; or"):
         made(lake).prepare(["t"])
 
 
@@ -111,6 +112,68 @@ def test_log_cleanup_alone_stops_nobody(lake: Lake) -> None:
     assert sink.commit([advance(20, 30)], values(20, 30)) is Outcome.APPLIED
 
 
+def cleaned_up(lake: Lake, *, after: bool = True) -> None:
+    """As another writer's checkpoint does once the retention of the log has passed."""
+    if after:
+        write_deltalake(str(lake.path / "t"), pa.table({"id": [-1]}), mode="append")
+    lake.table().create_checkpoint()
+    for old in (lake.path / "t" / "_delta_log").glob("*.json"):
+        if int(old.stem) < lake.table().version():
+            old.unlink()
+
+
+def test_an_idle_run_needs_no_log_of_versions_that_it_has_checked(lake: Lake) -> None:
+    sink, _ = filled(lake)
+    sink.claim()
+    for _ in range(3):
+        write_deltalake(str(lake.path / "t"), pa.table({"id": [-1]}), mode="append")
+        assert sink.entries()[0].position == 20
+        cleaned_up(lake)
+    assert sink.commit([advance(20, 30)], values(20, 30)) is Outcome.APPLIED
+
+
+def test_what_an_idle_run_has_checked_is_known_to_the_next_run(lake: Lake) -> None:
+    sink, _ = filled(lake)
+    sink.claim()
+    write_deltalake(str(lake.path / "t"), pa.table({"id": [-1]}), mode="append")
+    sink.entries()
+    cleaned_up(lake)
+    sink.entries()
+    cleaned_up(lake, after=False)
+    made(lake).prepare(["t"])
+
+
+def test_a_run_that_has_nothing_to_commit_notices_a_restore_too(lake: Lake) -> None:
+    sink, first = filled(lake)
+    sink.claim()
+    sink.entries()
+    lake.table().restore(first)
+    with pytest.raises(RolledBack):
+        sink.entries()
+
+
+def test_dead_letters_that_were_restored_away_are_missed(lake: Lake) -> None:
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    sink = lake.sink(keys=keys)
+
+    def bad(offset: int) -> Commit:
+        letter = DeadLetter("t", 0, offset, None, b"", [], 0, "STAGE", "E", "why")
+        return Commit(values(offset, offset + 1).records, [letter])
+
+    for offset in range(2):
+        sink.commit([advance(offset, offset + 1)], bad(offset))
+    dead = lake.table("dead")
+    last = dead.version()
+    dead.restore(last - 1)
+    facts = f"dead, which holds dead letters: version .*restore the table to version {last}"
+    with pytest.raises(RolledBack, match=facts):
+        sink.commit([advance(2, 3)], bad(2))
+    with pytest.raises(RolledBack, match=facts):
+        lake.made(keys=keys).prepare(["t"])
+    lake.made(keys=keys).set_positions(firsts({FIRST: 2}))
+    assert lake.sink(keys=keys).commit([advance(2, 3)], bad(2)) is Outcome.APPLIED
+
+
 def test_a_table_that_is_replaced_in_place_is_refused(lake: Lake) -> None:
     sink, _ = filled(lake)
     fields = lake.table().schema()
@@ -119,7 +182,7 @@ def test_a_table_that_is_replaced_in_place_is_refused(lake: Lake) -> None:
         lambda: sink.commit([advance(20, 30)], values(20, 30)),
         lambda: made(lake).prepare(["t"]),
     ):
-        with pytest.raises(ServiceError, match="the table was replaced: it has another id"):
+        with pytest.raises(RolledBack, match="the table was replaced: it has another id"):
             attempt()
 
 
@@ -132,11 +195,11 @@ def test_a_table_that_is_removed_and_made_again_is_not_written_by_a_run_that_kne
     one = pa.table({"id": [1]})
     for _ in range(1 + more):
         write_deltalake(str(lake.path / "t"), one, mode="append")
-    with pytest.raises(ServiceError, match="was removed, and another one was made there"):
+    with pytest.raises(RolledBack, match="was removed, and another one was made there"):
         sink.commit([advance(20, 30)], values(20, 30))
     assert len(lake.rows()) == 1 + more
     shutil.rmtree(lake.path / "t")
-    with pytest.raises(ServiceError, match="is gone"):
+    with pytest.raises(RolledBack, match="is gone"):
         sink.advance([advance(20, 30)])
 
 
@@ -146,7 +209,7 @@ def test_upserts_notice_a_restore(lake: Lake) -> None:
     for n in range(3):
         sink.commit([advance(10 * n, 10 * n + 10)], values(10 * n, 10 * n + 10))
     lake.table().restore(lake.table().version() - 1)
-    with pytest.raises(ServiceError, match="restored the table"):
+    with pytest.raises(RolledBack, match="restored the table"):
         sink.commit([advance(30, 40)], values(30, 40))
 
 
@@ -166,7 +229,7 @@ def test_a_table_of_an_older_version_of_semel_is_taken_as_it_is(lake: Lake) -> N
     sink = lake.sink()
     assert sink.commit([advance(10, 20)], values(10, 20)) is Outcome.APPLIED
     lake.table().restore(1)
-    with pytest.raises(ServiceError, match="restored the table to version 1"):
+    with pytest.raises(RolledBack, match="restored the table to version 1"):
         made(lake).prepare(["t"])
 
 
@@ -201,12 +264,12 @@ def _to(version: object) -> Operation:
 def test_what_later_versions_did_tells_which_state_the_table_has(
     log: dict[int, Operation], base: int | None
 ) -> None:
-    found = setback(5, 5 + len(log), log)
+    found = setback(5, 5 + len(log), log)[5 + len(log)]
     assert (5 if found is None else found.base) == base
 
 
 def test_a_version_that_is_not_in_the_log_any_more_is_never_guessed() -> None:
-    found = setback(5, 8, {8: Operation("WRITE")})
+    found = setback(5, 8, {8: Operation("WRITE")})[8]
     assert isinstance(found, Setback)
     assert "version 7 has been cleaned up" in found.said
 
@@ -224,7 +287,7 @@ def test_a_restore_to_a_time_is_refused_too(lake: Lake) -> None:
         os.utime(entry, (1_700_000_000 + version,) * 2)
     moment = dt.datetime.fromtimestamp(1_700_000_000 + first, dt.UTC)
     lake.table().restore(moment.isoformat())
-    with pytest.raises(ServiceError, match="restored the table to time"):
+    with pytest.raises(RolledBack, match="restored the table to time"):
         sink.commit([advance(20, 30)], values(20, 30))
     lake.table().restore(lake.table().version() - 1)
     assert sink.commit([advance(20, 30)], values(20, 30)) is Outcome.APPLIED

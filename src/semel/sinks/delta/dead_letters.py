@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from semel.errors import RolledBack
 from semel.ledger import TopicPartition
 from semel.records import DeadLetter
 from semel.sinks import letters as rows_of
 from semel.sinks.delta.files import FileWriter
+from semel.sinks.delta.ledger import DeltaLedger
 from semel.sinks.delta.table import Conflict, Table
 
 
@@ -25,11 +27,40 @@ class DeadLetterTable:
         self._connector = connector
         self._codec = codec
         self._found: Table | None = None
+        self._kept: DeltaLedger | None = None
 
     def open(self) -> Table | None:
         if self._found is None:
             self._found = Table.open(self._where, self._options)
         return self._found
+
+    def check(self) -> None:
+        """Raises RolledBack: the table lacks, or may lack, letters that were committed to it."""
+        table = self.open()
+        if table is not None:
+            table.renew()
+            self._check(self._ledger(table))
+
+    def _ledger(self, table: Table) -> DeltaLedger:
+        if self._kept is None:
+            self._kept = DeltaLedger(table, self._connector)
+        return self._kept
+
+    def _check(self, ledger: DeltaLedger) -> None:
+        found = ledger.setback()
+        if found is None:
+            return
+        undo = (
+            ""
+            if found.undo is None
+            else f"To bring the letters back, restore the table to version {found.undo}. "
+        )
+        raise RolledBack(
+            f"connector {self._connector}: Delta table {self._where}, which holds dead letters: "
+            f"{found.said}, after version {ledger.committed}, which holds this connector's last "
+            f"commit there. {undo}To go on without them, confirm the connector's positions: semel "
+            "offsets show FILE, then semel offsets set FILE TOPIC-PARTITION=OFFSET for each"
+        )
 
     def _table(self) -> Table:
         if self.open() is None:
@@ -49,6 +80,8 @@ class DeadLetterTable:
         table = self._table()
         while letters:
             table.renew()
+            ledger = self._ledger(table)
+            self._check(ledger)
             partitions = {TopicPartition(x.topic, x.partition) for x in letters}
             stood = {tp: table.transaction(self._name(tp)) or 0 for tp in partitions}
             new = [x for x in letters if x.offset >= stood[TopicPartition(x.topic, x.partition)]]
@@ -63,7 +96,7 @@ class DeadLetterTable:
             # delta-rs sends for an answer that was lost again, and is in conflict with itself then:
             # the file may be part of the table. Else it is garbage.
             try:
-                table.append([f.action() for f in writer.finish()], behind)
+                ledger.commit([f.action() for f in writer.finish()], behind)
             except Conflict:
                 continue
             return
@@ -77,7 +110,7 @@ class DeadLetterTable:
             if not known:
                 return
             try:
-                table.append([], {self._name(tp): positions[tp] for tp in known})
+                self._ledger(table).commit([], {self._name(tp): positions[tp] for tp in known})
                 return
             except Conflict:
                 continue

@@ -58,7 +58,9 @@ class DeltaLedger:
         self._connector = connector
         self._version = -1
         self._numbers: dict[str, int | None] = {}
-        self._checked = -1
+        self._seen: dict[int, Setback | None] = {}
+        """Of each version since the last commit, ``_seen_since``, whether the table holds it."""
+        self._seen_since = -1
 
     def _name(self, *parts: object) -> str:
         return ":".join(["semel", self._connector, *map(str, parts)])
@@ -122,15 +124,28 @@ class DeltaLedger:
 
     def setback(self) -> Setback | None:
         """What has taken the connector's last commit out of the table, if anything has."""
-        committed = self.committed
-        if committed is None or self._checked == self._table.version:
+        committed, version = self.committed, self._table.version
+        if committed is None:
             return None  # no commit yet, or only those of a version that stored none
         if self._number(self._name("", "table", self._table.id)) is None:
             return Setback("the table was replaced: it has another id than the one it was when")
-        found = setback(committed, self._table.version, self._table.operations(committed))
-        if found is None:
-            self._checked = self._table.version
-        return found
+        if self._seen_since != committed:
+            self._seen, self._seen_since = {}, committed
+        if version > max(self._seen, default=committed):
+            log = self._table.operations(max(self._seen, default=committed))
+            found = setback(committed, version, log, self._seen)
+            if found[version] is not None:
+                return found[version]
+            self._seen = found
+        return self._seen.get(version)
+
+    def remark(self) -> dict[str, int]:
+        """The identifiers that name the present version, which was checked, as the one that holds
+        the rows: the log of the versions since the one that is named now is being cleaned up."""
+        committed = self.committed
+        if committed is None or committed == self._table.version:
+            return {}
+        return {} if self._table.logs(committed + 1) else self.marked({})
 
     def entries_at(self, version: int, topics: Iterable[str]) -> dict[TopicPartition, int]:
         """The positions in an older version, as far as that can be read."""
@@ -166,7 +181,7 @@ class DeltaLedger:
         self._table.append(actions, moved)
         if self._version == before and self._table.version == before + 1:
             self._numbers |= moved  # the new version is this commit: nothing to read again
-            self._version = self._checked = before + 1
+            self._version = before + 1
 
     def moved(self, advances: Sequence[Advance]) -> dict[str, int]:
         """The identifiers to commit with the results of ``advances``."""

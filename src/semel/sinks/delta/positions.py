@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ConfigError, RolledBack, TransientError
 from semel.ledger import (
     Advance,
     LedgerEntry,
@@ -38,6 +39,8 @@ class Positions:
         self._ledgers: dict[Table, DeltaLedger] = {}
         self._unborn: dict[TopicPartition, LedgerEntry] = {}
         self._topics: set[str] = set()
+        self.runs = False
+        """Whether this is the driver of a run, which keeps watch over the tables."""
 
     def ledger(self, table: Table) -> DeltaLedger:
         """The ledger in a table."""
@@ -51,12 +54,23 @@ class Positions:
             table = self._tables.find(topic)
             if table is None:
                 found += [e for tp, e in sorted(self._unborn.items()) if tp.topic == topic]
+            elif self.runs:
+                ledger = self.current(table)
+                found += ledger.entries(topic)
+                self._keep_mark(table, ledger)
             else:
                 found += self._newest(table).entries(topic)
         return found
 
+    def _keep_mark(self, table: Table, ledger: DeltaLedger) -> None:
+        """Let no cleanup of the log take away what tells that the rows are there."""
+        renamed = ledger.remark()
+        if renamed:
+            with suppress(Conflict):  # the next look does it
+                table.append([], renamed)
+
     def check(self, topics: Iterable[str]) -> None:
-        """Raises ServiceError: a table lacks what the connector has committed to it."""
+        """Raises RolledBack: a table lacks what the connector has committed to it."""
         self._topics |= set(topics)
         for table in filter(None, {self._tables.find(t) for t in self._topics}):
             self.current(table)
@@ -65,7 +79,7 @@ class Positions:
         """The ledger at the table's newest version, which holds all that it says.
 
         Raises:
-            ServiceError: the table was restored to an older version, or replaced.
+            RolledBack: the table was restored to an older version, or replaced.
         """
         ledger = self._newest(table)
         self._check(table)
@@ -190,7 +204,7 @@ class Positions:
 
 def restored(
     connector: str, table: Table, ledger: DeltaLedger, found: Setback, topics: Iterable[str]
-) -> ServiceError:
+) -> RolledBack:
     """The facts of a table that lacks what was committed to it, and the ways out."""
     entries = [e for t in topics for e in ledger.entries(t)]
     stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
@@ -202,7 +216,7 @@ def restored(
         if found.undo is None
         else f"To bring the rows back, restore the table to version {found.undo}. "
     )
-    return ServiceError(
+    return RolledBack(
         f"connector {connector}: Delta table {table.where}: {found.said}, after version "
         f"{ledger.committed}, which holds this connector's last commit. Rows may have gone, but "
         f"the positions stand ({stands}), so nothing was written. {undo}To go on with the table as "

@@ -54,19 +54,29 @@ class Setback:
     undo: int | None = None
 
 
-def setback(committed: int, version: int, log: Mapping[int, Operation]) -> Setback | None:
-    """What took the commit of version ``committed`` out of a table that is at ``version``, if
-    anything did. A table that was restored, and then restored to where it was, holds it."""
-    missing = [v for v in range(committed + 1, version + 1) if v not in log]
+def setback(
+    committed: int,
+    version: int,
+    log: Mapping[int, Operation],
+    seen: Mapping[int, Setback | None] | None = None,
+) -> dict[int, Setback | None]:
+    """What took the commit of version ``committed`` out of the table, for each version up to
+    ``version``; None where nothing did, or where a second restore brought it back.
+
+    ``seen`` is the answer for an earlier version: the log before it is not needed any more.
+    """
+    states: dict[int, Setback | None] = {committed: None, **(seen or {})}
+    begin = max(states) + 1
+    missing = [v for v in range(begin, version + 1) if v not in log]
     if missing:
-        return Setback(
+        unknown = Setback(
             f"the log entry of version {missing[-1]} has been cleaned up, so nobody can tell "
             "whether the table was restored to an older version meanwhile"
         )
-    states: dict[int, Setback | None] = {committed: None}
-    for at in range(committed + 1, version + 1):
+        return {**states, version: unknown}
+    for at in range(begin, version + 1):
         states[at] = _after(log[at], at, committed, states)
-    return states[version]
+    return states
 
 
 def _after(

@@ -146,6 +146,11 @@ class DeltaSink(StagingSink):
             self._tables.check(topic)
         self._check_exclusive(topics)
         self._positions.check(topics)
+        if self._letters is not None:
+            self._letters.check()
+
+    def claim(self) -> None:
+        self._positions.runs = True
 
     def _check_exclusive(self, topics: Collection[str]) -> None:
         """Stores that speak S3's protocol may ignore the condition of a put; so it is tried out."""

@@ -19,7 +19,7 @@ from deltalake.exceptions import (
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ConfigError, RolledBack, ServiceError, TransientError
 from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import column_type, partitions
 from semel.sinks.delta.restores import Operation, operation_of
@@ -179,11 +179,11 @@ class Table:
             return False
 
     def _reopen(self) -> None:
-        """Raises ServiceError: another table is there, or none."""
+        """Raises RolledBack: another table is there, or none."""
         found = Table.open(self.where, self._options)
         if found is None or found.id != self.id:
             now = "is gone" if found is None else "was removed, and another one was made there"
-            raise ServiceError(
+            raise RolledBack(
                 f"Delta table {self.where} {now}, and its positions with it. Start the connector "
                 "again: it begins there by auto.offset.reset"
             )
@@ -246,6 +246,12 @@ class Table:
         with unjudged(self.where):
             found = {v: said(v) for v in range(since + 1, self.version + 1)}
         return {version: each for version, each in found.items() if each is not None}
+
+    def logs(self, version: int) -> bool:
+        """Whether the log still has the entry of a version."""
+        with unjudged(self.where):
+            info = self.filesystem().get_file_info(f"_delta_log/{version:020}.json")
+        return bool(info.is_file)
 
     def append(self, actions: Sequence[Any], transactions: Mapping[str, int]) -> None:
         """Add files and move transaction identifiers in one commit.

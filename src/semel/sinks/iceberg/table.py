@@ -32,7 +32,7 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
 )
 
-from semel.errors import ConfigError, ServiceError
+from semel.errors import ConfigError, RolledBack
 from semel.sinks.iceberg.catalog import create_namespace, reading, translated
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class Table:
             except ValueError as error:
                 if "UUID" not in str(error):
                     raise
-                raise ServiceError(
+                raise RolledBack(
                     f"Iceberg table {self.where} was dropped and created again. Run: "
                     "semel offsets reset, and start the connector anew"
                 ) from None
