@@ -8,14 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 
 from semel.audit.follow import Followed, Judged, follow, follower
+from semel.embedded import Postgres
 from semel.errors import ConfigError, NothingToAudit
 from semel.ledger import TopicPartition, firsts
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Config, Configure, Start, configure, start
+from tests.engine.conftest import Config, Configure, Lake, Start, configure, lake, start
 from tests.engine.harness import caught_up, records, sql, wait_until
 from tests.patience import PATIENCE
 
@@ -35,24 +39,29 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "QUIET", 0.0)
 
 
+def even(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pc.equal(pc.bit_wise_and(batch.column("id"), 1), 0))
+
+
 class Watching:
     """``semel audit --follow`` in a thread."""
 
-    def __init__(self, config: Config, path: Path) -> None:
+    def __init__(self, config: Config, path: Path, transform: Any = None) -> None:
         self.lines: list[str] = []
         self.judged: list[Judged] = []
         self.ended: Followed | None = None
         self.error: Exception | None = None
         self._stop = threading.Event()
-        self._arguments = (config, path)
+        self._arguments = (config, path, transform)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        config, path = self._arguments
+        config, path, transform = self._arguments
         try:
             self.ended = follow(
-                plan(config),
+                plan(config, transform),
+                transform,
                 path=path,
                 interval=0.05,
                 stop=self._stop,
@@ -83,12 +92,12 @@ class Watching:
         return self.ended
 
 
-Watch = Callable[[Config], Watching]
+Watch = Callable[..., Watching]
 
 
 @pytest.fixture
 def watch(tmp_path: Path) -> Watch:
-    return lambda config: Watching(config, tmp_path / "state.json")
+    return lambda config, transform=None: Watching(config, tmp_path / "state.json", transform)
 
 
 @pytest.mark.parametrize("keys", [{}, BY_VALUE], ids=["insert", "upsert"])
@@ -205,3 +214,173 @@ def test_a_ledger_that_was_moved_back_is_judged_anew(
     caught_up(config)
     watching.until(30)
     assert watching.end().lost == 0
+
+
+def test_keys_that_are_replaced_and_deleted_later_are_not_missed_in_small_steps(
+    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    watch: Watch,
+) -> None:
+    monkeypatch.setattr(follower, "STEP", 14)
+    source = topic(partitions=2)
+    names = [f"k{i}" for i in range(40)]
+    produce(source, records(40), keys=names)
+    produce(source, records(30), keys=names[:30])
+    produce(source, [None] * 10, keys=names[:10])
+    config = configure(source, BY_KEY)
+    caught_up(config)
+    watching = watch(config)
+    watching.until(80)
+    ended = watching.end()
+    assert (ended.lost, ended.duplicated, ended.complete) == (0, 0, True)
+    assert max(j.until_offset - j.from_offset for j in watching.judged) == 7
+    assert not any("judging all" in line for line in watching.lines)
+
+    produce(source, records(5, start=100), keys=names[:5])
+    caught_up(config)
+    url = config["connection.url"]
+    (offset,) = sql(url, f"SELECT __connect_offset FROM \"{source}\" WHERE k = 'k3'")
+    sql(url, f"DELETE FROM \"{source}\" WHERE k = 'k3'")
+    watching = watch(config)
+    assert watching.wait().lost == 1
+    assert [j.lost_offsets for j in watching.judged if j.lost] == [(offset,)]
+
+
+def test_a_key_that_stands_in_several_partitions_is_not_called_lost(
+    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    watch: Watch,
+) -> None:
+    monkeypatch.setattr(follower, "STEP", 6)
+    source = topic(partitions=2)
+    produce(source, records(20), partition=0)
+    produce(source, records(4), partition=1)
+    config = configure(source, {**BY_VALUE, "tasks.max": "1"})
+    caught_up(config)
+    produce(source, records(4), partition=0)
+    caught_up(config)
+    produce(source, records(4), partition=1)
+    caught_up(config)
+    watching = watch(config)
+    watching.until(32)
+    ended = watching.end()
+    assert (ended.lost, ended.duplicated) == (0, 0)
+    assert ended.unknown > 0
+    assert not ended.complete
+
+
+def test_filtered_and_failed_records_are_not_missed(
+    topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+) -> None:
+    source = topic()
+    produce(source, [*records(20), b"{", *records(9, start=20)])
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    config = configure(source, keys)
+    caught_up(config, even)
+    watching = watch(config, even)
+    watching.until(30)
+    ended = watching.end()
+    assert (ended.lost, ended.duplicated, ended.complete) == (0, 0, True)
+    sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 4')
+    watching = watch(config, even)
+    assert watching.wait().lost == 1
+    assert f"{source}-0: 1 lost, among offsets 1, 3-5, 7" in watching.lines[-1]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("duckdb", marks=pytest.mark.long)])
+def test_a_store_that_does_not_show_some_of_its_rows_is_judged_too(
+    kind: str,
+    tmp_path: Path,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    watch: Watch,
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    url = f"jdbc:{kind}:{tmp_path / 'database'}"
+    keys = {"connector.class": kind, "connection.url": url, "connection.loginTimeout": None}
+    config = configure(source, keys)
+    caught_up(config)
+    watching = watch(config)
+    watching.until(20)
+    assert watching.end().complete
+    sql(url, f'DELETE FROM "{source}" WHERE id = 7')
+    watching = watch(config)
+    assert watching.wait().lost == 1
+    assert watching.lines[-1] == f"{source}-0: 1 lost (offset 7)"
+
+
+def test_a_lake_is_judged_while_it_is_written_to(
+    topic: MakeTopic, produce: Produce, lake: Lake, start: Start, watch: Watch, tmp_path: Path
+) -> None:
+    source = topic(partitions=2)
+    config = lake(source)
+    produce(source, records(200))
+    running = start(config)
+    running.until(lambda p: p.rows >= 200)
+    watching = watch(config)
+    produce(source, records(200, start=200))
+    watching.until(400)
+    running.stop()
+    assert not any(j.found or j.unknown for j in watching.judged)
+    DeltaTable(str(tmp_path / "lake" / source)).delete("id = 7")
+    assert watching.wait().lost == 1
+
+
+def test_by_counts_a_difference_is_found_as_it_comes(
+    topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(20))
+    config = configure(source, {"provenance": "false"})
+    caught_up(config)
+    watching = watch(config)
+    watching.until(20)
+    produce(source, records(10, start=20))
+    caught_up(config)
+    watching.until(30)
+    sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 7')
+    ended = watching.wait()
+    assert (ended.exact, ended.lost, ended.broken) == (False, 1, True)
+
+
+def test_upserts_without_provenance_are_said_not_to_be_judged(
+    topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    config = configure(source, {**BY_VALUE, "provenance": "false"})
+    caught_up(config)
+    watching = watch(config)
+    watching.until(20)
+    ended = watching.end()
+    assert (ended.lost, ended.broken, ended.complete) == (0, False, False)
+    assert "only the number of records read is judged" in ended.not_judged[0]
+
+
+def test_a_store_that_is_away_is_waited_for(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    own_postgres: Callable[[], Postgres],
+    watch: Watch,
+) -> None:
+    postgres = own_postgres()
+    source = topic()
+    produce(source, records(20))
+    config = configure(source, {"connection.url": postgres.create_database("away")})
+    caught_up(config)
+    watching = watch(config)
+    watching.until(20)
+    postgres.stop()
+    wait_until(lambda: any("waiting until it passes" in line for line in watching.lines))
+    postgres.start()
+    wait_until(lambda: any("going on after" in line for line in watching.lines))
+    ended = watching.end()
+    assert (ended.broken, ended.complete) == (False, True)
+    assert sum("waiting" in line for line in watching.lines) == 1

@@ -212,7 +212,7 @@ def test_states_are_kept_apart_by_connector_and_target(monkeypatch: pytest.Monke
 
 def test_the_store_is_left_alone_for_most_of_the_time() -> None:
     assert pause(10, 0.1, behind=False) == 10
-    assert pause(10, 2.0, behind=False) == pytest.approx(38)
+    assert pause(10, 2.0, behind=False) == pytest.approx(78)
     assert pause(10, 2.0, behind=True) == 2.0
     assert pause(10, 0.0, behind=True) == 0.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from semel.audit.follow.look import Look, Spans, ledger_only, look
 from semel.audit.follow.progress import Missing, Progress
 from semel.audit.follow.reading import dead_letters, read
 from semel.audit.follow.report import Judged
-from semel.audit.follow.settling import Settling
+from semel.audit.follow.settling import SHARE, Settling
 from semel.audit.follow.state import State
 from semel.audit.offsets import Seen
 from semel.audit.replacing import Replacing
@@ -38,11 +38,12 @@ from semel.ledger import (
     TopicPartition,
 )
 from semel.run import Plan
+from semel.sinks.rereading import ShowsRows
 
 STEP = 1_000_000
 """Offsets, of all partitions together, that one round compares."""
 QUIET = 60.0
-"""Seconds after which the store is looked at although nothing was committed."""
+"""Seconds after which all rows are counted again, although nothing may have been committed."""
 
 
 class Follower:
@@ -76,7 +77,8 @@ class Follower:
         """Topics that are judged again because their number of rows changed, and by how many it
         differed from the ledger's then."""
         self._settling = Settling(planned, cluster, pipeline, tell)
-        self._looked = -QUIET
+        self._count_at = 0.0
+        """When to count all rows again."""
         self.seconds = 0.0
         """How long the store took to answer in the last round."""
         self.behind = False
@@ -113,15 +115,20 @@ class Follower:
         topics = self._cluster.matching(self._planned.connector)
         entries = {e.topic_partition: e for e in self._sink.entries() if e.topic in topics}
         self._check(entries, topics)
-        self._go_on(entries)
-        due = time.monotonic() - self._looked >= QUIET
-        if not entries or not (due or self._is_behind(entries)):
+        self._go_on(entries, topics)
+        count = time.monotonic() >= self._count_at
+        if not (count or self._is_behind(entries)):
             return []
-        self._looked = time.monotonic()
         spans = self._spans(entries)
-        seen = look(self._sink, topics, exact=self.exact) if self._looks else ledger_only(entries)
+        seen = ledger_only(entries)
+        if self._looks:
+            seen = look(self._sink, topics, spans, exact=self.exact, count=count)
         self.seconds = seen.seconds
-        if self._go_on(seen.entries):
+        if count:
+            self._count_at = time.monotonic() + max(QUIET, seen.seconds * (1 - SHARE) / SHARE)
+            if isinstance(self._sink, ShowsRows):  # the next look need not count
+                self.seconds = 0.0
+        if self._go_on(seen.entries, topics):
             self.behind = True
             return []
         found = self._judged(seen, spans)
@@ -137,7 +144,7 @@ class Follower:
     ) -> None:
         """Whether there is a ledger, and Kafka has the logs that it knows."""
         name = self._planned.connector.name
-        if not entries and not self._progress:
+        if not entries:
             raise NothingToAudit(
                 f"the ledger holds nothing of connector {name} and its topics, so there is "
                 "nothing to compare. Has it run, under this name and into this target?"
@@ -157,7 +164,9 @@ class Follower:
             raise OffsetOutOfRange(text)
         check_not_recreated(name, list(entries.values()), topics, self._cluster)
 
-    def _go_on(self, entries: Mapping[TopicPartition, LedgerEntry]) -> bool:
+    def _go_on(
+        self, entries: Mapping[TopicPartition, LedgerEntry], topics: Collection[str]
+    ) -> bool:
         """Take up partitions that are new, and begin anew with those whose entries do not follow
         what was judged; whether there are any of these."""
         anew = False
@@ -176,9 +185,8 @@ class Follower:
             self._surplus.clear()
             self._again.clear()
             self._replacing.keep({})
-        topics = {tp.topic for tp in entries}
         for tp in [tp for tp in self._progress if tp.topic in topics and tp not in entries]:
-            self._tell(f"{tp}: the ledger has forgotten it; {self._progress[tp].at} was judged")
+            self._tell(f"{tp}: the ledger has no entry of it any more; was it reset or restored?")
             del self._progress[tp]
         return anew
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from semel.audit.offsets import offsets_of, times_of
-from semel.errors import ConfigError
-from semel.ledger import LedgerEntry, TopicPartition
+from semel.errors import ConfigError, ServiceError, TransientError
+from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
+from semel.records import OFFSET, PARTITION, TIMESTAMP
 from semel.sinks.base import Sink, Snapshot
+from semel.sinks.rereading import ShowsRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +57,34 @@ class Look:
 
 Spans = Mapping[TopicPartition, tuple[int, int | None]]
 """Offsets ``[from, until)`` of each topic-partition; None for all from there on."""
+_END = 1 << 62
 
 
-def look(sink: Sink, topics: Collection[str], *, exact: bool) -> Look:
-    """Look at the store; ``exact`` if the rows have provenance.
+def look(
+    sink: Sink, topics: Collection[str], spans: Spans, *, exact: bool, count: bool = True
+) -> Look:
+    """Look at the store; ``exact`` if the rows have provenance. With ``count``, or if the sink does
+    not show some of its rows alone, all of them are read and counted.
 
     Raises:
-        ConfigError: the records of a topic go to several targets with ledgers of their own.
+        ConfigError: the records of a topic go to several targets with ledgers of their own, or a
+            target has no columns for provenance.
     """
     began = time.monotonic()
+    if exact and isinstance(sink, ShowsRows):
+        try:
+            seen = _viewed(sink, topics, spans, count=count)
+        except TransientError:
+            raise
+        except ServiceError:
+            sink.snapshots(topics)  # knows better what is wrong with a target
+            raise
+    else:
+        seen = _whole(sink, topics, exact=exact)
+    return replace(seen, seconds=time.monotonic() - began)
+
+
+def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> Look:
     snapshots = sink.snapshots(topics)
     if len(snapshots) != 1:
         raise _several(len(snapshots))
@@ -71,7 +92,48 @@ def look(sink: Sink, topics: Collection[str], *, exact: bool) -> Look:
     entries = {e.topic_partition: e for e in snapshot.entries if e.topic in topics}
     records = {t: snapshot.records[t] for t in snapshot.records if t in topics}
     counts = {t: r.num_rows for t, r in records.items()} if exact else snapshot.rows
-    return Look(snapshot, entries, records, counts, time.monotonic() - began)
+    return Look(snapshot, entries, records, counts)
+
+
+def _viewed(sink: ShowsRows, topics: Collection[str], spans: Spans, *, count: bool) -> Look:
+    with sink.viewing(topics) as views:
+        if len(views) != 1:
+            raise _several(len(views))
+        (view,) = views
+        snapshot = view.snapshot(())
+        entries = {e.topic_partition: e for e in snapshot.entries if e.topic in topics}
+        records, counts = {}, {}
+        for topic in sorted({tp.topic for tp in spans}):
+            wanted = [
+                OffsetRange(*tp, start, _END if until is None else until)
+                for tp, (start, until) in spans.items()
+                if tp.topic == topic
+            ]
+            parts, counts[topic] = [_PLACES.empty_table()], 0
+            for batch in view.rows(topic, (), None if count else wanted):
+                counts[topic] += batch.num_rows
+                parts.append(_among(batch, wanted))
+            records[topic] = pa.concat_tables(parts, promote_options="default")
+    return Look(snapshot, entries, records, counts if count else None)
+
+
+_PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
+
+
+def _among(rows: pa.RecordBatch, ranges: Sequence[OffsetRange]) -> pa.Table:
+    """The coordinates of the rows that lie in one of the ranges."""
+    partitions, offsets = (
+        rows.column(n).to_numpy(zero_copy_only=False) for n in (PARTITION, OFFSET)
+    )
+    keep = np.zeros(rows.num_rows, dtype=bool)
+    for r in ranges:
+        keep |= (
+            (partitions == r.partition) & (offsets >= r.from_offset) & (offsets < r.until_offset)
+        )
+    columns = {"partition": rows.column(PARTITION), "offset": rows.column(OFFSET)}
+    if TIMESTAMP in rows.schema.names:
+        columns["timestamp"] = rows.column(TIMESTAMP)
+    return pa.table(columns).filter(pa.array(keep))
 
 
 def _several(count: int) -> ConfigError:

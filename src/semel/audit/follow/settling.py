@@ -19,8 +19,8 @@ from semel.kafka import Cluster
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.run import Plan
 
-SHARE = 0.05
-"""The part of the time for which store and Kafka may be busy with a connector that is judged."""
+SHARE = 0.025
+"""The part of the time for which the store may be busy with intervals, and again with counts."""
 
 
 class Settling:
@@ -56,21 +56,22 @@ class Settling:
         for told in found:
             tp = TopicPartition(told.topic, told.partition)
             mine, entry = progress[tp], seen.entries[tp]
+            before = mine.mark
             facts = entry, dead_letters(seen, tp), seen.snapshot.elsewhere.get(tp, 0)
             missing, among = mine.settle(*facts)
             if missing and tp.topic not in lost:
                 lost[tp.topic] = self._judged_whole(tp.topic)
             certain = lost.get(tp.topic)
-            if not missing or certain is None:
-                settled.append(told)
-                continue
-            count = min(missing, certain.get(tp, 0))
-            named = tuple(among.tolist()) if count else ()
-            unknown = told.unknown + missing - count
-            now = replace(told, lost=count, lost_offsets=named, unknown=unknown)
-            if not (count and self.breaks(now)):
+            now = told
+            if missing and certain is not None:
+                count = min(missing, certain.get(tp, 0))
+                named = tuple(among.tolist()) if count else ()
+                unknown = told.unknown + missing - count
+                now = replace(told, lost=count, lost_offsets=named, unknown=unknown)
                 mine.due = NONE.copy()
                 mine.settle(*facts)
+            if self.breaks(now):  # a restart finds it again
+                mine.mark = before
             settled.append(now)
         return settled
 
