@@ -28,6 +28,9 @@ T = TypeVar("T")
 _REQUIRED: Any = object()
 _MOST_RECORDS = 1_000_000
 
+GROUPS = "connect-"
+"""What the names of connectors' consumer groups begin with, as Kafka Connect's do."""
+
 
 def key(
     name: str,
@@ -255,8 +258,8 @@ class ConnectorConfig:
 
     @property
     def group_id(self) -> str:
-        """The consumer group, named as Kafka Connect names it."""
-        return f"connect-{self.name}"
+        """The consumer group."""
+        return group_of(self.name)
 
     @property
     def provenance_columns(self) -> dict[str, str]:
@@ -296,6 +299,16 @@ REFUSED = {
     "predicates": "predicates are not available: pass transform= to semel.run()",
 }
 """Kafka Connect's keys that would change results; ignoring them would be wrong."""
+
+
+def group_of(connector: str) -> str:
+    """A connector's consumer group."""
+    return GROUPS + connector
+
+
+def connector_of(group: str) -> str:
+    """The connector of a consumer group."""
+    return group.removeprefix(GROUPS)
 
 
 def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:

@@ -25,6 +25,7 @@ def meet(
     client: Mapping[str, Any],
     patience: float = _SILENT,
     say: Callable[[str], None] = lambda _line: None,
+    key: str = "bootstrap.servers",
 ) -> None:
     """Return once a broker answers.
 
@@ -32,6 +33,7 @@ def meet(
         client: librdkafka's configuration.
         patience: how many seconds to wait for brokers that refuse connections.
         say: told, once, what is waited for.
+        key: the configuration's key that names the brokers, for the message.
 
     Raises:
         ServiceError: no host has an address, a login is refused, or nobody answers in time.
@@ -47,13 +49,13 @@ def meet(
         except KafkaException as error:
             admin.poll(0)
             last = _reason([*heard, error.args[0]])
-            mistake = _mistake(heard)
+            mistake = _mistake(heard, key)
             if mistake:
                 raise ServiceError(f"Kafka at {servers}: {mistake}") from None
             waited = time.monotonic() - began
             if waited > (patience if heard else max(patience, _SILENT)):
                 raise ServiceError(
-                    f"no Kafka broker answers at {servers}: {last}. Check bootstrap.servers, the "
+                    f"no Kafka broker answers at {servers}: {last}. Check {key}, the "
                     "security settings, and that the broker runs"
                 ) from None
             if waited > _SAY_AFTER and not told:
@@ -64,14 +66,14 @@ def meet(
             wait = min(2 * wait, _LONGEST_WAIT, max(patience - waited, _FIRST_WAIT))
 
 
-def _mistake(heard: Sequence[KafkaError]) -> str:
+def _mistake(heard: Sequence[KafkaError], key: str) -> str:
     for error in heard:
         if error.code() in _REFUSED:
             return f"{_text(error)}. Check user, password and the security settings"
     codes = {e.code() for e in heard}
     passing = any("Temporary failure" in e.str() for e in heard)
     if KafkaError._RESOLVE in codes and codes <= _UNKNOWN_HOST and not passing:
-        return f"{_reason(heard)}. Check bootstrap.servers"
+        return f"{_reason(heard)}. Check {key}"
     return ""
 
 

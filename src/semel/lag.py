@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from semel.config import GROUPS, connector_of, group_of
 from semel.contact import meet
 from semel.errors import SemelError
 from semel.groups import Groups
@@ -34,7 +35,7 @@ class PartitionLag:
 
 
 def lag(client: Mapping[str, Any], connector: str | None = None) -> list[PartitionLag]:
-    """The lag of one connector, or of every group named ``connect-*``.
+    """The lag of one connector, or of every connector.
 
     Args:
         client: librdkafka's configuration; needs ``bootstrap.servers``.
@@ -46,14 +47,14 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
     """
     meet(client, _PATIENCE)
     cluster = Cluster(client)
-    groups = [f"connect-{connector}"] if connector else cluster.groups("connect-")
+    groups = [group_of(connector)] if connector else cluster.groups(GROUPS)
     found = []
     for group in groups:
         positions = published(client, group)
         if connector and not positions:
             raise _unknown(connector, cluster)
         ends = cluster.latest(positions)
-        name = group.removeprefix("connect-")
+        name = connector_of(group)
         found += [
             PartitionLag(name, tp.topic, tp.partition, at, ends[tp])
             for tp, at in sorted(positions.items())
@@ -62,13 +63,13 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
 
 
 def _unknown(connector: str, cluster: Cluster) -> SemelError:
-    others = [g.removeprefix("connect-") for g in cluster.groups("connect-")]
+    others = [connector_of(g) for g in cluster.groups(GROUPS)]
     near = difflib.get_close_matches(connector, others, n=1)
     known = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
     hint = f"Did you mean {near[0]}? " if near else ""
     return SemelError(
-        f"connector {connector} has published no positions to consumer group connect-{connector}. "
-        f"{hint}Connectors of this cluster: {known or 'none'}"
+        f"connector {connector} has published no positions to consumer group "
+        f"{group_of(connector)}. {hint}Connectors of this cluster: {known or 'none'}"
     )
 
 

@@ -20,6 +20,7 @@ Positions stand in a compacted topic and, beside it, in the group's offsets: see
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from confluent_kafka import Producer
 
 from semel import converters
 from semel.config import ConnectorConfig, read, under
+from semel.contact import meet
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.failpoints import hit
@@ -48,6 +50,7 @@ from semel.ledger import (
 from semel.records import HEADERS, TIMESTAMP, Commit
 from semel.sinks.base import Membership, Sink, Snapshot
 from semel.sinks.kafka import snapshot
+from semel.sinks.kafka.added import never_copied
 from semel.sinks.kafka.checks import check
 from semel.sinks.kafka.config import IGNORED, KafkaConfig
 from semel.sinks.kafka.group import Group
@@ -59,6 +62,8 @@ from semel.sinks.kafka.refusals import find_refused
 from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
 from semel.targets import Target
+
+log = logging.getLogger(__name__)
 
 _BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 _PENDING = 0.02
@@ -196,9 +201,20 @@ class KafkaSink(Sink):
         }
 
     def prepare(self, topics: Collection[str]) -> None:
+        self._meet_target()
         self._targets.prepare(topics)
         self._ledger.topic.prepare()
         self._carry_over()
+
+    def _meet_target(self) -> None:
+        """The other cluster's brokers, as the first ones have been met."""
+        if self._elsewhere:
+            name = self._connector.name
+            meet(
+                self._admin,
+                say=lambda line: log.warning("connector %s: %s", name, line),
+                key="dest.kafka.bootstrap.servers",
+            )
 
     def _carry_over(self) -> None:
         """Bring the ledger topic and the group's offsets together before a task can freeze: a
@@ -210,12 +226,13 @@ class KafkaSink(Sink):
             return
         self._read(known)
         counts, entered = self._source.topics(), {tp.topic for tp in self._ledger.stored.entries}
-        lost = {
-            topic
+        missing = {
+            TopicPartition(topic, p)
             for topic in {tp.topic for tp in known} - entered
-            if any(TopicPartition(topic, p) not in known for p in range(counts.get(topic, 0)))
-        }
-        self._targets.refuse_written(lost, ())
+            for p in range(counts.get(topic, 0))
+        } - known.keys()
+        lost = missing and missing - never_copied(self._source, self._admin, missing)
+        self._targets.refuse_written({tp.topic for tp in lost}, (), lost)
         outdated = self._elsewhere and self._offsets.recorded < self._connector.tasks_max
         if outdated or self._ledger.is_uneven(known):
             self._transact(None, list(self._stored.values()))
@@ -314,6 +331,7 @@ class KafkaSink(Sink):
         return self._group.is_idle()
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+        self._meet_target()
         self._targets.prepare(self._source.matching(self._connector))
         self._ledger.topic.prepare()
         self._refuse_running()

@@ -71,7 +71,7 @@ class Ledger:
         if pending:
             return {}, pending
         self._committed |= committed
-        self.stored = self.topic.read(0.0)
+        self.stored = self.topic.read(0.0, expected=True)
         entries = self.stored.entries
         agreed = {
             tp: entries[tp]
@@ -105,9 +105,10 @@ class Ledger:
         wanted = " ".join(f"{tp}=OFFSET" for tp in sorted(differ))
         return OffsetOutOfRange(
             f"connector {self._connector}: the ledger topic and consumer group "
-            f"connect-{self._connector} know different positions, although each commit writes both "
-            f"in one transaction. {facts}. Somebody has set the group's offsets by other means, or "
-            "the ledger topic has lost records. Find out which is right (semel audit compares "
+            f"{self.offsets.group} know different positions, although each commit writes both "
+            f"in one transaction. {facts}. Somebody has set the group's offsets by other means, an "
+            "earlier version of semel without a ledger topic has run since, or the ledger topic "
+            "has lost records. Find out which is right (semel audit compares "
             "source and target), and set it for both: stop the connector and run semel offsets set "
             f"with its file and {wanted}"
         )

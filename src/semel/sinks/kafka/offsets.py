@@ -31,7 +31,7 @@ class GroupOffsets:
     def __init__(
         self, group: str, tasks: int, groups: Groups, target: Callable[[str], str] | None
     ) -> None:
-        self._group = group
+        self.group = group
         self._tasks = tasks
         self._groups = groups
         self._target = target
@@ -52,7 +52,7 @@ class GroupOffsets:
         """
         names = dict.fromkeys(self._topic(t) for t in topics)
         places = [TopicPartition(t, p) for t in names for p in range(there.get(t, 0))]
-        found, _ = self._groups.offsets(self._group, places)
+        found, _ = self._groups.offsets(self.group, places)
         entries = [self._entry(tp, at, text) for tp, (at, text) in sorted(found.items())]
         return {e.topic_partition: e for e in entries if e}
 
@@ -61,7 +61,7 @@ class GroupOffsets:
     ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
         """The entries of some partitions; or all of them, if an open transaction has its say."""
         places = {self._place(tp): tp for tp in partitions}
-        found, pending = self._groups.offsets(self._group, places, stable=True)
+        found, pending = self._groups.offsets(self.group, places, stable=True)
         entries = {places[p]: self._entry(p, at, text) for p, (at, text) in found.items()}
         return {tp: e for tp, e in entries.items() if e}, {places[p] for p in pending}
 
@@ -80,7 +80,7 @@ class GroupOffsets:
 
     def forget(self) -> None:
         """Delete the group; Kafka refuses it while it has members."""
-        self._groups.delete(self._group)
+        self._groups.delete(self.group)
 
     def _topic(self, topic: str) -> str:
         return topic if self._target is None else self._target(topic)

@@ -19,6 +19,10 @@ log = logging.getLogger("semel.kafka")
 _TIMEOUT = 30.0
 _SLICE = 0.1
 _STUCK = 10.0
+_UNCONFIRMED = (
+    f"no record was confirmed for {_STUCK:.0f} s: a broker is away or slow, or fewer replicas are "
+    "in sync than min.insync.replicas demands"
+)
 
 DEFAULTS: Mapping[str, Any] = {
     "partitioner": "murmur2_random",
@@ -34,6 +38,9 @@ DEFAULTS: Mapping[str, Any] = {
     "retry.backoff.ms": 10,
     "retry.backoff.max.ms": 500,
     "delivery.report.only.error": True,
+    # A topic that is deleted must not come back with the brokers' defaults: a ledger topic would
+    # then forget, and a target have another number of partitions.
+    "allow.auto.create.topics": False,
     "log_level": 0,
 }
 """librdkafka's settings; ``producer.override.*`` wins."""
@@ -105,7 +112,14 @@ def settle(producer: Producer, enough: Callable[[], bool]) -> None:
         if now < left:
             left, heard = now, time.monotonic()
         elif time.monotonic() - heard > _STUCK:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, _UNCONFIRMED))
+
+
+def _told(error: KafkaError, message: Any) -> KafkaError:
+    """A record's error, with the topic where this user lacks a right."""
+    if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED or message is None:
+        return error
+    return KafkaError(error.code(), f"{error.str()}: topic {message.topic()}. Grant WRITE on it")
 
 
 def _in_time(call: Callable[[], None]) -> None:
@@ -146,7 +160,7 @@ class PlainProducer:
         failures: list[KafkaError] = []
         try:
             for send in sends:
-                send(producer, lambda error, _message: failures.append(error))
+                send(producer, lambda error, message: failures.append(_told(error, message)))
             before_end()
             settle(producer, lambda: bool(failures))
         except KafkaException as error:
@@ -234,7 +248,7 @@ class Transactions:
         failed: list[KafkaError] = []
         try:
             producer.begin_transaction()
-            send(producer, lambda error, _message: failed.append(error))
+            send(producer, lambda error, message: failed.append(_told(error, message)))
             if offsets:
                 send_offsets = producer.send_offsets_to_transaction
                 _in_time(lambda: send_offsets(offsets, generation, _STUCK))

@@ -22,6 +22,7 @@ from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka import Cluster, failure
 from semel.ledger import Hole, LedgerEntry, TopicPartition, now
 from semel.sinks.kafka.entries import dumped, entry_of, facts_of, loaded
+from semel.sinks.kafka.presence import check_replicas, is_there
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class LedgerTopic:
         self._prefix = dumped([connector])[:-1].encode() + b","
         self._reset = dumped([connector, {"reset": True}]).encode()
         self._consumer: Consumer | None = None
+        self._is_prepared = False
 
     def prepare(self) -> None:
         """Create the topic if it is missing, and refuse one that forgets.
@@ -112,17 +114,29 @@ class LedgerTopic:
                 "--add-config cleanup.policy=compact), or name another topic in "
                 "offset.storage.topic"
             )
+        check_replicas(where, self._cluster, self.name)
+        self._is_prepared = True
 
-    def read(self, patience: float) -> Stored:
+    def read(self, patience: float, *, expected: bool = False) -> Stored:
         """All committed records up to the topic's present end. Open transactions below the end are
-        waited for, but not longer than ``patience`` seconds; nothing is stored if there is no topic
-        yet.
+        waited for, but not longer than ``patience`` seconds.
+
+        Nothing is stored if there is no topic. That must be certain: records would be copied again
+        if a broker had only not heard of the topic yet.
+
+        Args:
+            patience: how long to wait for open transactions.
+            expected: the topic has been prepared, and must be there.
 
         Raises:
+            ServiceError: the topic may not be described, or is expected and gone; or a record in it
+                is not semel's.
             TransientError: no answer has come.
         """
         if self.name not in self._cluster.topics():
-            return Stored()
+            expected = expected or self._is_prepared
+            if not is_there(self._cluster.config, self.name, expected=expected):
+                return Stored()
         place = TopicPartition(self.name, PARTITION)
         end = self._cluster.latest([place], committed=False)[place]
         found: dict[bytes, bytes] = {}
@@ -183,15 +197,29 @@ class LedgerTopic:
         entries, holes = {}, []
         is_reset = found.pop(self._reset, None) is not None
         for key, value in found.items():
-            place, facts = json.loads(key)[1], loaded(value)
-            tp = TopicPartition(place["kafka_topic"], place["kafka_partition"])
-            if "hole" in place:
-                first, end = place["hole"]
-                holes.append(Hole(*tp, first, end, facts["reason"]))
-            else:
-                entries[tp] = entry_of(*tp, facts["position"], facts)
+            place = _place(key)
+            if place is None:
+                continue
+            tp, facts = (
+                TopicPartition(place["kafka_topic"], place["kafka_partition"]),
+                loaded(value),
+            )
+            try:
+                if "hole" in place:
+                    first, end = place["hole"]
+                    holes.append(Hole(*tp, first, end, facts["reason"]))
+                else:
+                    entries[tp] = entry_of(*tp, int(facts["position"]), facts)
+            except (KeyError, TypeError, ValueError):
+                raise ServiceError(
+                    f"connector {self._connector}: ledger topic {self.name}: the record with key "
+                    f"{key.decode(errors='replace')} is not semel's: "
+                    f"{value.decode(errors='replace')[:200]}. Does another program write to the "
+                    "topic? Stop it, and set the position with semel offsets set"
+                ) from None
         holes.sort(key=lambda h: (h.topic, h.partition, h.from_offset))
-        return Stored(entries, tuple(holes), frozenset(found), is_reset, is_complete)
+        keys = frozenset(key for key in found if _place(key) is not None)
+        return Stored(entries, tuple(holes), keys, is_reset, is_complete)
 
     def send(
         self, producer: Producer, records: Iterable[Record], failed: Callable[..., None]
@@ -237,6 +265,17 @@ class LedgerTopic:
     def _key(self, tp: TopicPartition, **more: Any) -> bytes:
         place = {"kafka_topic": tp.topic, "kafka_partition": tp.partition, **more}
         return dumped([self._connector, place]).encode()
+
+
+def _place(key: bytes) -> dict[str, Any] | None:
+    """What a key of this connector names; None for the keys of others, such as Kafka Connect's
+    source connectors, which may have the same name."""
+    try:
+        place = json.loads(key)[1]
+    except (ValueError, LookupError):
+        return None
+    named = isinstance(place, dict) and "kafka_topic" in place and "kafka_partition" in place
+    return place if named else None
 
 
 def _value(facts: Mapping[str, Any]) -> bytes:

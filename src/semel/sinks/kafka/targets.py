@@ -12,6 +12,7 @@ from semel.kafka import Cluster
 from semel.ledger import TopicPartition
 from semel.retention import create_dead_letter_topic, like, of_copy
 from semel.sinks.kafka.config import KEEP, KafkaConfig
+from semel.sinks.kafka.presence import check_replicas
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,13 @@ class Targets:
                     f"{connector.dead_letter_topic} is the target of topic {topic} too: dead "
                     "letters need a topic of their own"
                 )
+        pattern = connector.topics_regex
+        if pattern and not self._elsewhere and re.fullmatch(pattern, self._ledger):
+            raise ConfigError(
+                f"connector {connector.name}: topics.regex={pattern!r} matches the ledger topic "
+                f"{self._ledger}: each commit would make a record to copy, for ever. Exclude it, "
+                "or name another topic in offset.storage.topic"
+            )
         several = len(connector.topics) > 1 or connector.topics_regex
         if self._elsewhere and several and "${topic}" not in self._config.topic_format:
             raise ConfigError(
@@ -120,6 +128,12 @@ class Targets:
             return self.names[topic]
         self._check_loop(topic)
         name = self._config.topic(topic)
+        if name == self._ledger:
+            raise ConfigError(
+                f"connector {self._connector.name}: topic.rename.format="
+                f"{self._config.topic_format!r} sends topic {topic} to {name}, which is the ledger "
+                "topic (offset.storage.topic) and holds nothing else. Choose another name"
+            )
         partitions = self._source.topics().get(topic, 0)
         found = self._target.topics().get(name, 0)
         if not found and self._config.auto_create:
@@ -143,18 +157,25 @@ class Targets:
                 f"{where} has {found} partitions, but {topic} has {partitions}, and {why}. Add "
                 "partitions"
             )
+        check_replicas(where, self._target, name)
         batch = self._target.largest_batch(name)
         if batch is not None:
             self._limit(batch)
         self.names[topic] = name
         return name
 
-    def refuse_written(self, topics: Collection[str], known: Collection[str]) -> None:
+    def refuse_written(
+        self,
+        topics: Collection[str],
+        known: Collection[str],
+        lost: Collection[TopicPartition] = (),
+    ) -> None:
         """Refuse to begin to copy topics whose targets hold records that nobody accounts for.
 
         Args:
             topics: those of which the ledger knows no position, or not of all partitions.
             known: those of which it does: what a target shared with them holds is theirs.
+            lost: the partitions, if it does not know of some only.
 
         Raises:
             ConfigError: records could be copied again, or skipped.
@@ -166,14 +187,18 @@ class Targets:
             name = self.of(topic)
             if name in shared or not self._is_written(name):
                 continue
+            some = sorted(tp for tp in lost if tp.topic == topic) or [TopicPartition(topic, 0)]
+            what = f"topic {topic} was copied"
+            if lost:
+                what = f"{' and '.join(map(str, some))} {'were' if some[1:] else 'was'} copied"
             raise ConfigError(
                 f"connector {self._connector.name}: topic {name} holds records, but the ledger "
                 f"(topic {self._ledger}, and the offsets of consumer group "
-                f"{self._connector.group_id}) does not know how far topic {topic} was copied. To "
+                f"{self._connector.group_id}) does not know how far {what}. To "
                 "begin now could copy records again, or skip some. If this connector has copied "
                 "it before, its ledger is lost: say where it goes on for each partition, with "
-                f"semel offsets set, its file and {topic}-0=OFFSET. If the records are somebody "
-                "else's, set dest.topic.nonempty=append"
+                f"semel offsets set, its file and {' '.join(f'{tp}=OFFSET' for tp in some)}. If "
+                "the records are somebody else's, set dest.topic.nonempty=append"
             )
 
     def _is_written(self, name: str) -> bool:

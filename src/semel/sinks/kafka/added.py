@@ -1,0 +1,65 @@
+"""Partitions without a position: added to their topic since, or has their offset expired?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import ConfigResource, OffsetSpec
+
+from semel.kafka import Cluster, admin_client
+from semel.ledger import TopicPartition
+
+_TIMEOUT = 20.0
+_RETENTION = "offsets.retention.minutes"
+
+
+def never_copied(
+    source: Cluster, group_client: Mapping[str, Any], partitions: Collection[TopicPartition]
+) -> set[TopicPartition]:
+    """Those of the partitions that certainly lack an offset because nothing was copied from them.
+
+    An offset expires once it is older than ``offsets.retention.minutes``. A partition whose first
+    record still exists and is younger than that cannot have had one that is forgotten by now,
+    unless it stood before that record.
+
+    Args:
+        source: the cluster of the partitions.
+        group_client: how the cluster is reached that holds the group's offsets.
+        partitions: those without an offset.
+    """
+    earliest = source.earliest(partitions)
+    ends = source.latest(partitions, committed=False)
+    whole = {tp for tp in partitions if earliest[tp] == 0}
+    empty = {tp for tp in whole if ends[tp] == 0}
+    written = whole - empty
+    retention = _retention(group_client) if written else None
+    if retention is None:
+        return empty
+    since = int((time.time() - retention) * 1000)
+    spec = OffsetSpec.for_timestamp(since)
+    request = {KafkaPartition(*tp): spec for tp in written}
+    admin = admin_client(source.config)  # its futures are never answered once it is gone
+    try:
+        answers = admin.list_offsets(request, request_timeout=_TIMEOUT)
+        first = {
+            TopicPartition(p.topic, p.partition): a.result().offset for p, a in answers.items()
+        }
+    except KafkaException:
+        return empty
+    return empty | {tp for tp in written if first.get(tp) == 0}
+
+
+def _retention(client: Mapping[str, Any]) -> float | None:
+    """The shortest time for which a broker keeps offsets, in seconds; None if it does not tell."""
+    admin = admin_client(client)
+    try:
+        nodes = admin.describe_cluster(request_timeout=_TIMEOUT).result().nodes
+        brokers = [ConfigResource(ConfigResource.Type.BROKER, str(n.id)) for n in nodes]
+        answers = [admin.describe_configs([b], request_timeout=_TIMEOUT)[b] for b in brokers]
+        return min(float(str(a.result()[_RETENTION].value)) for a in answers) * 60
+    except (KafkaException, KeyError, ValueError):
+        return None
