@@ -8,7 +8,7 @@ say of a key that is known to be unusable is left out: it would be about the def
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -87,6 +87,12 @@ def together(*checks: Callable[[], Any]) -> list[Any]:
     if failed:
         raise ConfigError(*(p for error in failed for p in error.problems))
     return results
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raise all of the problems as one ConfigError, if there are any."""
+    if problems:
+        raise ConfigError(*problems)
 
 
 def located(

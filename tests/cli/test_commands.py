@@ -234,6 +234,88 @@ def test_nothing_is_wrapped_that_does_not_go_to_a_terminal(
     assert any("t" * 200 in line for line in ended.out.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["validate"], "semel validate: Missing argument"),
+        (["validate", "--jsno", "f"], "semel validate: No such option: --jsno"),
+        (["frobnicate"], "semel: No such command 'frobnicate'"),
+        (["offsets", "set", "f"], "semel offsets set: Missing argument"),
+        (["drill", "f", "--faults", "many"], "semel drill: Invalid value for '--faults'"),
+    ],
+)
+def test_a_mistake_in_the_command_line_is_one_plain_line(
+    arguments: list[str], message: str, semel: Callable[..., Ended]
+) -> None:
+    ended = semel(*arguments)
+    (line,) = ended.err.splitlines()
+    assert line.startswith(f"error: {message}")
+    assert line.endswith("--help")
+    assert (ended.code, ended.out) == (2, "")
+
+
+KAFKA = {"connector.class": "kafka", "topic.rename.format": "x", "connection.url": None}
+SEARCH = {"connector.class": "opensearch", "connection.url": "http://192.0.2.1:9200"}
+ICEBERG = {"connector.class": "iceberg", "connection.url": None}
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (
+            {
+                **KAFKA,
+                "topic.rename.format": "${topic}",
+                "producer.override.acks": "1",
+                "producer.override.enable.idempotence": "false",
+                "errors.deadletterqueue.table": "letters",
+                "offset.storage.topic": "a",
+            },
+            ("acks=1", "enable.idempotence=false", "Kafka has no tables", "ledger topic", "ever"),
+        ),
+        (
+            {
+                **SEARCH,
+                "drop.invalid.message": "true",
+                "errors.deadletterqueue.table": "semel_offsets",
+                "index.name.format": "one",
+            },
+            ("leaves records out", "is the index of the ledger", "both go to index one"),
+        ),
+        (
+            {
+                **ICEBERG,
+                "iceberg.tables": "db.t",
+                "iceberg.catalog.type": "hadoop",
+                "iceberg.table.db.t.partition-by": "year(",
+                "iceberg.table.db.t.route-regex": "x",
+                "iceberg.table.other.id-columns": "id",
+            },
+            ("catalog.type='hadoop'", "partition-by 'year('", "has no field", "table.other.id-col"),
+        ),
+        (
+            {
+                **ICEBERG,
+                "iceberg.tables": "db.t,db.u",
+                "iceberg.catalog.type": "hive",
+                "delivery": "at-most-once",
+                "errors.deadletterqueue.table": "db.t",
+                "iceberg.table.db.t.id-columns": "__connect_topic",
+            },
+            ("at-most-once moves", "letters need a table"),
+        ),
+    ],
+)
+def test_what_keys_say_to_each_other_is_told_at_once(
+    change: dict[str, Any], parts: tuple[str, ...], semel: Callable[..., Ended], written: Write
+) -> None:
+    config = {k: v for k, v in {**NOWHERE, **change}.items() if v is not None}
+    ended = semel("validate", written(config))
+    assert ended.code == 2
+    for part in parts:
+        assert part in ended.err, ended.err
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("change", "code", "message"),

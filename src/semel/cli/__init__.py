@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -21,6 +22,9 @@ Exit codes: 0 done; 1 records lost or duplicated, or an unexpected error; 2 conf
 5 a bad record; 6 the ledger points at records that Kafka no longer has;
 7 the audit found nothing wrong, but could not judge everything.
 """
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What all mistakes in a command line are; typer does not export it."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,7 +45,12 @@ app.add_typer(services.app, name="services")
 def main() -> None:
     """Entry point of the ``semel`` command."""
     try:
-        app()
+        sys.exit(app(prog_name="semel", standalone_mode=False))
+    except _UsageError as error:
+        _refuse(error)
+    except typer.Abort:
+        _say("aborted")
+        sys.exit(SemelError.exit_code)
     except SemelError as error:
         if os.environ.get("SEMEL_DEBUG"):
             raise
@@ -58,6 +67,17 @@ def main() -> None:
             f"failed unexpectedly: {type(error).__name__}: {error} (SEMEL_DEBUG=1 shows the stack)"
         )
         sys.exit(SemelError.exit_code)
+
+
+def _refuse(error: Any) -> None:
+    """A mistake in the command line, in one line; a group without a command shows its help."""
+    where = error.ctx.command_path if error.ctx is not None else "semel"
+    message = " ".join(error.format_message().split())
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.ctx.get_help())
+    else:
+        _say(f"{where}: {message.rstrip('.')}. See {where} --help")
+    sys.exit(ConfigError.exit_code)
 
 
 def _say(text: str, kind: str = "bold red]error") -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from semel.config import key, read, under
 from semel.errors import ConfigError
+from semel.problems import refuse, together
 
 _ICEBERGS = (
     "org.apache.iceberg.connect.IcebergSinkConnector",
@@ -256,30 +258,37 @@ def settings(raw: Mapping[str, str]) -> Settings:
         ConfigError: what cannot be kept.
     """
     config = read(IcebergConfig, raw)
+    problems: list[str] = []
     of_tables: dict[str, dict[str, str]] = {table: {} for table in config.tables}
     for name, value in under(raw, "iceberg.table.").items():
         of, _, setting = name.rpartition(".")
         if setting not in _OF_A_TABLE or not (config.dynamic or of in of_tables):
-            raise ConfigError(
+            problems.append(
                 f"iceberg.table.{name}={value!r}: iceberg.tables is {','.join(config.tables)}, and "
                 f"a table's settings are {', '.join(_OF_A_TABLE)}"
             )
+            continue
         of = of.lower() if config.dynamic else of
         if setting in of_tables.get(of, {}):
-            raise ConfigError(
+            problems.append(
                 f"iceberg.table.{name}={value!r} is there in another case too: records name tables "
                 "in lower case. Remove one"
             )
         of_tables.setdefault(of, {})[setting] = value
     if config.interval_ms and raw.get("processingTime"):
-        raise ConfigError(
+        problems.append(
             f"iceberg.control.commit.interval-ms={config.interval_ms} and processingTime="
             f"{raw['processingTime']!r} are the same setting: remove one"
         )
+    chosen, _, *made = together(
+        lambda: catalog(under(raw, "iceberg.catalog.")),
+        lambda: refuse(problems),
+        *(partial(_of_a_table, config, table, mine) for table, mine in of_tables.items()),
+    )
     return Settings(
         config,
-        {table: _of_a_table(config, table, mine) for table, mine in of_tables.items()},
-        catalog(under(raw, "iceberg.catalog.")),
+        dict(zip(of_tables, made, strict=True)),
+        chosen,
         under(raw, "iceberg.tables.auto-create-props."),
         under(raw, "iceberg.tables.write-props."),
     )
@@ -287,13 +296,12 @@ def settings(raw: Mapping[str, str]) -> Settings:
 
 def _of_a_table(config: IcebergConfig, table: str, mine: Mapping[str, str]) -> TableSettings:
     columns = tuple(c.strip() for c in mine.get("id-columns", "").split(",") if c.strip())
-    return TableSettings(
-        table,
-        mine.get("commit-branch", "").strip() or config.commit_branch,
-        columns or config.id_columns,
-        _partition(mine.get("partition-by") or config.partition_by),
-        _route(config, table, mine.get("route-regex", "")),
+    partition_by, route = together(
+        lambda: _partition(mine.get("partition-by") or config.partition_by),
+        lambda: _route(config, table, mine.get("route-regex", "")),
     )
+    branch = mine.get("commit-branch", "").strip() or config.commit_branch
+    return TableSettings(table, branch, columns or config.id_columns, partition_by, route)
 
 
 def _route(config: IcebergConfig, table: str, regex: str) -> re.Pattern[str] | None:

@@ -59,24 +59,28 @@ class IcebergSink(StagingSink):
         self._tables = kind(connector, self._settings, lambda: self._catalog)
         self._last = _Parts()
         self._letters: DeadLetterTable | None = None
+        problems: list[str] = []
         if self._config.several:
             self.engines = frozenset({"direct", "bounded"})
             if connector.delivery is Delivery.AT_MOST_ONCE:
-                raise ConfigError(
+                problems.append(
                     f"connector {connector.name}: delivery=at-most-once moves the positions of "
                     "tables before it is known what goes to them. With several tables, or with "
                     "iceberg.tables.route-field, set delivery=exactly-once"
                 )
         for mine in self._settings.tables.values():
             keyed = replace(self._config, id_columns=mine.id_columns)
-            check_provenance(keyed, connector.provenance_columns, f"table {mine.name}")
+            try:
+                check_provenance(keyed, connector.provenance_columns, f"table {mine.name}")
+            except ConfigError as error:
+                problems += [p.message for p in error.problems]
         dead = connector.dead_letter_table
         taken = {"iceberg.tables": self._config.tables}
         if self._config.dynamic:
             taken["iceberg.tables.ledger"] = (self._config.ledger_of(connector.name),)
         for where, names in taken.items():
             if dead in names:
-                raise ConfigError(
+                problems.append(
                     f"connector {connector.name}: errors.deadletterqueue.table={dead} is in "
                     f"{where} too: dead letters need a table of their own"
                 )
@@ -85,17 +89,19 @@ class IcebergSink(StagingSink):
         for where, names in taken.items():
             deep = [name for name in names if name.count(".") > 1]
             if deep and kind_of_catalog in FLAT:
-                raise ConfigError(
+                problems.append(
                     f"connector {connector.name}: {where}={deep[0]!r}: namespaces of a "
                     f"{kind_of_catalog} catalog have one level. Set it to namespace.name"
                 )
         if dead:
             if "." not in dead.strip("."):
-                raise ConfigError(
+                problems.append(
                     f"connector {connector.name}: errors.deadletterqueue.table={dead!r} has no "
                     "namespace: set it to namespace.name"
                 )
             self._letters = DeadLetterTable(lambda: self._catalog, dead, connector.name)
+        if problems:
+            raise ConfigError(*problems)
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:

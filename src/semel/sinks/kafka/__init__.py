@@ -24,6 +24,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from confluent_kafka import Producer
@@ -47,6 +48,7 @@ from semel.ledger import (
     now,
     pending,
 )
+from semel.problems import together
 from semel.records import HEADERS, TIMESTAMP, Commit
 from semel.sinks.base import Membership, Sink, Snapshot
 from semel.sinks.kafka import snapshot
@@ -87,7 +89,6 @@ class KafkaSink(Sink):
         self._servers = servers
         self._elsewhere = servers != connector.bootstrap_servers
         self._client = client_config(connector, raw, "producer") | {"bootstrap.servers": servers}
-        check(connector, self._client)
         admin = client_config(connector, raw, "admin")
         self._source = Cluster(admin)
         self._admin = admin | {"bootstrap.servers": servers}
@@ -108,7 +109,7 @@ class KafkaSink(Sink):
             ledger_topic,
             self._transactions.limit,
         )
-        self._targets.check()
+        together(partial(check, connector, self._client), self._targets.check)
         self._offsets = GroupOffsets(
             connector.group_id,
             connector.tasks_max,

@@ -15,15 +15,16 @@ def check(connector: ConnectorConfig, producer: Mapping[str, Any]) -> None:
     """What can be said of the producer's settings without asking a cluster.
 
     Raises:
-        ConfigError: the declared delivery cannot be kept with them.
+        ConfigError: all settings with which the declared delivery cannot be kept.
     """
+    problems: list[str] = []
     if "transactional.id" in producer:
-        raise ConfigError(
+        problems.append(
             f"connector {connector.name}: producer.override.transactional.id is set by semel: "
             "the guarantee depends on it. Remove it"
         )
     if connector.delivery is not Delivery.AT_MOST_ONCE and not confirms_all(producer):
-        raise ConfigError(
+        problems.append(
             f"connector {connector.name}: producer.override.acks={acks(producer)} "
             "confirms records that a broker may still lose: no delivery but at-most-once can "
             "be kept. Set it to all, or remove it"
@@ -31,14 +32,16 @@ def check(connector: ConnectorConfig, producer: Mapping[str, Any]) -> None:
     if connector.delivery is not Delivery.AT_LEAST_ONCE and IDEMPOTENCE in producer:
         given = producer[IDEMPOTENCE]
         if not is_true(given):
-            raise ConfigError(
+            problems.append(
                 f"connector {connector.name}: producer.override.{IDEMPOTENCE}={given}: records "
                 "are sent in transactions, and Kafka demands idempotence of these. Remove it, "
                 "or set delivery=at-least-once, which sends them without"
             )
     if connector.dead_letter_table:
-        raise ConfigError(
+        problems.append(
             f"connector {connector.name}: errors.deadletterqueue.table="
             f"{connector.dead_letter_table}: Kafka has no tables. Set "
             "errors.deadletterqueue.topic.name, which is in the transaction, too"
         )
+    if problems:
+        raise ConfigError(*problems)

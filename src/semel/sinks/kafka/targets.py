@@ -48,48 +48,53 @@ class Targets:
             ConfigError: records would come back, or the ledger has no place for a position.
         """
         connector = self._connector
+        problems: list[str] = []
         for topic in connector.topics:
-            self._check_loop(topic)
+            problems += self._loop(topic)
             if self._ledger in (topic, self._config.topic(topic)):
-                raise ConfigError(
+                problems.append(
                     f"connector {connector.name}: {self._ledger} is the ledger topic "
                     "(offset.storage.topic), and holds nothing else: it can neither be copied nor "
                     "be a target"
                 )
             if self._config.topic(topic) == connector.dead_letter_topic:
-                raise ConfigError(
+                problems.append(
                     f"connector {connector.name}: errors.deadletterqueue.topic.name="
                     f"{connector.dead_letter_topic} is the target of topic {topic} too: dead "
                     "letters need a topic of their own"
                 )
         pattern = connector.topics_regex
         if pattern and not self._elsewhere and re.fullmatch(pattern, self._ledger):
-            raise ConfigError(
+            problems.append(
                 f"connector {connector.name}: topics.regex={pattern!r} matches the ledger topic "
                 f"{self._ledger}: each commit would make a record to copy, for ever. Exclude it, "
                 "or name another topic in offset.storage.topic"
             )
         several = len(connector.topics) > 1 or connector.topics_regex
         if self._elsewhere and several and "${topic}" not in self._config.topic_format:
-            raise ConfigError(
+            problems.append(
                 f"connector {connector.name}: topic.rename.format={self._config.topic_format!r} "
                 "sends several topics to one topic of another cluster, where the ledger keeps a "
                 "position for each topic and partition. Let it contain ${topic}, or make a "
                 "connector for each topic"
             )
+        if problems:
+            raise ConfigError(*problems)
 
-    def _check_loop(self, topic: str) -> None:
+    def _loop(self, topic: str) -> list[str]:
+        """Why a topic cannot be copied to its target: the records would come back."""
         name = self._config.topic(topic)
         connector = self._connector
         pattern = connector.topics_regex
         reads = name in connector.topics or (pattern and re.fullmatch(pattern, name))
         if reads and not self._elsewhere:
-            raise ConfigError(
+            return [
                 f"connector {connector.name}: topic.rename.format={self._config.topic_format!r} "
                 f"sends topic {topic} to topic {name}, which the connector reads: its records "
                 "would go round for ever. Choose another name, such as ${topic}.copy, or another "
                 "cluster by dest.kafka.bootstrap.servers"
-            )
+            ]
+        return []
 
     def prepare(self, topics: Collection[str]) -> None:
         """Look at all targets, and make the topic of dead letters.
@@ -126,7 +131,8 @@ class Targets:
         """
         if topic in self.names:
             return self.names[topic]
-        self._check_loop(topic)
+        if loop := self._loop(topic):
+            raise ConfigError(*loop)
         name = self._config.topic(topic)
         if name == self._ledger:
             raise ConfigError(
