@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from semel.audit.hashes import ChangedRow
 from semel.audit.keys import LiveKeys, judge
 from semel.audit.offsets import (
     Seen,
@@ -18,6 +19,7 @@ from semel.audit.offsets import (
 )
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
+from semel.audit.values import Progress, Values
 from semel.damage import Damage
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll, by_topic
@@ -45,6 +47,8 @@ class Auditor:
         entries: Sequence[LedgerEntry],
         pipeline: Pipeline,
         topics: Mapping[str, int],
+        values: Values | None = None,
+        progress: Progress = lambda *_: None,
     ) -> None:
         self._topics = topics
         self._planned = planned
@@ -55,19 +59,31 @@ class Auditor:
         self._earliest = cluster.earliest(self._entries)
         self._latest = cluster.latest(self._entries)
         self._unreadable: list[Damage] = []
-        self._replacing = Replacing(pipeline, planned)
+        self._pipeline = pipeline
+        self._replacing = Replacing(planned.sink)
+        self._values = values
+        self._progress = progress
         self._dated = any("timestamp" in t.column_names for t in snapshot.records.values())
         self.not_judged: list[str] = []
         """Tables that could not be judged, and why."""
+        self.changed_rows: list[ChangedRow] = []
+        """The first of the rows that do not hold what their records make."""
 
     def partitions(self, *, exact: bool, converts: bool) -> list[PartitionAudit]:
         """Judge each partition. ``converts`` tells whether the pipeline makes the rows that a run
         makes; with a DataFrame transform it does not."""
         offsets = self._kafka(converts=converts)
-        if not exact:
-            return self._by_counts(offsets, converts=converts)
-        found = [self._exact(tp, offsets[tp]) for tp in sorted(self._entries)]
-        return found + self._unvouched()
+        if exact:
+            found = [self._exact(tp, offsets[tp]) for tp in sorted(self._entries)]
+            found += self._unvouched()
+        else:
+            found = self._by_counts(offsets, converts=converts)
+        if self._values is None:
+            return found
+        judged = self._values.judge(found, self._entries.values())
+        self.not_judged += judged.not_judged
+        self.changed_rows += judged.rows
+        return judged.partitions
 
     def _unvouched(self) -> list[PartitionAudit]:
         """Rows of partitions of which the ledger knows nothing."""
@@ -99,6 +115,7 @@ class Auditor:
         replacing = self._replacing
         starts = {tp: self._start(e) for tp, e in self._entries.items()}
         ends = {tp: e.position for tp, e in self._entries.items()}
+        done, total = 0, sum(max(0, ends[tp] - starts[tp]) for tp in starts)
         for messages in read_ranges(connector, raw, starts, ends, damaged=self._unreadable.append):
             for poll in by_topic(messages):
                 for partition in np.unique(poll.partitions).tolist():
@@ -107,9 +124,14 @@ class Auditor:
                     known.offsets.append(poll.offsets[mine])
                     if self._dated:
                         known.times.append(poll.timestamps()[mine])
-                if converts and self._planned.sink.replaces:
-                    taken = poll.only(self._taken(poll))
-                    replacing.add(poll.topic, taken.raw(key=True, timestamp=True))
+                done += len(poll.offsets)
+                if converts and (self._planned.sink.replaces or self._values is not None):
+                    taken = poll.only(self._taken(poll)).raw(key=True, timestamp=True)
+                    converted = self._pipeline.convert(poll.topic, taken)
+                    replacing.add(poll.topic, converted.records)
+                    if self._values is not None:
+                        self._values.add(poll.topic, converted)
+                self._progress("records", done, total)
         for tp, (gone, unsure) in replacing.gone().items():
             seen[tp].replaced, seen[tp].unsure = gone, unsure
         return seen

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.audit.keys import DELETED, OFFSET, PARTITION, LiveKeys, compare, live_keys
-from semel.engine.pipeline import Pipeline
 from semel.ledger import TopicPartition
-from semel.run import Plan
+from semel.records import Records
+from semel.sinks.base import Sink
 
 
 class Replacing:
@@ -20,15 +20,13 @@ class Replacing:
     The last change of each key is computed from Kafka alone.
     """
 
-    def __init__(self, pipeline: Pipeline, planned: Plan) -> None:
-        self._pipeline = pipeline
-        self._sink = planned.sink
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
         self._changes: dict[str, list[pa.Table]] = {}
 
-    def add(self, topic: str, raw: pa.Table) -> None:
+    def add(self, topic: str, records: Records) -> None:
         if not self._sink.replaces:
             return
-        records = self._pipeline.convert(topic, raw).records
         for keys, source, deleted in zip(
             self._sink.key_of(records),
             (records.rows, records.tombstones),

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from semel.audit.hashes import ChangedRow
 from semel.ledger import TopicPartition
 
 
@@ -20,7 +21,8 @@ class PartitionAudit:
     ``behind`` the records that are still to be read; ``unknown`` records or rows that cannot be
     judged (see :mod:`semel.audit`); ``ghosts`` those of the duplicated rows that come from
     no record that Kafka has; ``expired`` the offsets that Kafka has no more, so that their rows
-    are not judged.
+    are not judged; ``changed`` rows whose values are not what their record makes, if the values
+    were asked for.
     """
 
     topic: str
@@ -37,6 +39,7 @@ class PartitionAudit:
     unknown: int = 0
     ghosts: int = 0
     expired: int = 0
+    changed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class AuditReport:
     """The audit's verdict. ``exact`` tells whether it went record by record or by counts.
 
     ``broken`` tells whether it found what the declared guarantee rules out, ``not_judged`` which
-    tables it could not judge, and why.
+    tables it could not judge, and why. ``changed_rows`` are the first of the changed rows.
     """
 
     connector: str
@@ -53,6 +56,7 @@ class AuditReport:
     partitions: list[PartitionAudit]
     broken: bool
     not_judged: tuple[str, ...] = ()
+    changed_rows: tuple[ChangedRow, ...] = ()
 
     @property
     def kept(self) -> bool:
@@ -75,6 +79,10 @@ class AuditReport:
     @property
     def duplicated(self) -> int:
         return sum(p.duplicated for p in self.partitions)
+
+    @property
+    def changed(self) -> int:
+        return sum(p.changed for p in self.partitions)
 
     @property
     def unknown(self) -> int:
@@ -109,6 +117,7 @@ def together(parts: Sequence[Sequence[PartitionAudit]]) -> list[PartitionAudit]:
                 unknown=known.unknown + p.unknown,
                 ghosts=known.ghosts + p.ghosts,
                 expired=max(known.expired, p.expired),
+                changed=known.changed + p.changed,
             )
         )
     return [found[tp] for tp in sorted(found)]

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 from semel.audit.auditor import Auditor
+from semel.audit.hashes import ChangedRow, Workspace
 from semel.audit.report import AuditReport, PartitionAudit, together
+from semel.audit.values import Progress, Values
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.errors import NothingToAudit, OffsetOutOfRange
 from semel.kafka import Cluster, client_config
 from semel.ledger import LedgerEntry
 from semel.run import Plan, plan
+from semel.sinks.base import Snapshot
+from semel.sinks.rereading import ShowsRows, View
 
 
 def audit(
-    config: Any, transform: Callable[..., Any] | None = None, *, planned: Plan | None = None
+    config: Any,
+    transform: Callable[..., Any] | None = None,
+    *,
+    values: bool = False,
+    planned: Plan | None = None,
+    progress: Progress = lambda *_: None,
 ) -> AuditReport:
     """Audit a connector.
 
     Args:
         config: as for :func:`semel.run`.
         transform: the run's transform, where rows replace each other by key, or where it makes
-            other rows than one a record.
+            other rows than one a record, or with ``values``.
+        values: compare the values of all rows with what their records make.
+        progress: told how far the audit is.
 
     Raises:
         semel.errors.NothingToAudit: the ledger knows nothing of the connector.
@@ -32,11 +44,26 @@ def audit(
     planned = planned or plan(config, transform)
     connector, raw, sink = planned.connector, planned.raw, planned.sink
     cluster = Cluster(client_config(connector, raw, "admin"))
-    try:
+    with ExitStack() as stack:
+        stack.callback(sink.close)
         topics = cluster.matching(connector)
-        snapshots = sink.snapshots(topics)
         takes_frames = transform is not None and planned.engine == "micro-batch"
         exact = connector.provenance and not takes_frames
+        not_judged: list[str] = []
+        if values and takes_frames:
+            not_judged.append("values: a DataFrame transform makes rows of many records")
+            values = False
+        if values and not isinstance(sink, ShowsRows):
+            not_judged.append(
+                f"values: the {connector.connector_class} sink does not show its rows"
+            )
+        views: Sequence[View | None] = ()
+        if values and isinstance(sink, ShowsRows):
+            views = opened = stack.enter_context(sink.viewing(topics))
+            snapshots: Sequence[Snapshot] = [view.snapshot(topics) for view in opened]
+        else:
+            snapshots = sink.snapshots(topics)
+            views = [None] * len(snapshots)
         pipeline = Pipeline(
             connector,
             raw,
@@ -45,29 +72,42 @@ def audit(
             transform=None if takes_frames else transform,
         )
         parts: list[list[PartitionAudit]] = []
-        not_judged: list[str] = []
+        changed: list[ChangedRow] = []
         if not any(e.topic in topics for s in snapshots for e in s.entries):
             raise NothingToAudit(
                 f"the ledger holds nothing of connector {connector.name} and its topics, so there "
                 "is nothing to compare. Has it run, under this name and into this target?"
             )
-        for snapshot in snapshots:
+        for snapshot, view in zip(snapshots, views, strict=True):
             entries = [e for e in snapshot.entries if e.topic in topics]
             check_not_recreated(connector.name, entries, topics, cluster)
-            auditor = Auditor(planned, cluster, snapshot, entries, pipeline, topics)
+            judged = None
+            if view is not None:
+                workspace = stack.enter_context(closing(Workspace()))
+                judged = Values(sink, view, snapshot, workspace, exact=exact, progress=progress)
+            auditor = Auditor(
+                planned, cluster, snapshot, entries, pipeline, topics, judged, progress
+            )
             parts.append(auditor.partitions(exact=exact, converts=not takes_frames))
             not_judged += auditor.not_judged
+            changed += auditor.changed_rows
         found = together(parts)
-    finally:
-        sink.close()
     lost = any(p.lost for p in found)
     duplicated = any(p.duplicated for p in found)
     promised = planned.guarantee.delivery
-    broken = (lost and promised is not Delivery.AT_MOST_ONCE) or (
-        duplicated and promised is not Delivery.AT_LEAST_ONCE
+    broken = (
+        (lost and promised is not Delivery.AT_MOST_ONCE)
+        or (duplicated and promised is not Delivery.AT_LEAST_ONCE)
+        or any(p.changed for p in found)
     )
     return AuditReport(
-        connector.name, str(planned.guarantee), exact, found, broken, tuple(not_judged)
+        connector.name,
+        str(planned.guarantee),
+        exact,
+        found,
+        broken,
+        tuple(not_judged),
+        tuple(changed),
     )
 
 

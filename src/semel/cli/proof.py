@@ -16,6 +16,7 @@ from semel.audit import AuditReport, audit
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
 from semel.cli.follow import follow_
+from semel.cli.meter import Meter
 from semel.contact import meet
 from semel.errors import ConfigError
 from semel.kafka import client_config
@@ -50,6 +51,10 @@ def audit_(
         Path | None,
         typer.Option(help="With --follow: the file that keeps what was judged."),
     ] = None,
+    values: Annotated[
+        bool,
+        typer.Option(help="Also compare the values of every row with what its record makes."),
+    ] = False,
 ) -> None:
     """Compare Kafka with the target and say what is lost or duplicated.
 
@@ -60,17 +65,26 @@ def audit_(
     planned = plan(with_servers(file, bootstrap_server))
     if state is not None and not follow:
         raise ConfigError(f"--state {state} belongs to --follow: add it, or leave --state out")
+    if values and follow:
+        raise ConfigError("--values does not go with --follow: leave one of them out")
     meet(client_config(planned.connector, planned.raw, "admin"))
     if follow:
         broken, complete = follow_(planned, interval=interval, state=state, as_json=as_json)
         _exit(broken=broken, complete=complete or allow_unjudged)
         return
-    report = audit(None, planned=planned)
+    meter = Meter()
+    try:
+        report = audit(
+            None, planned=planned, values=values, progress=meter if values else lambda *_: None
+        )
+    finally:
+        meter.end()
     if as_json:
         facts = {
             **asdict(report),
             "lost": report.lost,
             "duplicated": report.duplicated,
+            "changed": report.changed,
             "unknown": report.unknown,
             "ghosts": report.ghosts,
             "kept": report.kept,
@@ -86,9 +100,12 @@ def audit_(
             else "by counts from the ledger (provenance=true makes it exact to the record)"
         )
         out.print(
-            f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated "
+            f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated"
+            f"{f', {report.changed} changed' if values else ''} "
             f"({report.delivery}; audited {how})"
         )
+        for line in changed_rows(report):
+            out.print(f"[red]changed:[/] {escape(line)}", soft_wrap=True)
         for line in unjudged(report):
             out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)
     _exit(broken=report.broken, complete=report.complete or allow_unjudged)
@@ -99,6 +116,16 @@ def _exit(*, broken: bool, complete: bool) -> None:
         sys.exit(1)
     if not complete:
         sys.exit(NOT_JUDGED)
+
+
+def changed_rows(report: AuditReport) -> list[str]:
+    """The first of the changed rows, a line for each."""
+    lines = []
+    for row in report.changed_rows:
+        columns = f"column{'s' * (len(row.columns) > 1)} {', '.join(row.columns)}"
+        where = f"{row.topic}-{row.partition} offset {row.offset}"
+        lines.append(f"the row of {where}{f', {columns}' if row.columns else ''}")
+    return lines
 
 
 def unjudged(report: AuditReport) -> list[str]:
@@ -123,6 +150,7 @@ def audit_table(report: AuditReport) -> Table:
         "unknown",
         "ghosts",
         "expired",
+        "changed",
     )
     shown = [n for n in optional if any(getattr(p, n) for p in report.partitions)]
     titles = {"kafka": "in Kafka", "rows": "rows", "retention": "lost by retention"}

@@ -14,8 +14,13 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from semel.ledger import OffsetRange
-from semel.records import Records
+from semel.records import OFFSET, PARTITION, TIMESTAMP, Records
 from semel.sinks.base import Snapshot
+
+
+def places(rows: pa.Table) -> pa.Table:
+    """Where the records behind rows stand, and their times as far as they are known."""
+    return rows.select([n for n in (PARTITION, OFFSET, TIMESTAMP) if n in rows.column_names])
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class Held:
     """What a target holds once records are written, a row for each of them, in their order.
 
     ``places`` has the columns :data:`~semel.records.PARTITION` and :data:`~semel.records.OFFSET`,
+    and :data:`~semel.records.TIMESTAMP` if the records do (see :func:`places`),
     ``values`` the target's columns that the records fill in, in exactly the types and forms in
     which :meth:`View.rows` gives them. Provenance is not among them, nor are columns that the store
     computes. A null in one of the ``optional`` columns means "not given": the row may hold anything

@@ -70,7 +70,7 @@ class Follower:
         self._looks = self.exact or not (self._replaces or not converts)
         self._atomic = planned.guarantee.mechanism is Mechanism.TRANSACTIONAL
         """Whether rows and positions become visible together."""
-        self._replacing = Replacing(pipeline, planned)
+        self._replacing = Replacing(planned.sink)
         self._progress = {tp: Progress.after(mark) for tp, mark in state.marks.items()}
         self._surplus = dict(state.surplus)
         self._again: dict[str, int] = {}
@@ -246,7 +246,8 @@ class Follower:
         self, seen: Look, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, Seen], list[Damage]]:
         def change(poll: TopicPoll) -> None:
-            self._replacing.add(poll.topic, poll.raw(key=True, timestamp=True))
+            converted = self._pipeline.convert(poll.topic, poll.raw(key=True, timestamp=True))
+            self._replacing.add(poll.topic, converted.records)
 
         converts = self.exact and self._replaces
         try:

@@ -20,11 +20,11 @@ from semel.sinks.layout import layout
 from semel.sinks.postgresql import snapshot
 from semel.sinks.postgresql.connection import Connection, DataRefused, literal, quote
 from semel.sinks.postgresql.ledger import PostgresLedger
-from semel.sinks.postgresql.prepare import Rows, converted, places
+from semel.sinks.postgresql.prepare import Rows, converted
 from semel.sinks.postgresql.tables import Name, Table, find
 from semel.sinks.postgresql.types import Column
 from semel.sinks.postgresql.writer import stage_rows
-from semel.sinks.rereading import Held
+from semel.sinks.rereading import Held, places
 
 _PLAIN = {
     *("int2", "int4", "int8", "float4", "float8", "bool", "bytea", "uuid"),

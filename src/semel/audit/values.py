@@ -1,0 +1,154 @@
+"""Every record's values, by converter and transform, against those of its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from semel.audit.hashes import ChangedRow, Differences, Expected, Workspace
+from semel.audit.report import PartitionAudit
+from semel.engine.pipeline import Converted
+from semel.ledger import LedgerEntry
+from semel.sinks.base import Sink, Snapshot
+from semel.sinks.rereading import View
+
+Progress = Callable[[str, int, int], None]
+"""Told of a step's name, of how many records or rows it is past, and how many there are."""
+
+
+@dataclass
+class ValuesFound:
+    """Partitions with the changed rows in them, the first of these rows, and what could not be
+    judged."""
+
+    partitions: list[PartitionAudit]
+    rows: list[ChangedRow] = field(default_factory=list)
+    not_judged: list[str] = field(default_factory=list)
+
+
+class Values:
+    """What the rows of one view must hold; it is told of records, and then looks at the rows.
+
+    With provenance each row names its record. Without it, a row stands for the last record of its
+    key, or, where rows do not replace each other, for any record of these values.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        view: View,
+        snapshot: Snapshot,
+        workspace: Workspace,
+        *,
+        exact: bool,
+        progress: Progress,
+    ) -> None:
+        self._sink = sink
+        self._view = view
+        self._snapshot = snapshot
+        self._workspace = workspace
+        self._exact = exact
+        self._progress = progress
+        self._expected: dict[str, Expected] = {}
+        self._topics: dict[str, list[str]] = {}
+        self._failed: dict[str, int] = {}
+        self._unlike: dict[str, dict[str, str]] = {}
+
+    def add(self, topic: str, converted: Converted) -> None:
+        """Take records that the sink has not refused."""
+        records = converted.records
+        target = self._target(topic)
+        by_key = self._sink.replaces and not self._exact
+        keys, deleted = self._sink.key_of(records) if by_key else (None, None)
+        if target not in self._expected:
+            key = [] if keys is None else keys.column_names
+            made = Expected(self._workspace, key=key, replaces=self._sink.replaces)
+            self._expected[target] = made
+        if topic not in self._topics.setdefault(target, []):
+            self._topics[target].append(topic)
+        expected = self._expected[target]
+        held = self._view.held(records)
+        refused = records.rows.num_rows - held.places.num_rows + len(converted.failed)
+        self._failed[target] = self._failed.get(target, 0) + refused
+        self._unlike.setdefault(target, {}).update(held.unlike)
+        expected.add(topic, held.places, held.values, held.optional)
+        if keys is not None:
+            expected.change(topic, keys, records.rows, deleted=False)
+        if deleted is not None and records.tombstones is not None:
+            expected.change(topic, deleted, records.tombstones, deleted=True)
+
+    def judge(
+        self, partitions: Sequence[PartitionAudit], entries: Collection[LedgerEntry]
+    ) -> ValuesFound:
+        """Look at all rows."""
+        found = ValuesFound(list(partitions))
+        for target, expected in self._expected.items():
+            topics = self._topics[target]
+            stored = self._rows(topics[0], target, expected.columns)
+            for name, why in self._unlike[target].items():
+                found.not_judged.append(f"{target}: values of column {name}: {why}")
+            if self._exact:
+                differences = expected.by_place(stored)
+            elif self._sink.replaces:
+                unjudged = self._snapshot.unjudged.get(topics[0])
+                if unjudged:
+                    found.not_judged.append(f"{target}: values: {unjudged}")
+                    continue
+                differences = expected.by_key(stored)
+                if differences.unsure:
+                    found.not_judged.append(
+                        f"{target}: values of {differences.unsure} keys that are in several "
+                        "partitions: their last record is not known"
+                    )
+            else:
+                differences = self._by_count(target, expected, stored, found, entries)
+            found.partitions = _with(found.partitions, differences.counts)
+            found.rows += differences.first
+        return found
+
+    def _by_count(
+        self,
+        target: str,
+        expected: Expected,
+        stored: Iterator[pa.RecordBatch],
+        found: ValuesFound,
+        entries: Collection[LedgerEntry],
+    ) -> Differences:
+        """Rows that nothing names: those of values that no record has, if they are not too many."""
+        topics = self._topics[target]
+        for name in expected.uncompared:
+            found.not_judged.append(
+                f"{target}: values of column {name}: some records leave it to the database. Set "
+                "provenance=true"
+            )
+        missing, extra, first = expected.by_count(stored)
+        mine = [p for p in found.partitions if p.topic in topics]
+        dead = sum(d.num_rows for t, d in self._snapshot.dead.items() if t in topics)
+        refused = sum(e.records_failed for e in entries if e.topic in topics)
+        gone = sum(p.lost for p in mine) + max(0, refused - dead - self._failed[target])
+        changed = min(extra, max(0, missing - gone))
+        if not changed or not mine:
+            return Differences({}, ())
+        return Differences({(mine[0].topic, mine[0].partition): changed}, first[:changed])
+
+    def _target(self, topic: str) -> str:
+        return topic if self._exact else self._snapshot.targets.get(topic, topic)
+
+    def _rows(self, topic: str, target: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        records = self._snapshot.records.get(topic)
+        total = self._snapshot.rows.get(target, 0) if records is None else records.num_rows
+        done = 0
+        for batch in self._view.rows(topic, columns):
+            done += batch.num_rows
+            self._progress(f"rows of {topic}", done, total)
+            yield batch
+
+
+def _with(
+    partitions: Sequence[PartitionAudit], counts: Mapping[tuple[str, int], int]
+) -> list[PartitionAudit]:
+    return [
+        replace(p, changed=counts.get((p.topic, p.partition), 0) + p.changed) for p in partitions
+    ]

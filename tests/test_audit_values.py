@@ -1,0 +1,106 @@
+"""``audit --values`` finds a row whose values are not its record's, and names it."""
+
+# ruff: noqa: F401, F811
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.audit import audit
+from semel.audit.hashes import ChangedRow
+from semel.engine.pipeline import Pipeline
+from semel.engine.poll import by_topic
+from semel.kafka import Cluster, client_config
+from semel.ledger import Advance, OffsetRange, TopicPartition, firsts
+from semel.reader import read_ranges
+from semel.records import Commit, RowsRejected
+from semel.run import plan
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Config, Configure, Start, configure, start
+from tests.engine.harness import sql
+
+pytestmark = pytest.mark.integration
+
+UPSERT = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
+BY_KEY = {
+    "insert.mode": "upsert",
+    "pk.mode": "record_key",
+    "pk.fields": "k",
+    "delete.enabled": "true",
+}
+
+
+def fill(config: Config) -> None:
+    """Commit what Kafka holds as the direct engine does, a poll at a time."""
+    planned = plan(config)
+    sink, connector = planned.sink, planned.connector
+    cluster = Cluster(client_config(connector, planned.raw, "admin"))
+    topics = cluster.matching(connector)
+    sink.prepare(topics)
+    everything = [TopicPartition(t, p) for t, n in topics.items() for p in range(n)]
+    ends = cluster.latest(everything)
+    starts = sink.start(firsts(dict.fromkeys(everything, 0)))
+    pipeline = Pipeline(connector, planned.raw, sink, target=sink.schema)
+    at = dict(starts)
+    for messages in read_ranges(connector, planned.raw, starts, ends):
+        for poll in by_topic(messages):
+            raw = poll.raw(key=pipeline.wants_key, timestamp=True)
+            if pipeline.schema(poll.topic) is None:
+                pipeline.infer(poll.topic, raw)
+            converted = pipeline.convert(poll.topic, raw)
+            sink.accommodate(converted.records)
+            advances = []
+            for partition in sorted(set(poll.partitions.tolist())):
+                tp = TopicPartition(poll.topic, partition)
+                mine = poll.offsets[poll.partitions == partition]
+                span = OffsetRange(*tp, at[tp], int(mine.max()) + 1)
+                failed = sum(poll.partitions[f.index] == partition for f in converted.failed)
+                advances.append(
+                    Advance(span, read=len(mine), written=len(mine) - failed, failed=failed)
+                )
+                at[tp] = span.until_offset
+            sink.commit(advances, Commit([converted.records]))
+    sink.close()
+
+
+def values(*numbers: int) -> list[bytes]:
+    return [
+        json.dumps(
+            {"id": n, "text": f"text {n}", "price": n + 0.5, "tags": {"n": n, "a": [1.0, None]}}
+        ).encode()
+        for n in numbers
+    ]
+
+
+def changed(config: Config) -> tuple[int, list[ChangedRow], tuple[str, ...]]:
+    report = audit(config, values=True)
+    assert report.broken == bool(report.changed or report.lost or report.duplicated)
+    return report.changed, list(report.changed_rows), report.not_judged
+
+
+@pytest.mark.parametrize("provenance", ["true", "false"])
+@pytest.mark.parametrize("keys", [{}, UPSERT, BY_KEY], ids=["insert", "upsert", "by key"])
+def test_a_row_changed_by_hand_is_found(
+    keys: Config, provenance: str, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    numbers = [*range(20), *range(5)]
+    names = [f"k{n}" for n in numbers]
+    produce(source, values(*numbers), keys=names)
+    if keys is BY_KEY:
+        produce(source, [None, *values(19)], keys=["k7", "k19"])
+    config = configure(source, {**keys, "provenance": provenance})
+    fill(config)
+    url = config["connection.url"]
+    assert changed(config) == (0, [], ())
+    sql(url, f'UPDATE "{source}" SET price = -1 WHERE id = 9')
+    named = ("price",) if keys or provenance == "true" else ()
+    assert changed(config) == (1, [ChangedRow(source, 0, 9, named)], ())
+    assert audit(config).kept  # which nothing else sees
+    sql(url, f'UPDATE "{source}" SET text = NULL')
+    assert changed(config)[0] == {"{}": 25, str(UPSERT): 20, str(BY_KEY): 19}[str(keys)]
