@@ -1,0 +1,64 @@
+"""A new user in an empty directory, who copies what a page of the documentation shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.patience import PATIENCE
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+class Newcomer:
+    """Runs commands and programs in a directory, with services at other addresses than the page's.
+
+    The pages' topic, ``orders``, gets a name of its own, and so do connectors, tables and files.
+    """
+
+    def __init__(self, directory: Path, addresses: Mapping[str, str]) -> None:
+        self.directory = directory
+        self._other = dict(addresses) | {"orders": f"orders{uuid.uuid4().hex[:8]}"}
+
+    def write(self, name: str, text: str) -> None:
+        (self.directory / self._here(name)).write_text(self._here(text))
+
+    def semel(self, line: str) -> str:
+        """Run a line of a page that begins with ``semel``; return what it prints."""
+        return self._run(sys.executable, "-m", *shlex.split(self._here(line), comments=True))
+
+    def python(self, program: str) -> str:
+        return self._run(sys.executable, "-c", self._here(program))
+
+    def _here(self, text: str) -> str:
+        for written, real in self._other.items():
+            text = text.replace(written, real)
+        return text
+
+    def _run(self, *command: str) -> str:
+        done = subprocess.run(
+            command,
+            cwd=self.directory,
+            env={k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=2 * PATIENCE,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout

@@ -1,0 +1,61 @@
+"""The first example of each sink's page, run as it stands there on the quick start's records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from semel.embedded import Kafka, OpenSearch
+from tests.newcomer import Newcomer, blocks, page
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+
+def example(name: str, newcomer: Newcomer) -> str:
+    """Produce the quick start's records, run a page's first connector and audit it."""
+    newcomer.python(blocks(page("quickstart.md"), "python")[0])
+    shown = blocks(page(name), "json")[0]
+    connector = json.loads(shown)["name"]
+    newcomer.write(f"{connector}.json", shown)
+    told = [
+        newcomer.semel(line)
+        for block in blocks(page(name), "")
+        for line in block.splitlines()
+        if line.startswith(("semel run", "semel audit")) and f"{connector}.json" in line
+    ]
+    assert len(told) == 2, "a page shows how to run its example, and how to audit it"
+    return told[-1]
+
+
+@pytest.mark.parametrize("name", ["delta.md", "files.md", "iceberg.md", "kafka.md", "databases.md"])
+def test_the_example_of_a_page_loses_and_doubles_nothing(
+    name: str, kafka: Kafka, tmp_path: Path
+) -> None:
+    newcomer = Newcomer(tmp_path, {"localhost:9092": kafka.bootstrap_servers})
+    assert "1000 records: 0 lost, 0 duplicated" in example(name, newcomer)
+
+
+def test_the_example_for_search_loses_and_doubles_nothing(
+    kafka: Kafka, opensearch: OpenSearch, tmp_path: Path
+) -> None:
+    addresses = {
+        "localhost:9092": kafka.bootstrap_servers,
+        "http://localhost:9200": opensearch.url,
+    }
+    told = example("elasticsearch.md", Newcomer(tmp_path, addresses))
+    assert "1000 records: 0 lost, 0 duplicated" in told
+
+
+def test_the_example_for_postgresql_loses_and_doubles_nothing(
+    kafka: Kafka, database: str, tmp_path: Path
+) -> None:
+    where = urlsplit(database)
+    addresses = {
+        "localhost:9092": kafka.bootstrap_servers,
+        "127.0.0.1:5432/semel": f"{where.hostname}:{where.port}{where.path}",
+    }
+    told = example("postgresql.md", Newcomer(tmp_path, addresses))
+    assert "1000 records: 0 lost, 0 duplicated" in told
