@@ -22,7 +22,8 @@ def page(name: str) -> str:
 
 def blocks(text: str, language: str) -> list[str]:
     """The code blocks of a page in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```\n", text, re.MULTILINE | re.DOTALL)
+    return [block for its, block in fenced if its == language]
 
 
 class Newcomer:

@@ -13,6 +13,7 @@ import typer
 
 import semel
 from semel.cli import app
+from tests.newcomer import blocks
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -45,14 +46,10 @@ def links(page: Path) -> Iterator[str]:
             yield target
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-
-
 def commands(page: Path) -> Iterator[list[str]]:
     """The lines of a page's shell blocks that call semel."""
     for language in ("", "bash", "console"):
-        for block in blocks(page, language):
+        for block in blocks(page.read_text(), language):
             for line in block.splitlines():
                 if re.match(r"semel [a-z]", line):
                     yield line.split("#")[0].split()
@@ -78,7 +75,7 @@ def test_connectors_that_a_page_shows_are_valid(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for block in blocks(page, "json"):
+    for block in blocks(page.read_text(), "json"):
         if '"config"' in block:
             shown = json.loads(block)
             config = {"name": shown["name"], **shown["config"]}
@@ -87,7 +84,7 @@ def test_connectors_that_a_page_shows_are_valid(
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_python_that_a_page_shows_compiles(page: Path) -> None:
-    for number, block in enumerate(blocks(page, "python"), 1):
+    for number, block in enumerate(blocks(page.read_text(), "python"), 1):
         if not re.match(r" {4}|semel\.run\(config, ", block):  # parts of a class; a signature
             compile(block, f"{named(page)}, block {number}", "exec")
 
