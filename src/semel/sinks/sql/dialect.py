@@ -48,6 +48,8 @@ class Dialect(ABC):
     now = "CURRENT_TIMESTAMP"
     compares_bytes = True
     """Whether texts of a key are equal only if their bytes are."""
+    compares_keys = False
+    """Whether :meth:`compare` knows the collations of key columns."""
     timeout = 60.0
     """Seconds after which a server that does not answer is left."""
     has_schemas = True
@@ -155,18 +157,20 @@ class Dialect(ABC):
                     f"WHERE {same(key)}"
                 )
 
+    def check_key(self, target: Table, key: Sequence[str]) -> None:
+        """Raises ConfigError: values of the key are equal in one place and not in another."""
+        unlike = [n for n in key if n in target.columns and not target.columns[n].exact]
+        if unlike and not self.compares_keys:
+            raise ConfigError(
+                f"table {target.name}: key column {unlike[0]} has a collation, by which "
+                f"{self.system} compares texts, but not in its indexes. Declare it without COLLATE"
+            )
+
     def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
         """Numbers for the values of key columns, equal where the database takes the values for
-        equal. It is asked of columns that are not ``exact`` only, outside of a transaction.
-
-        Raises:
-            ConfigError: it takes them for equal in one place and not in another.
-        """
-        names = ", ".join(keys.columns.column_names)
-        raise ConfigError(
-            f"table {target.name}: key column {names} has a collation, by which {self.system} "
-            "compares texts, but not in its indexes. Declare it without COLLATE"
-        )
+        equal. It is asked of columns that are not ``exact`` only, outside of a transaction, and
+        where it :attr:`compares_keys`."""
+        raise NotImplementedError
 
     @abstractmethod
     def delete(self, target: Name, keys: pa.Table) -> None: ...

@@ -55,6 +55,7 @@ class Mysql(Dialect):
 
     row_lock = "FOR UPDATE"
     compares_bytes = False
+    compares_keys = True
 
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, MysqlConfig)

@@ -171,6 +171,7 @@ class SqlSink(Sink):
             raise ConfigError(
                 f"{where} computes column {generated[0]} itself, so it cannot take a key"
             )
+        self._dialect.check_key(table, key)
         if key and self._config.mode == "upsert" and frozenset(key) not in table.keys:
             found = "; ".join(", ".join(sorted(k)) for k in table.keys) or "none"
             raise ConfigError(

@@ -61,6 +61,7 @@ class Sqlite(Dialect):
     """See :class:`~semel.sinks.sql.dialect.Dialect`."""
 
     system = "SQLite"
+    compares_keys = True
     has_schemas = False
 
     def __init__(self, config: JdbcConfig, connector: str) -> None:
