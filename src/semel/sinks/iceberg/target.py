@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, RolledBack, TargetChanged, TransientError
 from semel.ledger import LedgerEntry, TopicPartition
-from semel.records import Records
+from semel.records import OFFSET, PARTITION, Records, RowsRejected, rejected
 from semel.sinks import rows as made
 from semel.sinks.iceberg.catalog import Conflict, reading
 from semel.sinks.iceberg.config import IcebergConfig, Settings, TableSettings
@@ -23,6 +23,7 @@ from semel.sinks.iceberg.merge import merge
 from semel.sinks.iceberg.routing import narrowed
 from semel.sinks.iceberg.schema import accommodated, check
 from semel.sinks.iceberg.table import Table
+from semel.sinks.iceberg.years import beyond
 
 CONFLICTS = 50
 """Other writers' commits that one commit gives way to before it fails."""
@@ -123,7 +124,13 @@ class Target:
             return made.Rows(pa.table({}))  # tombstones before the first row: of nothing
         arrange = made.changes if self._settings.config.upsert else made.inserts
         provenance = self._connector.provenance_columns
-        return arrange(self.keyed(), provenance, self._own(records), columns)
+        found = arrange(self.keyed(), provenance, self._own(records), columns)
+        unfit = sorted(beyond(found.table).items())
+        if unfit:
+            given = [t for t in (records.rows, records.tombstones) if t is not None]
+            source = pa.concat_tables([t.select([PARTITION, OFFSET]) for t in given])
+            raise RowsRejected([rejected(records.topic, source, n, why) for n, why in unfit])
+        return found
 
     def _own(self, records: Records) -> Records:
         config, columns = self._settings.config, self.table.columns
