@@ -20,7 +20,7 @@ import pytest
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.embedded import Kafka
-from semel.errors import BadRecord, Fenced, OffsetOutOfRange, ServiceError
+from semel.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
 from semel.ledger import Hole, TopicPartition
 from semel.run import plan
 from semel.sinks.files import places
@@ -229,6 +229,22 @@ def test_a_replay_may_cut_the_records_into_other_files(
         config = {**config, "maxOffsetsPerTrigger": "33", "flush.size": "7"}
     caught_up(config)
     assert_nothing_lost_nothing_twice(config, range(300))
+
+
+def test_another_folder_is_refused_until_it_is_allowed(
+    topic: MakeTopic, produce: Produce, files: Files, tmp_path: Path
+) -> None:
+    """The ledger lies beside the files, so it is not there; but the group has a copy of it."""
+    source = topic()
+    produce(source, records(20))
+    config = files(source)
+    caught_up(config, spark=InlineSpark())
+    elsewhere = {**config, "path": str(tmp_path / "elsewhere")}
+    with pytest.raises(ConfigError, match=rf"copy of a ledger that stood at 20 .*{config['path']}"):
+        caught_up(elsewhere, spark=InlineSpark())
+    produce(source, records(10, start=20))
+    caught_up({**elsewhere, "target.changed": "continue"}, spark=InlineSpark())
+    assert_nothing_lost_nothing_twice(elsewhere, range(20, 30))
 
 
 def test_a_disk_that_fills_up_is_tried_again_and_then_named(

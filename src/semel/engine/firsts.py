@@ -71,8 +71,8 @@ def _where_the_group_stands(
             f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) "
             f"knows nothing of topic {tp.topic}, but consumer group {group} holds a copy of a "
             f"ledger that stood at {found[tp][0]} for {tp} ({ledger_of(copies[tp])}). Was the "
-            "ledger dropped, or the connector pointed at another database? To read the topic "
-            "again, run semel offsets reset with the connector's file, or set "
+            "ledger dropped, or the connector pointed at another store or folder? To read the "
+            "topic again, run semel offsets reset with the connector's file, or set "
             "first.position=reset; for a connector of its own, choose another name; to go on from "
             "the copy, without the records before it, set target.changed=continue"
         )

@@ -34,6 +34,11 @@ class Index:
     aliases: Collection[str] = ()
 
     @property
+    def made(self) -> str:
+        """Changes when the index is deleted and created anew, or restored from a snapshot."""
+        return str(self.settings.get("index.uuid", ""))
+
+    @property
     def names(self) -> set[str]:
         """All that it goes by."""
         return {self.name, *self.aliases}

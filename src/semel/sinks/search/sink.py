@@ -31,6 +31,7 @@ from semel.sinks.search.documents import requests
 from semel.sinks.search.indices import Index
 from semel.sinks.search.ledger import INDEX, SearchLedger
 from semel.sinks.search.writing import Part, Writer
+from semel.targets import Target
 
 _FRESH = 10.0
 """Seconds after which the ledger is asked again before anything more is sent."""
@@ -277,6 +278,12 @@ class SearchSink(Sink):
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         self._ledger.rebase(rebases)
+
+    def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
+        ledger = indices.find(self._client, INDEX, self._where)
+        store = "" if ledger is None else ledger.made
+        found = {topic: self._find(topic) for topic in topics}
+        return {t: Target(i.name, i.made, store) if i else None for t, i in found.items()}
 
     def accommodate(self, records: Records) -> None:
         self._target(records)
