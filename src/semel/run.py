@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
 import threading
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ if typing.TYPE_CHECKING:
 
     from semel.engine.base import Progress
     from semel.kafka import Cluster
+    from semel.spark import Starting
 
 log = logging.getLogger(__name__)
 
@@ -206,9 +206,8 @@ def run(
     watchdog.stops_with(connector.name, stop)
     started = None
     try:
+        started = _starting(planned, spark)  # beside all that needs no Spark
         cluster, topics = _met(planned)
-
-        from pyspark.sql import SparkSession
 
         from semel.engine.base import Run
 
@@ -223,21 +222,17 @@ def run(
             until_caught_up,
             observe or (lambda _progress: None),
         )
-        spark = spark or SparkSession.getActiveSession()
-        if spark is None:
-            with _kept_interrupt():
-                spark = started = _session(planned)
         if planned.engine == "micro-batch":
             from semel.engine.microbatch import MicroBatchEngine
 
-            return MicroBatchEngine(task, spark, transform).run()
+            return MicroBatchEngine(task, started, transform).run()
         if planned.engine == "bounded":
             from semel.engine.bounded import BoundedEngine
 
-            return BoundedEngine(task, spark, transform).run()
+            return BoundedEngine(task, started, transform).run()
         from semel.engine.direct import DirectEngine
 
-        return DirectEngine(task, spark, transform).run()
+        return DirectEngine(task, started, transform).run()
     except TransientError as error:
         raise ServiceError(str(error)) from None
     except SemelError:
@@ -250,14 +245,12 @@ def run(
     finally:
         planned.sink.close()
         if started is not None:
-            from semel.spark import stop as stop_session
-
-            stop_session(started)
+            started.end()
 
 
 def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
     """The cluster, and the topics with their targets prepared: what is wrong with Kafka or with the
-    store is told before Spark starts, and Spark finds nothing left to wait for."""
+    store is told while Spark starts, and Spark finds nothing left to wait for."""
     from semel.kafka import Cluster
 
     connector = planned.connector
@@ -269,26 +262,21 @@ def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
     return cluster, topics
 
 
-def _session(planned: Plan) -> SparkSession:
-    from semel.spark import micro_batch_session, session
+def _starting(planned: Plan, given: SparkSession | None) -> Starting[Any]:
+    """The Spark that the engine needs, on its way unless the user has one: a session for frames,
+    else a context alone, which starts sooner."""
+    from semel import spark
 
+    connector, raw = planned.connector, planned.raw
     if planned.engine == "micro-batch":
-        return micro_batch_session(planned.connector, planned.raw)
-    if planned.engine == "bounded":  # its driver starts a job again, after a pause
-        return session(planned.connector, planned.raw, task_failures=4)
-    return session(planned.connector, planned.raw)
-
-
-@contextmanager
-def _kept_interrupt() -> Iterator[None]:
-    """PySpark installs a handler for SIGINT that cancels all jobs: keep the one that is there."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if main and before is not None:
-            signal.signal(signal.SIGINT, before)
+        active = given or spark.active_session()
+        return spark.Starting(lambda jvm: spark.micro_batch_session(connector, raw, jvm), active)
+    # The bounded engine's driver starts a job again itself, after a pause.
+    failures = 4 if planned.engine == "bounded" else spark.TASK_FAILURES
+    return spark.Starting(
+        lambda jvm: spark.context(connector, raw, task_failures=failures, jvm=jvm),
+        given.sparkContext if given is not None else spark.active_context(),
+    )
 
 
 _TRIGGERED = frozenset({"bounded", "micro-batch"})

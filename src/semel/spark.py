@@ -1,27 +1,35 @@
-"""The Spark session a connector runs in, and the Python workers it starts."""
+"""The Spark that a connector runs in, and the Python workers that it starts."""
 
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import shutil
 import sys
 import tempfile
+import threading
+import typing
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from pyspark import java_gateway
-from pyspark.sql import SparkSession
+from pyspark import SparkConf, SparkContext
 
 from semel import failpoints
+from semel.archives import in_background
 from semel.config import ConnectorConfig, under
 from semel.errors import ServiceError
+from semel.gateway import MEMORY, OPTIONS, Jvm, spark_archive
 from semel.jars import SPARK_KAFKA, resolve
 from semel.sinks import MODULE, sink_class
+
+if typing.TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 _LOG4J = """
 rootLogger.level = {level}
@@ -33,7 +41,8 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p spark %c{{1}}: %m%n%ex{{5}}
 """
 
-_TASK_FAILURES = 1000
+_ENDS_IN = 20.0
+TASK_FAILURES = 1000
 """Spark restarts a failed task at once; the driver's backoff is for a whole job that fails."""
 
 
@@ -48,30 +57,70 @@ _MICRO_BATCH = {
 }
 
 
+def context(
+    connector: ConnectorConfig,
+    raw: Mapping[str, str],
+    *,
+    task_failures: int = TASK_FAILURES,
+    jvm: Jvm | None = None,
+) -> SparkContext:
+    """A new context made from the connector's ``spark.*`` keys: all that an engine needs whose
+    records do not pass through Spark.
+
+    Without ``spark.master`` a local one is made, with a slot for each task: a slot is a thread.
+
+    Raises:
+        ServiceError: it cannot be started (no Java, no such master).
+    """
+    settings = _settings(connector, raw, {}, task_failures, works=False)
+    return _context(connector, settings, jvm or Jvm())
+
+
 def session(
     connector: ConnectorConfig,
     raw: Mapping[str, str],
     *,
     jars: list[Path] | None = None,
-    settings: Mapping[str, str] | None = None,
-    task_failures: int = _TASK_FAILURES,
+    settings: Mapping[str, str],
+    jvm: Jvm | None = None,
 ) -> SparkSession:
-    """The active session, or a new one made from the connector's ``spark.*`` keys.
+    """The active session, or a new one made as :func:`context` makes a context.
 
-    Without ``spark.master`` a local one is made, with a slot for each task: a slot is a thread.
     ``settings`` go before the defaults, and the connector's keys before both.
 
     Raises:
         ServiceError: the session cannot be started (no Java, no such master).
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
+    from pyspark.sql import SparkSession
+
+    if (active := active_session()) is not None:
         return active
-    failures = (settings or {}).get("spark.task.maxFailures", str(task_failures))
-    settings = {
+    chosen = _settings(connector, raw, settings, TASK_FAILURES, works=True)
+    if jars:
+        chosen["spark.jars"] = ",".join(
+            [*filter(None, [chosen.get("spark.jars", "")]), *map(str, jars)]
+        )
+    if active_context() is None:
+        _context(connector, chosen, jvm or Jvm())
+    builder = SparkSession.builder
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _settings(
+    connector: ConnectorConfig,
+    raw: Mapping[str, str],
+    settings: Mapping[str, str],
+    task_failures: int,
+    *,
+    works: bool,
+) -> dict[str, str]:
+    failures = settings.get("spark.task.maxFailures", str(task_failures))
+    found = {
         "spark.master": f"local[{connector.tasks_max},{failures}]",
         "spark.app.name": f"semel {connector.name}",
-        "spark.driver.memory": "512m",
+        MEMORY: "512m",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.task.maxFailures": failures,
@@ -80,36 +129,92 @@ def session(
         "spark.python.daemon.module": "semel.engine.daemon",
         "spark.python.worker.faulthandler.enabled": "false",
         f"spark.executorEnv.{MODULE}": sink_class(connector.connector_class, raw).__module__,
-        "spark.driver.extraJavaOptions": _java_options(works=settings is not None),
-        **(settings or {}),
+        OPTIONS: java_options(works=works),
+        **settings,
     }
     given = {f"spark.{k}": v for k, v in under(raw, "spark.").items()}
     if given.get("spark.master", "local").startswith("local"):
         # Nothing from outside needs to reach a local driver; a cluster's executors do.
-        settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    settings |= given
-    if jars:
-        settings["spark.jars"] = ",".join(
-            [*filter(None, [settings.get("spark.jars", "")]), *map(str, jars)]
-        )
+        found |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    found |= given
     for name, value in failpoints.environment().items():
-        settings[f"spark.executorEnv.{name}"] = value
+        found[f"spark.executorEnv.{name}"] = value
+    return found
+
+
+def _context(connector: ConnectorConfig, settings: Mapping[str, str], jvm: Jvm) -> SparkContext:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    local = settings["spark.master"].startswith("local")
+    archive = spark_archive() if local else None
     try:
-        with _own_process_group():
-            return builder.getOrCreate()
+        jvm.connect(settings, archive)
+        made = SparkContext(conf=SparkConf().setAll(list(settings.items())))
     except Exception as error:
         raise ServiceError(
             f"connector {connector.name}: Spark does not start with master "
             f"{settings['spark.master']}: {_first_line(error)}. Is Java 17 installed, and is "
             "spark.master right?"
         ) from error
+    if archive is not None and archive.wanted():
+        in_background("semel.warmup", "spark")
+    return made
 
 
-def micro_batch_session(connector: ConnectorConfig, raw: Mapping[str, str]) -> SparkSession:
+class Starting(Generic[T]):
+    """Spark, started in a thread of its own while the caller does what needs none.
+
+    Called, it waits for what ``make`` returns, and raises what that raises. With ``active``, the
+    user's own Spark, nothing is started.
+    """
+
+    def __init__(self, make: Callable[[Jvm], T], active: T | None = None) -> None:
+        self._jvm = Jvm()
+        self._made: Future[T] = Future()
+        self._own = active is None
+        if active is not None:
+            self._made.set_result(active)
+            return
+        self._thread = threading.Thread(
+            target=self._start, args=(make,), daemon=True, name="semel-spark"
+        )
+        self._thread.start()
+
+    def __call__(self) -> T:
+        return self._made.result()
+
+    def end(self) -> None:
+        """Stop what was started; a JVM that still starts is ended."""
+        if not self._own:
+            return
+        if not self._made.done():
+            self._jvm.end()
+            self._thread.join(_ENDS_IN)
+        if self._made.done() and self._made.exception() is None:
+            stop(self._made.result())
+
+    def _start(self, make: Callable[[Jvm], T]) -> None:
+        try:
+            self._made.set_result(make(self._jvm))
+        except BaseException as error:
+            self._made.set_exception(error)
+
+
+def active_context() -> SparkContext | None:
+    """The user's own context, if there is one."""
+    made = SparkContext._active_spark_context
+    return made if made is not None and made._jsc is not None else None
+
+
+def active_session() -> SparkSession | None:
+    """The user's own session, if there is one."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def micro_batch_session(
+    connector: ConnectorConfig, raw: Mapping[str, str], jvm: Jvm | None = None
+) -> SparkSession:
     """A session that can read Kafka by itself, for the micro-batch engine.
 
     Jars are resolved unless the connector's ``spark.jars*`` keys name the Kafka source already.
@@ -119,7 +224,7 @@ def micro_batch_session(connector: ConnectorConfig, raw: Mapping[str, str]) -> S
     """
     given = " ".join(v for k, v in raw.items() if k.startswith("spark.jars"))
     if "spark-sql-kafka" in given:
-        return session(connector, raw, settings=_MICRO_BATCH)
+        return session(connector, raw, settings=_MICRO_BATCH, jvm=jvm)
     try:
         jars = resolve(SPARK_KAFKA)
     except ServiceError as error:
@@ -127,31 +232,29 @@ def micro_batch_session(connector: ConnectorConfig, raw: Mapping[str, str]) -> S
             f"connector {connector.name}: {error} Or supply Spark's Kafka source in your own way: "
             f"spark.jars.packages={','.join(SPARK_KAFKA.coordinates)}"
         ) from error
-    return session(connector, raw, jars=jars, settings=_MICRO_BATCH)
+    return session(connector, raw, jars=jars, settings=_MICRO_BATCH, jvm=jvm)
 
 
-def stop(spark: SparkSession) -> None:
-    """Stop a session that :func:`session` made, also when its JVM has gone already."""
+def stop(spark: Any) -> None:
+    """Stop a session or a context that was made here, also when its JVM has gone already."""
+    made = spark if isinstance(spark, SparkContext) else spark.sparkContext
     with suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        _stop_quickly(made)
         spark.stop()
 
 
-@contextmanager
-def _own_process_group() -> Iterator[None]:
-    """Start the JVM in a session of its own: Ctrl-C in a terminal goes to the whole process group,
-    and would end Spark before the batch in hand is finished. The JVM ends with its parent anyway,
-    because its standard input closes."""
-    module: Any = java_gateway
-    original = module.Popen
-    module.Popen = functools.partial(original, start_new_session=True)
-    try:
-        yield
-    finally:
-        module.Popen = original
+def _stop_quickly(made: Any) -> None:
+    """PySpark waits up to a second for the thread that hears of accumulators: let it end alone."""
+    jsc, server = made._jsc, made._accumulatorServer
+    made._accumulatorServer = None
+    if server is not None:
+        threading.Thread(target=server.shutdown, daemon=True).start()
+    with suppress(Exception):
+        jsc.stop()
 
 
-def _java_options(*, works: bool) -> str:
+def java_options(*, works: bool) -> str:
     """``works``: whether records pass through the JVM. One that only places tasks starts with a
     third less CPU time when it compiles little."""
     directory = tempfile.mkdtemp(prefix="semel-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from typer.testing import CliRunner, Result
 
 from semel.cli import app, connector, main
 from semel.embedded import Kafka
-from semel.errors import SemelError
+from semel.errors import SemelError, ServiceError
+from semel.gateway import Jvm
 from semel.kafka import Cluster
 from semel.ledger import TopicPartition
 from semel.run import run
@@ -329,7 +331,7 @@ def test_what_keys_say_to_each_other_is_told_at_once(
         ({**UPSERT, "table": "keyless"}, 2, "needs a primary key or unique index on (id)"),
     ],
 )
-def test_what_is_missing_or_refused_is_named_before_spark_starts(
+def test_what_is_missing_or_refused_is_named_without_spark(
     change: dict[str, Any],
     code: int,
     message: str,
@@ -340,10 +342,14 @@ def test_what_is_missing_or_refused_is_named_before_spark_starts(
     written: Write,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def starts(_planned: Any) -> None:
-        pytest.fail("Spark was started first")
+    given_up = threading.Event()
 
-    monkeypatch.setattr(sys.modules["semel.run"], "_session", starts)
+    def hangs(_jvm: Jvm, *_arguments: object) -> None:
+        assert given_up.wait(60)
+        raise ServiceError("Spark was ended while it started")
+
+    monkeypatch.setattr(Jvm, "connect", hangs)
+    monkeypatch.setattr(Jvm, "end", lambda _jvm: given_up.set())
     source = topic()
     config = configure(source, change)
     server, _, database = config["connection.url"].rpartition("/")

@@ -98,13 +98,15 @@ class LocalSpark:
         self._answers: dict[int, Connection[Any, Any]] = {}
         self.attempts: collections.Counter[int] = collections.Counter()
         self.jobs = 0
-        self.conf = {"spark.driver.host": "127.0.0.1"}
         self.master = "local[*]"
         self._cancelled = False
 
     @property
     def sparkContext(self) -> LocalSpark:
         return self
+
+    def getConf(self) -> dict[str, str]:
+        return {"spark.driver.host": "127.0.0.1"}
 
     def setJobGroup(self, *_arguments: object) -> None:
         self._cancelled = False

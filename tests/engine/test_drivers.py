@@ -23,7 +23,7 @@ from semel.errors import Fenced, ServiceError, TransientError
 
 
 class Gone:
-    """A session that has ended; ``calls`` are the calls to it that fail."""
+    """A context that has ended; ``calls`` are the calls to it that fail."""
 
     def __init__(self, failure: Exception, *calls: str) -> None:
         self._failure = failure
@@ -33,10 +33,6 @@ class Gone:
         if name in self._calls:
             raise self._failure
         return lambda *_arguments: self
-
-    @property
-    def sparkContext(self) -> Gone:
-        return self
 
 
 GONE = [
@@ -68,12 +64,12 @@ def _direct(spark: Any) -> None:
     run = _run()
     server = _server(reached=True)
     spec: Any = SimpleNamespace(connector=run.connector)
-    DirectEngine(run, spark, None)._supervise(server, spec, {})
+    DirectEngine(run, lambda: spark, None)._supervise(server, spec, {})
 
 
 def _engine(spark: Any = None) -> BoundedEngine:
     engine = BoundedEngine.__new__(BoundedEngine)
-    engine._run, engine._spark = _run(), spark
+    engine._run, engine._spark = _run(), lambda: spark
     engine._connector, engine._progress, engine._interval = engine._run.connector, Progress(), 0
     engine._spec = SimpleNamespace(connector=engine._connector, run="r")  # type: ignore[assignment]
     return engine

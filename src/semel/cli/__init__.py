@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from semel.cli import connector, demo, drill, offsets, proof, services
+from semel.cli import connector, demo, drill, offsets, proof, services, warmup
 from semel.cli.console import console
 from semel.errors import ConfigError, SemelError
 from semel.redact import redacted
@@ -38,6 +38,7 @@ connector.register(app)
 proof.register(app)
 demo.register(app)
 drill.register(app)
+warmup.register(app)
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(services.app, name="services")
 

@@ -13,12 +13,12 @@ import logging
 import pickle
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from semel import failpoints
 from semel.damage import Damage
@@ -73,7 +73,9 @@ class Stopped(Exception):
 class BoundedEngine:
     """One run of a connector."""
 
-    def __init__(self, run: Run, spark: SparkSession, transform: Transform | None) -> None:
+    def __init__(
+        self, run: Run, spark: Callable[[], SparkContext], transform: Transform | None
+    ) -> None:
         assert isinstance(run.sink, StagingSink)
         self._run = run
         self._connector = run.connector
@@ -289,7 +291,7 @@ class BoundedEngine:
                 deadline = time.monotonic() + _SETTLE
             if deadline is not None and time.monotonic() > deadline:
                 with contextlib.suppress(Exception):  # Spark may have gone
-                    self._spark.sparkContext.cancelJobGroup(self._group)
+                    self._spark().cancelJobGroup(self._group)
         return future.result()
 
     @property
@@ -297,7 +299,7 @@ class BoundedEngine:
         return f"semel-{self._spec.run}"
 
     def _job(self, parts: Sequence[Sequence[OffsetRange]]) -> list[TaskResult]:
-        spec, context = self._spec, self._spark.sparkContext
+        spec, context = self._spec, self._spark()
 
         def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
             yield pickle.dumps(run_task(spec, index, parts[index]))

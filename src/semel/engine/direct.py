@@ -12,11 +12,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql import SparkSession
+from pyspark import SparkContext, TaskContext
 
 from semel import failpoints
 from semel.engine import firsts, ranges, sample
@@ -45,7 +44,9 @@ _ATTEMPTS = 1_000_000
 class DirectEngine:
     """One run of a connector."""
 
-    def __init__(self, run: Run, spark: SparkSession, transform: Transform | None) -> None:
+    def __init__(
+        self, run: Run, spark: Callable[[], SparkContext], transform: Transform | None
+    ) -> None:
         self._run = run
         self._spark = spark
         self._transform = transform
@@ -63,8 +64,9 @@ class DirectEngine:
         """
         run = self._run
         schemas, targets = self._prepare()
-        host = self._spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
-        local = str(self._spark.sparkContext.master).startswith("local")
+        context = self._spark()
+        host = context.getConf().get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
+        local = str(context.master).startswith("local")
         server = ControlServer("127.0.0.1" if local else "0.0.0.0")
         spec = TaskSpec(
             run.connector,
@@ -106,7 +108,7 @@ class DirectEngine:
     ) -> None:
         backoff = _BACKOFF[0]
         while True:
-            job = _Job(self._spark, spec, self._progress.restarts)
+            job = _Job(self._spark(), spec, self._progress.restarts)
             started = time.monotonic()
             try:
                 self._watch(server, job, targets)
@@ -206,9 +208,9 @@ class DirectEngine:
 class _Job:
     """The Spark job, started in a thread of its own because it lasts."""
 
-    def __init__(self, spark: SparkSession, spec: TaskSpec, number: int) -> None:
+    def __init__(self, context: SparkContext, spec: TaskSpec, number: int) -> None:
         self._first_attempt = number * _ATTEMPTS
-        self._context = spark.sparkContext
+        self._context = context
         self._group = f"semel-{spec.connector.name}-{time.time_ns()}"
         self.spec = spec
         self.failure = ""

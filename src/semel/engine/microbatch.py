@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -72,7 +72,9 @@ _NOT_SPARKS = (
 class MicroBatchEngine:
     """One run of a connector."""
 
-    def __init__(self, run: Run, spark: SparkSession, transform: FrameTransform | None) -> None:
+    def __init__(
+        self, run: Run, spark: Callable[[], SparkSession], transform: FrameTransform | None
+    ) -> None:
         # Spark's own failOnDataLoss=false would skip in silence; the ledger records the hole.
         skips = not run.connector.fail_on_data_loss
         connector = replace(run.connector, offset_out_of_range="earliest") if skips else None
@@ -92,8 +94,8 @@ class MicroBatchEngine:
         Raises:
             SemelError: what ended it.
         """
-        require_source(self._spark)
         targets = self._prepare()
+        require_source(self._spark())
         batches = MicroBatches(self._run, self._transform, self._progress)
         try:
             self._supervise(batches, targets)
@@ -198,7 +200,7 @@ class MicroBatchEngine:
         options |= {name: json.dumps(value) for name, value in chosen.items()}
         for name in ("subscribe", "subscribePattern", "maxOffsetsPerTrigger"):
             options.pop(name, None)
-        return self._spark.read.format("kafka").options(**options).load()
+        return self._spark().read.format("kafka").options(**options).load()
 
     # The query
 
@@ -207,7 +209,7 @@ class MicroBatchEngine:
         run = self._run
         self._failure = ""
         checkpoint = tempfile.mkdtemp(prefix="semel-checkpoint-")
-        reader = self._spark.readStream.format("kafka")
+        reader = self._spark().readStream.format("kafka")
         options = kafka_options(run.connector, run.raw, positions)
         options["maxOffsetsPerTrigger"] = str(batches.size.records(positions))
         reader = reader.options(**options)
@@ -252,7 +254,7 @@ class MicroBatchEngine:
         """
         if not self._in_hand.acquire(timeout=_SETTLE):
             log.warning("the batch in hand does not end; it is cancelled")
-            self._spark.sparkContext.cancelJobGroup(str(query.runId))
+            self._spark().sparkContext.cancelJobGroup(str(query.runId))
             if not self._in_hand.acquire(timeout=_CANCELLED):
                 raise ServiceError(
                     f"connector {self._run.connector.name}: a commit does not end: "

@@ -1,0 +1,253 @@
+"""Class data sharing archives: what a JVM has loaded once, it maps the next time.
+
+An archive only saves time. It lies in semel's cache directory under a name that changes with the
+JVM, the jars and semel's own way of starting them, so that a stale one is never found. One that is
+incomplete, damaged, or that somebody else could have written is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from semel.jars import cache_directory
+
+log = logging.getLogger(__name__)
+
+SWITCH = "SEMEL_ARCHIVE"
+"""The environment variable that, set to ``off``, leaves archives alone."""
+
+QUIET = "-Xlog:cds=off,cds+dynamic=off"
+"""An archive that does not fit is no news for the user: the JVM starts without it."""
+
+_FORMAT = "1"
+"""Changes with what the training runs and with what is remembered."""
+_UNUSED = 30 * 86400.0
+_AGAIN = 86400.0
+"""Seconds after which an archive that could not be made is tried again."""
+_TOUCHED = 3600.0
+_ROOM = 1536 * 1024 * 1024
+"""Bytes of memory that must be free for an archive to be made in the background."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The archive of one kind of JVM, whether it is there or not."""
+
+    name: str
+    key: str
+    directory: Path = field(default_factory=lambda: cache_directory() / "archives")
+
+    @property
+    def file(self) -> Path:
+        """What the JVM maps."""
+        return self.directory / f"{self.name}-{self.key}.jsa"
+
+    @property
+    def _facts(self) -> Path:
+        return self.directory / f"{self.name}-{self.key}.json"
+
+    @property
+    def _failed(self) -> Path:
+        return self.directory / f"{self.name}-{self.key}.failed"
+
+    def facts(self) -> dict[str, Any] | None:
+        """What was remembered when it was made; None if it cannot be used."""
+        if os.environ.get(SWITCH) == "off":
+            return None
+        try:
+            found: dict[str, Any] = json.loads(self._facts.read_text())
+            if not (_own(self._facts) and _own(self.file)):
+                return None
+            if self.file.stat().st_size != found["size"]:  # a JVM may crash over a truncated one
+                return None
+            self._touch()
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            log.debug("no class data archive: %s", error)
+            return None
+        return found
+
+    def options(self) -> list[str]:
+        """The JVM's options to use it: none if it cannot be used. The JVM checks its sums."""
+        return self.mapped() if self.facts() is not None else []
+
+    def mapped(self) -> list[str]:
+        """The same, without looking."""
+        return [
+            f"-XX:SharedArchiveFile={self.file}",
+            "-Xshare:auto",
+            "-XX:+VerifySharedSpaces",
+            QUIET,
+        ]
+
+    def make(self, train: Callable[[Path], dict[str, Any]]) -> bool:
+        """Let ``train`` write the archive to the path that it is given; what it returns is
+        remembered with it. False if another process makes it, or it is there already.
+
+        Raises:
+            OSError: the cache directory cannot be written to.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _alone(self.directory / f"{self.name}-{self.key}.lock") as alone:
+            if not alone or self.facts() is not None:
+                return False
+            part = self.directory / f"{self.name}-{self.key}.part"
+            part.unlink(missing_ok=True)
+            try:
+                facts = train(part)
+                with part.open("rb") as written:
+                    os.fsync(written.fileno())
+                size = part.stat().st_size
+                self._facts.unlink(missing_ok=True)
+                part.replace(self.file)
+                half = self._facts.with_suffix(".half")
+                half.write_text(json.dumps({**facts, "size": size}))
+                half.replace(self._facts)
+                self._failed.unlink(missing_ok=True)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    self._failed.touch()
+                raise
+            finally:
+                with contextlib.suppress(OSError):
+                    part.unlink(missing_ok=True)
+        self.prune()
+        return True
+
+    def spoilt(self) -> None:
+        """Remove one that a JVM did not start with."""
+        with contextlib.suppress(OSError):
+            self._failed.touch()
+        for path in (self._facts, self.file):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def prune(self) -> None:
+        """Remove what no JVM has used for long."""
+        oldest = time.time() - _UNUSED
+        with contextlib.suppress(OSError):
+            for path in self.directory.iterdir():
+                facts = path.with_suffix(".json")
+                dated = facts if path.suffix == ".jsa" and facts.exists() else path
+                with contextlib.suppress(OSError):
+                    if dated.stat().st_mtime < oldest:
+                        path.unlink(missing_ok=True)
+
+    def wanted(self) -> bool:
+        """Whether it is missing, and is worth making now."""
+        if os.environ.get(SWITCH) == "off" or self.facts() is not None:
+            return False
+        with contextlib.suppress(OSError):
+            if time.time() - self._failed.stat().st_mtime < _AGAIN:
+                return False
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            log.debug("no class data archive: %s", error)
+            return False
+        return os.access(self.directory, os.W_OK) and _memory() > _ROOM
+
+    def _touch(self) -> None:
+        """Say that it is in use."""
+        with contextlib.suppress(OSError):
+            if time.time() - self._facts.stat().st_mtime > _TOUCHED:
+                os.utime(self._facts)
+
+
+def key(java: Path, jars: Iterable[Path], facts: Iterable[str] = ()) -> str:
+    """Name a JVM, its jars and what else an archive depends on.
+
+    Raises:
+        OSError: a file is not there.
+    """
+    home = java.resolve().parent.parent
+    named = [_FORMAT, str(java.resolve()), _stamp(java.resolve())]
+    for path in (home / "release", home / "lib" / "server" / "libjvm.so"):
+        with contextlib.suppress(OSError):
+            named.append(_stamp(path))
+    named += sorted(f"{jar} {_stamp(jar)}" for jar in jars)
+    named += facts
+    return hashlib.sha256("\n".join(named).encode()).hexdigest()[:20]
+
+
+def in_background(module: str, *arguments: str) -> None:
+    """Run a module that makes an archive, in a process of its own that yields to all others.
+
+    It outlives this process, but not its own limit (see :func:`yielding`)."""
+    try:
+        subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+    except OSError as error:
+        log.debug("no class data archive: %s", error)
+
+
+def yielding() -> None:
+    """Give this process the lowest claim on processors, disks and memory."""
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with contextlib.suppress(OSError, psutil.Error, AttributeError):
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _stamp(path: Path) -> str:
+    found = path.stat()
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
+def _own(path: Path) -> bool:
+    """Whether only this user or root can have written it: a JVM runs what an archive holds."""
+    found = path.stat()
+    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Whether no other process holds this lock; held meanwhile."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+def _memory() -> float:
+    """Bytes that can be had, also within a container's limit."""
+    free = float(psutil.virtual_memory().available)
+    for limit, used in _CONTAINERS:
+        with contextlib.suppress(OSError, ValueError):
+            free = min(free, int(Path(limit).read_text()) - int(Path(used).read_text()))
+    return free
+
+
+_CONTAINERS: Sequence[tuple[str, str]] = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    ),
+)

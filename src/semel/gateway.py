@@ -1,0 +1,293 @@
+"""Starts Spark's JVM: with its class data archive, and without the launcher's own JVM.
+
+``spark-submit`` runs a JVM whose only work is to say which command starts Spark. Making the archive
+asks it once, and its answer is remembered with the archive. Where the environment could change the
+answer, ``spark-submit`` is run as PySpark does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
+
+from semel.archives import Archive, key
+from semel.errors import ServiceError
+from semel.jars import PYSPARK_VERSION
+
+log = logging.getLogger(__name__)
+
+OPTIONS = "spark.driver.extraJavaOptions"
+MEMORY = "spark.driver.memory"
+_MAIN = "org.apache.spark.deploy.SparkSubmit"
+_SCALA = "2.13"
+_PLACE, _HEAP = "-Dsemel.options=here", "1m"
+"""Stand for the options and the memory in the remembered command."""
+_SHAPES_COMMAND = (
+    "spark.driver.extraClassPath",
+    "spark.driver.extraLibraryPath",
+    "spark.driver.defaultJavaOptions",
+    "spark.submit.deployMode",
+    "spark.remote",
+    "spark.api.mode",
+)
+_HARMLESS = ("SPARK_HOME", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP", "SPARK_USER")
+_STARTS_IN = 120.0
+_ENDS_IN = 5.0
+
+
+class Jvm:
+    """Spark's JVM, from its start on. It ends with this process: its standard input closes."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+        self._lock = threading.Lock()
+
+    def connect(self, settings: Mapping[str, str], archive: Archive | None) -> None:
+        """Start it with settings of Spark, unless there is one, and let PySpark use it.
+
+        Raises:
+            ServiceError: it does not start, or :meth:`end` was called meanwhile.
+        """
+        _forget_dead()
+        if SparkContext._gateway is not None:
+            return
+        if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this process
+            SparkContext._ensure_initialized()
+            return
+        facts = archive.facts() if archive is not None else None
+        if archive is not None and facts is not None:
+            try:
+                options = shlex.join(archive.mapped())
+                changed = {**settings, OPTIONS: f"{settings[OPTIONS]} {options}"}
+                self._start(_command(changed, facts.get("command")), changed)
+            except ServiceError:
+                if self._ended:
+                    raise
+                log.debug("Spark does not start with %s; it is removed", archive.file)
+                archive.spoilt()
+            else:
+                return
+        self._start(_command(settings, None), settings)
+
+    def end(self) -> None:
+        """End it, also while it starts; nothing happens to one that was there before."""
+        with self._lock:
+            self._ended = True
+            process = self._process
+        if process is None:
+            return
+        _terminate(process)
+        _forget_dead()
+
+    def leave(self, patience: float) -> None:
+        """Let it end by itself, as it does when this process ends."""
+        process = self._process
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
+
+    def _start(self, command: Sequence[str], settings: Mapping[str, str]) -> None:
+        folder = tempfile.mkdtemp(prefix="semel-")
+        told = Path(folder) / "gateway"
+        try:
+            with self._lock:
+                if self._ended:
+                    raise ServiceError("Spark was ended while it started")
+                self._process = process = _popen(command, told)
+            port, secret = _address(process, told)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        with _environment({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
+            connect: Any = launch_gateway
+            gateway = connect()
+        gateway.proc = process
+        with SparkContext._lock:
+            SparkContext._gateway = gateway
+            SparkContext._jvm = gateway.jvm
+
+
+def spark_archive() -> Archive | None:
+    """The archive of the Java and the Spark that are found here; None without them."""
+    try:
+        java, jars = _java(), sorted((spark_home() / "jars").iterdir())
+        facts = [PYSPARK_VERSION, str(spark_home())]
+        return Archive("spark", key(java, jars, facts)) if java and jars else None
+    except (OSError, RuntimeError) as error:  # no home directory, either
+        log.debug("no class data archive: %s", error)
+        return None
+
+
+def spark_home() -> Path:
+    """Where Spark is installed."""
+    find: Any = _find_spark_home
+    return Path(find())
+
+
+def launcher_answer() -> list[str]:
+    """The command of Spark's JVM, as the launcher says it for neutral settings.
+
+    Raises:
+        OSError, subprocess.SubprocessError, ValueError: it does not answer.
+    """
+    java = _java()
+    if java is None:
+        raise ValueError("there is no Java")
+    jars = f"{spark_home() / 'jars'}/*"
+    neutral = {MEMORY: _HEAP, OPTIONS: _PLACE}
+    launcher = [str(java), "-Xmx128m", "-cp", jars, "org.apache.spark.launcher.Main", _MAIN]
+    asked = subprocess.run(
+        [*launcher, *_submitted(neutral)],
+        env={**os.environ, **_surroundings()},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    answer = [part for part in asked.stdout.decode().replace("\0\n", "\0").split("\0") if part]
+    answer[0] = answer[0].strip()
+    command = answer[: answer.index(_MAIN)]
+    if command.count(_PLACE) != 1 or command.count(f"-Xmx{_HEAP}") != 1:
+        raise ValueError(f"the launcher's answer is not understood: {answer}")
+    return command
+
+
+def neutral() -> bool:
+    """Whether nothing in the environment changes the launcher's answer."""
+    changing = [n for n in os.environ if n.startswith("SPARK_") and n not in _HARMLESS]
+    changing += [n for n in _SUBMITS if os.environ.get(n)]
+    conf = spark_home() / "conf"
+    return not changing and not conf.exists()
+
+
+_SUBMITS = ("PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+
+
+def _command(settings: Mapping[str, str], remembered: Sequence[str] | None) -> list[str]:
+    """Spark's own JVM, if the launcher has told how, else the launcher."""
+    if not remembered or not neutral() or any(name in settings for name in _SHAPES_COMMAND):
+        arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        return [str(spark_home() / "bin" / "spark-submit"), *_submitted(settings, arguments)]
+    command = []
+    for part in remembered:
+        if part == _PLACE:
+            command += shlex.split(settings[OPTIONS])
+        else:
+            command.append(f"-Xmx{settings[MEMORY]}" if part == f"-Xmx{_HEAP}" else part)
+    return [*command, _MAIN, *_submitted(settings)]
+
+
+def _submitted(
+    settings: Mapping[str, str], arguments: Sequence[str] = ("pyspark-shell",)
+) -> list[str]:
+    named = [part for n, v in settings.items() for part in ("--conf", f"{n}={v}")]
+    return [*named, *arguments]
+
+
+def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
+    """A session of its own: Ctrl-C in a terminal goes to the whole process group, and would end
+    Spark before the batch in hand is finished."""
+    surroundings = {} if command[0].endswith("spark-submit") else _surroundings()
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            env={
+                **os.environ,
+                **surroundings,
+                "SPARK_CONNECT_MODE": "0",
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+            },
+        )
+    except OSError as error:
+        raise ServiceError(f"Spark cannot be started: {error}") from None
+
+
+def _surroundings() -> dict[str, str]:
+    """What spark-submit sets before it starts Java."""
+    return {
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_ENV_LOADED": "1",
+        "SPARK_SCALA_VERSION": _SCALA,
+        "PYTHONHASHSEED": "0",
+    }
+
+
+def _address(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
+    """The port and the secret, which the JVM writes to a file when it can be used."""
+    deadline = time.monotonic() + _STARTS_IN
+    while not told.exists():
+        if process.poll() is not None:
+            raise ServiceError(
+                f"the Java gateway process exited before sending its port number (exit status "
+                f"{process.returncode})"
+            )
+        if time.monotonic() > deadline:
+            _terminate(process)
+            raise ServiceError(f"the Java gateway process says nothing for {_STARTS_IN:.0f} s")
+        time.sleep(0.005)
+    content = told.read_bytes()  # moved there when it is complete
+    (port,), (size,) = struct.unpack_from("!i", content), struct.unpack_from("!i", content, 4)
+    return port, content[8 : 8 + size].decode()
+
+
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """End it in order, as it removes its files then, or by force."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(OSError):
+            process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDS_IN)
+            return
+
+
+def _forget_dead() -> None:
+    """Let PySpark start a JVM anew whose process has ended."""
+    with SparkContext._lock:
+        process = getattr(SparkContext._gateway, "proc", None)
+        if process is not None and process.poll() is not None:
+            with suppress(Exception):
+                SparkContext._gateway.shutdown()  # type: ignore[union-attr]
+            SparkContext._gateway = None
+            SparkContext._jvm = None
+            SparkContext._active_spark_context = None
+
+
+def _java() -> Path | None:
+    """The Java that spark-submit takes."""
+    if home := os.environ.get("JAVA_HOME"):
+        return Path(home) / "bin" / "java"
+    found = shutil.which("java")
+    return Path(found) if found else None
+
+
+class _environment:
+    """Sets variables for a moment."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def __enter__(self) -> None:
+        os.environ.update(self._variables)
+
+    def __exit__(self, *_exc: object) -> None:
+        for name in self._variables:
+            os.environ.pop(name, None)

@@ -1,0 +1,113 @@
+"""Makes class data archives, by running once what they are to speed up.
+
+``python -m semel.warmup spark`` is the process that does so in the background.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+
+from semel.archives import QUIET, yielding
+from semel.errors import ServiceError
+from semel.gateway import MEMORY, OPTIONS, Jvm, launcher_answer, neutral, spark_archive
+
+log = logging.getLogger(__name__)
+
+_LATER = 5.0
+"""Seconds that the run which has asked for an archive gets to start."""
+_LIMIT = 180
+_DUMPS_IN = 120.0
+
+
+def warm_up_spark() -> Path | None:
+    """Make the archive of Spark's JVM; its path, or None if another process makes it.
+
+    Raises:
+        ServiceError: it cannot be made.
+    """
+    archive = spark_archive()
+    if archive is None:
+        raise ServiceError("there is no Java, or no Spark with jars, to make an archive of")
+    try:
+        if archive.facts() is None and not archive.make(_train):
+            return None
+    except Exception as error:
+        raise ServiceError(f"no archive of Spark's classes can be made: {error}") from error
+    return archive.file
+
+
+def _train(part: Path) -> dict[str, Any]:
+    """Start Spark, use what connectors use of it, and let the JVM write down what it has loaded."""
+    from semel.spark import java_options
+
+    command = launcher_answer() if neutral() else None
+    settings = {
+        "spark.master": "local[2]",
+        "spark.app.name": "semel warm-up",
+        MEMORY: "512m",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.python.daemon.module": "semel.engine.daemon",
+        "spark.python.worker.faulthandler.enabled": "false",
+        OPTIONS: f"{java_options(works=False)} -XX:ArchiveClassesAtExit={part} {QUIET}",
+    }
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    jvm = Jvm()
+    try:
+        jvm.connect(settings, None)
+        context = SparkContext(conf=SparkConf().setAll(list(settings.items())))
+        _use(context)
+        context.stop()
+        jvm.leave(_DUMPS_IN)
+    except Exception as error:  # Py4J asks the JVM for the words of its errors
+        raise ServiceError(str(error)) from None
+    finally:
+        jvm.end()
+    if not part.exists():
+        raise ServiceError("this Java writes no archive")
+    return {"command": command}
+
+
+def _use(context: SparkContext) -> None:
+    """What the engines do: jobs of Python functions, and a streaming query."""
+    from pyspark.sql import SparkSession
+
+    context.setJobGroup("warm-up", "warm-up", True)
+    context.parallelize(range(2), 2).mapPartitionsWithIndex(_nothing).count()
+    context.parallelize(range(2), 2).mapPartitionsWithIndex(_nothing).collect()
+    session = SparkSession(context)
+    session.range(4).mapInArrow(lambda batches: batches, "id long").collect()
+    query = session.readStream.format("rate").load().writeStream.foreachBatch(_collect).start()
+    query.awaitTermination(3)
+    query.stop()
+
+
+def _collect(batch: Any, _id: int) -> None:
+    batch.collect()
+
+
+def _nothing(_index: int, _rows: Any) -> Any:
+    return ()
+
+
+def main() -> None:
+    """Make one archive, yielding to everything else, within a limit."""
+    yielding()
+    signal.alarm(_LIMIT)
+    time.sleep(_LATER)
+    if sys.argv[1:] == ["spark"]:
+        warm_up_spark()
+
+
+if __name__ == "__main__":
+    main()
