@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -23,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _RECORDS, _BYTES = 1000, 4 * 1024 * 1024
 """How much of a topic is looked at."""
+_AT_ONCE = 8
+"""Topics that are sampled at once: each may hold a poll in memory."""
 
 
 def schemas(
@@ -42,10 +47,7 @@ def schemas(
     if pipeline.passes_bytes:
         return found
     unknown = [t for t in sorted({tp.topic for tp in positions}) if pipeline.schema(t) is None]
-    for topic in unknown:
-        sample = _sample(connector, raw, cluster, topic, positions)
-        if sample is None:
-            continue
+    for topic, sample in _samples(connector, raw, cluster, unknown, positions):
         schema = _infer(pipeline, topic, sample)
         if schema is not None:
             found[topic] = schema
@@ -68,15 +70,39 @@ def row_schemas(
     """
     found: dict[str, pa.Schema] = {}
     pipeline = Pipeline(connector, raw, sink, target=sink.schema, frames=True)
-    for topic in sorted({tp.topic for tp in positions}):
-        sample = _sample(connector, raw, cluster, topic, positions)
-        if sample is None:
-            continue
+    topics = sorted({tp.topic for tp in positions})
+    for topic, sample in _samples(connector, raw, cluster, topics, positions):
         _infer(pipeline, topic, sample)
         rows = pipeline.convert(topic, sample).records.rows
         if rows.num_rows:
             found[topic] = rows.schema.remove_metadata()
     return found
+
+
+def _samples(
+    connector: ConnectorConfig,
+    raw: Mapping[str, str],
+    cluster: Cluster,
+    topics: Iterable[str],
+    positions: Mapping[TopicPartition, int],
+) -> Iterator[tuple[str, pa.Table]]:
+    """The samples of those topics that have records, in order; some are read ahead at once, as
+    reading one is mostly waiting."""
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-sample") as pool:
+        ahead: deque[tuple[str, Future[pa.Table | None]]] = deque()
+        left = iter(topics)
+        try:
+            while True:
+                for topic in itertools.islice(left, _AT_ONCE - len(ahead)):
+                    job = pool.submit(_sample, connector, raw, cluster, topic, positions)
+                    ahead.append((topic, job))
+                if not ahead:
+                    return
+                topic, job = ahead.popleft()
+                if (sample := job.result()) is not None:
+                    yield topic, sample
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _sample(
