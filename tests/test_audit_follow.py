@@ -100,7 +100,10 @@ def watch(tmp_path: Path) -> Watch:
     return lambda config, transform=None: Watching(config, tmp_path / "state.json", transform)
 
 
-@pytest.mark.parametrize("keys", [{}, BY_VALUE], ids=["insert", "upsert"])
+@pytest.mark.parametrize(
+    "keys",
+    [pytest.param({}, id="insert", marks=pytest.mark.long), pytest.param(BY_VALUE, id="upsert")],
+)
 def test_a_row_that_never_arrives_is_named_while_the_connector_runs(
     keys: dict[str, str],
     topic: MakeTopic,
@@ -169,6 +172,28 @@ def test_a_row_that_comes_or_goes_later_is_named(
         1,
         f"{source}-0: 1 duplicated (offset 9)",
     )
+
+
+def test_an_upserted_row_that_is_deleted_later_is_named_once_all_is_judged_again(
+    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    watch: Watch,
+) -> None:
+    source = topic()
+    produce(source, [*records(20), *records(5)])
+    config = configure(source, BY_VALUE)
+    caught_up(config)
+    watching = watch(config)
+    watching.until(25)
+    assert watching.end().complete
+    sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 3')
+    monkeypatch.setattr(follower, "AGAIN", 0.0)
+    watching = watch(config)
+    ended = watching.wait()
+    assert (ended.lost, ended.records) == (1, 25)
+    assert watching.lines[-1] == f"{source}-0: 1 lost (offset 23)"
 
 
 def test_a_restart_goes_on_from_what_was_judged(
@@ -248,6 +273,7 @@ def test_keys_that_are_replaced_and_deleted_later_are_not_missed_in_small_steps(
     assert [j.lost_offsets for j in watching.judged if j.lost] == [(offset,)]
 
 
+@pytest.mark.long
 def test_a_key_that_stands_in_several_partitions_is_not_called_lost(
     monkeypatch: pytest.MonkeyPatch,
     topic: MakeTopic,
@@ -273,6 +299,7 @@ def test_a_key_that_stands_in_several_partitions_is_not_called_lost(
     assert not ended.complete
 
 
+@pytest.mark.long
 def test_filtered_and_failed_records_are_not_missed(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -315,6 +342,7 @@ def test_a_store_that_does_not_show_some_of_its_rows_is_judged_too(
     assert watching.lines[-1] == f"{source}-0: 1 lost (offset 7)"
 
 
+@pytest.mark.long
 def test_a_lake_is_judged_while_it_is_written_to(
     topic: MakeTopic, produce: Produce, lake: Lake, start: Start, watch: Watch, tmp_path: Path
 ) -> None:
@@ -332,6 +360,7 @@ def test_a_lake_is_judged_while_it_is_written_to(
     assert watching.wait().lost == 1
 
 
+@pytest.mark.long
 def test_by_counts_a_difference_is_found_as_it_comes(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -349,6 +378,7 @@ def test_by_counts_a_difference_is_found_as_it_comes(
     assert (ended.exact, ended.lost, ended.broken) == (False, 1, True)
 
 
+@pytest.mark.long
 def test_upserts_without_provenance_are_said_not_to_be_judged(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -363,6 +393,7 @@ def test_upserts_without_provenance_are_said_not_to_be_judged(
     assert "only the number of records read is judged" in ended.not_judged[0]
 
 
+@pytest.mark.long
 def test_a_store_that_is_away_is_waited_for(
     topic: MakeTopic,
     produce: Produce,

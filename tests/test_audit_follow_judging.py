@@ -159,7 +159,7 @@ def test_state_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "new" / "state.json"
     assert load(path, "c", "here") == State("c", "here")
     marks = {TP: Mark(0, 20, 18, 2, "c", "x"), OTHER: Mark(3, 3)}
-    state = State("c", "here", marks, 100, 1, 2, {"t": -3})
+    state = State("c", "here", marks, 100, 1, 2, {"t": -3}, {TP: 20, OTHER: 0})
     save(path, state)
     assert load(path, "c", "here") == state
     assert [p.name for p in path.parent.iterdir()] == ["state.json"]

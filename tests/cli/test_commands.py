@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -449,6 +451,45 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
     assert (nobody.code, nobody.out) == (1, "")
     assert "connector nobody has published no positions" in nobody.err
     assert semel("lag").code == 2
+
+
+@pytest.mark.integration
+def test_audit_follow_ends_by_a_signal_or_at_the_first_finding(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    semel: Callable[..., Ended],
+    written: Write,
+    tmp_path: Path,
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    file, state = written(config), tmp_path / "state.json"
+    caught_up(config)
+
+    def interrupt() -> None:
+        wait_until(lambda: state.exists() and '"offset": 10' in state.read_text())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    ended = semel("audit", file, "--follow", "--state", state)
+    assert ended.code == 0
+    assert "10 records judged record by record: 0 lost, 0 duplicated" in ended.out
+
+    sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 3')
+    ended = semel("audit", file, "--follow", "--state", state, "--json")
+    assert ended.code == 1
+    *intervals, summary = map(json.loads, ended.out.splitlines())
+    assert [(i["lost"], i["lost_offsets"]) for i in intervals if i["lost"]] == [(1, "3")]
+    assert (summary["lost"], summary["broken"]) == (1, True)
+    assert "1 lost (offset 3)" in ended.err
+
+    state.write_text("{")
+    refused = semel("audit", file, "--follow", "--state", state)
+    assert (refused.code, f"--state {state} is not a state" in refused.err) == (2, True)
+    refused = semel("audit", file, "--state", state)
+    assert (refused.code, "belongs to --follow" in refused.err) == (2, True)
 
 
 def test_help_lists_the_exit_codes() -> None:

@@ -25,16 +25,20 @@ def follow_(
     """Follow a connector until a signal ends it, and print what is found. Returns whether the
     guarantee is broken, and whether everything was judged."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, setting(stop))
-    ended = follow(
-        planned,
-        path=state,
-        interval=interval,
-        stop=stop,
-        tell=lambda line: _say(line, to_stderr=as_json),
-        judged=_print if as_json else lambda _judged: None,
-    )
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, setting(stop)) for number in numbers]
+    try:
+        ended = follow(
+            planned,
+            path=state,
+            interval=interval,
+            stop=stop,
+            tell=lambda line: _say(line, to_stderr=as_json),
+            judged=_print if as_json else lambda _judged: None,
+        )
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
     if as_json:
         print(json.dumps({**asdict(ended), "complete": ended.complete}), flush=True)
     else:

@@ -16,6 +16,7 @@ from semel.audit.follow.intervals import (
     broken_off,
     judge,
 )
+from semel.audit.follow.logs import check_logs
 from semel.audit.follow.look import Look, Spans, ledger_only, look
 from semel.audit.follow.progress import Missing, Progress
 from semel.audit.follow.reading import dead_letters, read
@@ -24,15 +25,13 @@ from semel.audit.follow.settling import SHARE, Settling
 from semel.audit.follow.state import State
 from semel.audit.offsets import Seen
 from semel.audit.replacing import Replacing
-from semel.audit.run import check_not_recreated
 from semel.damage import Damage
 from semel.delivery import Mechanism
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll
-from semel.errors import NothingToAudit, OffsetOutOfRange, TransientError
+from semel.errors import OffsetOutOfRange, TransientError
 from semel.kafka import Cluster
 from semel.ledger import (
-    UNKNOWN_LOG,
     LedgerEntry,
     OffsetRange,
     TopicPartition,
@@ -42,6 +41,8 @@ from semel.sinks.rereading import ShowsRows
 
 STEP = 1_000_000
 """Offsets, of all partitions together, that one round compares."""
+AGAIN = 3600.0
+"""Seconds, at least, after which rows that replace each other are all judged again."""
 QUIET = 60.0
 """Seconds after which all rows are counted again, although nothing may have been committed."""
 
@@ -73,12 +74,16 @@ class Follower:
         self._replacing = Replacing(planned.sink)
         self._progress = {tp: Progress.after(mark) for tp, mark in state.marks.items()}
         self._surplus = dict(state.surplus)
+        self._counted_to = dict(state.counted)
         self._again: dict[str, int] = {}
         """Topics that are judged again because their number of rows changed, and by how many it
         differed from the ledger's then."""
         self._settling = Settling(planned, cluster, pipeline, tell)
         self._count_at = 0.0
         """When to count all rows again."""
+        self._again_at: float | None = None
+        """When to judge all rows again; None while they are judged."""
+        self._spent = 0.0
         self.seconds = 0.0
         """How long the store took to answer in the last round."""
         self.behind = False
@@ -97,7 +102,8 @@ class Follower:
     def state(self) -> State:
         """What a restart needs."""
         marks = {tp: p.mark for tp, p in self._progress.items()}
-        return replace(self._state, marks=marks, surplus=dict(self._surplus))
+        surplus, counted = dict(self._surplus), dict(self._counted_to)
+        return replace(self._state, marks=marks, surplus=surplus, counted=counted)
 
     def breaks(self, found: Judged) -> bool:
         """Whether it is what the declared guarantee rules out."""
@@ -112,10 +118,13 @@ class Follower:
             TransientError: Kafka or the store is away.
         """
         self.seconds, self.behind = 0.0, False
+        began = time.monotonic()
         topics = self._cluster.matching(self._planned.connector)
         entries = {e.topic_partition: e for e in self._sink.entries() if e.topic in topics}
-        self._check(entries, topics)
+        check_logs(self._planned, self._cluster, entries, topics)
         self._go_on(entries, topics)
+        if self.exact and self._replaces:
+            self._pass(entries)
         count = time.monotonic() >= self._count_at
         if not (count or self._is_behind(entries)):
             return []
@@ -134,35 +143,24 @@ class Follower:
         found = self._judged(seen, spans)
         found += self._counted(seen)
         self.behind = self._is_behind(seen.entries)
+        self._spent += time.monotonic() - began
         return found
+
+    def _pass(self, entries: Mapping[TopicPartition, LedgerEntry]) -> None:
+        """Judge all rows that replace each other again, now and then: their number does not tell
+        whether one was deleted since."""
+        now = time.monotonic()
+        if self._is_behind(entries):
+            return
+        if self._again_at is None:
+            self._again_at = now + max(AGAIN, self._spent * (1 - SHARE) / SHARE)
+        elif now >= self._again_at:
+            self._again_at, self._spent = None, 0.0
+            self._progress = {tp: Progress.after(begun(e)) for tp, e in entries.items()}
+            self._replacing.keep({})
 
     def _is_behind(self, entries: Mapping[TopicPartition, LedgerEntry]) -> bool:
         return any(e.position > self._progress[tp].at for tp, e in entries.items())
-
-    def _check(
-        self, entries: Mapping[TopicPartition, LedgerEntry], topics: Mapping[str, int]
-    ) -> None:
-        """Whether there is a ledger, and Kafka has the logs that it knows."""
-        name = self._planned.connector.name
-        if not entries:
-            raise NothingToAudit(
-                f"the ledger holds nothing of connector {name} and its topics, so there is "
-                "nothing to compare. Has it run, under this name and into this target?"
-            )
-        logs = self._cluster.logs({tp.topic for tp in entries})
-        for tp, entry in entries.items():
-            log = logs.get(tp.topic, UNKNOWN_LOG)
-            if not entry.log.contradicts(log):
-                continue
-            text = (
-                f"connector {name}: topic {tp.topic} was created again, or its cluster replaced: "
-                f"the ledger knows topic id {entry.topic_id} in cluster {entry.cluster_id}, Kafka "
-                f"has {log.topic_id} in {log.cluster_id}. There is nothing to compare the rows with"
-            )
-            if self._planned.connector.topic_recreated == "earliest":
-                raise TransientError(f"{text} until the connector goes on with the new one")
-            raise OffsetOutOfRange(text)
-        check_not_recreated(name, list(entries.values()), topics, self._cluster)
 
     def _go_on(
         self, entries: Mapping[TopicPartition, LedgerEntry], topics: Collection[str]
@@ -184,6 +182,7 @@ class Follower:
             self._progress = {tp: Progress.after(begun(e)) for tp, e in entries.items()}
             self._surplus.clear()
             self._again.clear()
+            self._counted_to.clear()
             self._replacing.keep({})
         for tp in [tp for tp in self._progress if tp.topic in topics and tp not in entries]:
             self._tell(f"{tp}: the ledger has no entry of it any more; was it reset or restored?")
@@ -237,9 +236,12 @@ class Follower:
         for tp in spans:
             self._progress[tp].ripen(at)
         settle = self._settling.by_offsets if self.exact else self._settling.by_counts
+        first = [told.until_offset > self._counted_to.get(_place(told), 0) for told in found]
+        self._count(found, kafka)
         found = settle(seen, found, self._progress)
+        unknown = sum(told.unknown for told, new in zip(found, first, strict=True) if new)
+        self._state = replace(self._state, unknown=self._state.unknown + unknown)
         self._replacing.keep({tp: p.owed() for tp, p in self._progress.items()})
-        self._count(seen, found)
         return found
 
     def _read(
@@ -331,16 +333,19 @@ class Follower:
     def _positions(self, seen: Look) -> dict[TopicPartition, int]:
         return {tp: e.position for tp, e in seen.entries.items()}
 
-    def _count(self, seen: Look, found: Sequence[Judged]) -> None:
-        """Add up what was judged for the first time."""
+    def _count(self, found: Sequence[Judged], kafka: Mapping[TopicPartition, Seen]) -> None:
+        """Add up what was read for the first time."""
         for told in found:
-            if told.topic not in self._again:
-                self._state = replace(
-                    self._state,
-                    records=self._state.records + told.records,
-                    unknown=self._state.unknown + told.unknown,
-                    expired=self._state.expired + told.expired,
-                )
+            tp = _place(told)
+            before = self._counted_to.get(tp, 0)
+            if told.until_offset <= before:
+                continue
+            self._counted_to[tp] = told.until_offset
+            self._state = replace(
+                self._state,
+                records=self._state.records + int((kafka[tp].all() >= before).sum()),
+                expired=self._state.expired + told.expired,
+            )
 
     # Rows that come and go later
 
@@ -381,6 +386,10 @@ class Follower:
         at = seen.entries[mine[0]].position
         found = Judged(*mine[0], at, at, at, 0, 0)
         return replace(found, lost=max(0, -by), duplicated=max(0, by))
+
+
+def _place(told: Judged) -> TopicPartition:
+    return TopicPartition(told.topic, told.partition)
 
 
 def _of(

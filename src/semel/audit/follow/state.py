@@ -22,7 +22,8 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Marks of all partitions, and what was counted on the way.
+    """Marks of all partitions, and what was counted on the way: ``records`` and so on, of the
+    offsets up to those in ``counted``.
 
     ``connector`` and ``target`` say whose they are. ``surplus`` is, for each topic, how many more
     rows it has than the ledger says were written.
@@ -35,6 +36,7 @@ class State:
     unknown: int = 0
     expired: int = 0
     surplus: Mapping[str, int] = field(default_factory=dict)
+    counted: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def default_path(connector: str, target: str) -> Path:
@@ -92,8 +94,9 @@ def save(path: Path, state: State) -> None:
     """
     marks: dict[str, dict[str, Any]] = {}
     for tp, mark in sorted(state.marks.items()):
-        marks.setdefault(tp.topic, {})[str(tp.partition)] = asdict(mark)
-    facts = {
+        facts = {**asdict(mark), "counted": state.counted.get(tp, 0)}
+        marks.setdefault(tp.topic, {})[str(tp.partition)] = facts
+    content = {
         "version": _VERSION,
         "connector": state.connector,
         "target": state.target,
@@ -108,7 +111,7 @@ def save(path: Path, state: State) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w") as file:
-            json.dump(facts, file, indent=1)
+            json.dump(content, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
@@ -120,19 +123,20 @@ def save(path: Path, state: State) -> None:
 
 
 def _parsed(found: Mapping[str, Any]) -> State:
-    marks = {
-        TopicPartition(topic, int(partition)): _mark(facts)
+    parts = {
+        TopicPartition(topic, int(partition)): facts
         for topic, partitions in found["topics"].items()
         for partition, facts in partitions.items()
     }
     return State(
         str(found["connector"]),
         str(found["target"]),
-        marks,
+        {tp: _mark(facts) for tp, facts in parts.items()},
         _number(found["records"]),
         _number(found["unknown"]),
         _number(found["expired"]),
         {str(t): _number(n, least=None) for t, n in found["surplus"].items()},
+        {tp: _number(facts["counted"]) for tp, facts in parts.items()},
     )
 
 

@@ -1,0 +1,46 @@
+"""Whether Kafka has the logs that the ledger knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from semel.audit.run import check_not_recreated
+from semel.errors import NothingToAudit, OffsetOutOfRange, TransientError
+from semel.kafka import Cluster
+from semel.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition
+from semel.run import Plan
+
+
+def check_logs(
+    planned: Plan,
+    cluster: Cluster,
+    entries: Mapping[TopicPartition, LedgerEntry],
+    topics: Mapping[str, int],
+) -> None:
+    """Check that there is a ledger, and that its entries point at what Kafka has.
+
+    Raises:
+        NothingToAudit: the ledger knows nothing of the connector.
+        OffsetOutOfRange: a topic was created again, or ends before the position.
+        TransientError: a topic was created again, and the connector will go on with it.
+    """
+    name = planned.connector.name
+    if not entries:
+        raise NothingToAudit(
+            f"the ledger holds nothing of connector {name} and its topics, so there is "
+            "nothing to compare. Has it run, under this name and into this target?"
+        )
+    logs = cluster.logs({tp.topic for tp in entries})
+    for tp, entry in entries.items():
+        log = logs.get(tp.topic, UNKNOWN_LOG)
+        if not entry.log.contradicts(log):
+            continue
+        text = (
+            f"connector {name}: topic {tp.topic} was created again, or its cluster replaced: the "
+            f"ledger knows topic id {entry.topic_id} in cluster {entry.cluster_id}, Kafka has "
+            f"{log.topic_id} in {log.cluster_id}. There is nothing to compare the rows with"
+        )
+        if planned.connector.topic_recreated == "earliest":
+            raise TransientError(f"{text} until the connector goes on with the new one")
+        raise OffsetOutOfRange(text)
+    check_not_recreated(name, list(entries.values()), topics, cluster)
