@@ -291,6 +291,14 @@ class Cluster:
         """The same question, without waiting for the answer."""
         return Asked(self._admin, topics, _TIMEOUT)
 
+    def ask_topics(self, topics: Collection[str]) -> Asked:
+        """The same without the cluster's id: one request."""
+        return Asked(self._admin, topics, _TIMEOUT, cluster=False)
+
+    def connect_anew(self) -> None:
+        """After a question that failed: a client may never find its brokers again."""
+        self._admin = self._connected()
+
     def cluster_id(self) -> str:
         """What tells this cluster from others, whatever names its brokers have."""
         try:
@@ -484,8 +492,8 @@ class Cluster:
 
     def _failed(self, error: KafkaException) -> SemelError:
         found = failure(self._servers, error)
-        if isinstance(found, TransientError):  # a client may never find its brokers again
-            self._admin = self._connected()
+        if isinstance(found, TransientError):
+            self.connect_anew()
         return found
 
 

@@ -16,10 +16,15 @@ _NONE = "A" * 22
 
 
 class Asked:
-    """A question that is under way, to all of the topics at once."""
+    """A question that is under way, to all of the topics at once; without ``cluster``, the answer
+    leaves the cluster's id out."""
 
-    def __init__(self, admin: AdminClient, topics: Collection[str], timeout: float) -> None:
-        self._cluster: Future[Any] = admin.describe_cluster(request_timeout=timeout)
+    def __init__(
+        self, admin: AdminClient, topics: Collection[str], timeout: float, *, cluster: bool = True
+    ) -> None:
+        self._cluster: Future[Any] | None = (
+            admin.describe_cluster(request_timeout=timeout) if cluster else None
+        )
         names = sorted(topics)
         self._topics: Mapping[str, Future[Any]] = (
             admin.describe_topics(TopicCollection(names), request_timeout=timeout) if names else {}
@@ -27,7 +32,8 @@ class Asked:
 
     def done(self, within: float = 0) -> bool:
         """Whether it is answered, well or badly, after so many seconds at most."""
-        return not wait([self._cluster, *self._topics.values()], within).not_done
+        cluster = [self._cluster] if self._cluster is not None else []
+        return not wait([*cluster, *self._topics.values()], within).not_done
 
     def answer(self) -> dict[str, LogId]:
         """By topic; those that do not exist are left out.
@@ -35,7 +41,7 @@ class Asked:
         Raises:
             KafkaException: no broker answers, or one refuses.
         """
-        cluster = str(self._cluster.result().cluster_id or "")
+        cluster = str(self._cluster.result().cluster_id or "") if self._cluster else ""
         found = {}
         for topic, future in self._topics.items():
             try:

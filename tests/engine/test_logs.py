@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -74,7 +76,7 @@ def test_a_topic_created_again_with_more_records_stops_it_and_is_read_if_so_conf
     with pytest.raises(
         OffsetOutOfRange,
         match=rf"topic {source} was deleted and created again: .* stored position 50, the new log "
-        "holds offsets 0 to 99, of which none was read.*topic.recreated=earliest",
+        "holds offsets 0 to 99, none of which were committed.*topic.recreated=earliest",
     ):
         caught_up(config)
     assert entries(config) == before
@@ -106,6 +108,29 @@ def test_a_topic_created_again_under_a_running_task_stops_it_before_anything_is_
         running.wait()
     assert ids(config["connection.url"], source) == list(range(20))
     assert positions(config) == {tp: 20}
+
+
+def _slowly(rows: pa.Table) -> pa.Table:
+    time.sleep(0.04)
+    return rows
+
+
+def test_a_topic_created_again_under_load_stops_it_before_its_records_are_committed(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    """The consumer gets the new topic's records while old ones still wait to be polled, so that
+    there is no pause between the two."""
+    source = topic()
+    produce(source, records(60))
+    config = configure(source, {"max.poll.records": "1"})
+    running = start(config, _slowly)
+    tp = TopicPartition(source, 0)
+    running.until(lambda p: p.positions.get(tp, 0) >= 5)
+    recreate(kafka, source)
+    produce(source, records(300, 1000))
+    with pytest.raises(OffsetOutOfRange, match="was deleted and created again"):
+        running.wait()
+    assert ids(config["connection.url"], source) == list(range(positions(config)[tp]))
 
 
 @pytest.mark.long
@@ -258,6 +283,25 @@ def test_a_log_cut_after_the_last_record_and_before_the_position_is_noticed(
         caught_up(log.config)
     caught_up({**log.config, "log.truncated": "continue"})
     assert ids(log.config["connection.url"], log.topic) == [*range(10), *range(100, 110)]
+
+
+def test_damage_between_the_last_record_and_the_position_does_not_hold_it_up(log: Log) -> None:
+    log.produce(10, 0)
+    producer = log.transaction()
+    for value in records(5, 500):
+        producer.produce(log.topic, value, partition=0)
+    producer.flush(PATIENCE)
+    producer.abort_transaction(PATIENCE)
+    caught_up(log.config)
+    found = entries(log.config)[log.tp]
+    assert (found.position, found.epoch_offset) == (16, 10)
+    log.kafka.stop()
+    directory = logs.partition_directory(log.kafka.directory / "data", log.tp)
+    logs.flip(next(b for b in logs.batches(directory) if b.first_offset == 10))
+    log.kafka.start()
+    log.produce(10, 10)
+    caught_up(log.config)
+    assert ids(log.config["connection.url"], log.topic) == list(range(20))
 
 
 @pytest.mark.long

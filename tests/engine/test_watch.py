@@ -1,78 +1,111 @@
-"""Records that come after a pause wait until Kafka has said which log they are of."""
+"""Records are committed only once Kafka has said that they are still of the ledger's topic."""
 
 from __future__ import annotations
 
-import time
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from semel.engine import watch
-from semel.engine.watch import LogWatch
+from semel.engine.watch import LogWatch, Recreated
 from semel.errors import Unavailable
 from semel.ledger import LedgerEntry, LogId
 
 BEFORE, NOW = LogId("cluster", "before"), LogId("cluster", "now")
+FAILED = KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
 class Kafka:
-    """Answers with a log, with an error, or never."""
+    """Answers with a log each, with errors, or never."""
 
-    def __init__(self, answer: LogId | KafkaException | None) -> None:
-        self._answer = answer
-        self.questions = 0
+    def __init__(self, *answers: LogId | KafkaException | None) -> None:
+        self.answers = list(answers)
+        self.asked: list[set[str]] = []
+        self.clients = 1
 
-    def ask_logs(self, _topics: Any) -> Kafka:
-        self.questions += 1
-        return self
+    def ask_topics(self, topics: Any) -> Answer:
+        self.asked.append(set(topics))
+        return Answer(self.answers.pop(0), topics)
 
-    def done(self, _patience: float) -> bool:
+    ask_logs = ask_topics
+
+    def connect_anew(self) -> None:
+        self.clients += 1
+
+
+class Answer:
+    def __init__(self, answer: LogId | KafkaException | None, topics: Any) -> None:
+        self._answer, self._topics = answer, topics
+
+    def done(self, _patience: float = 0) -> bool:
         return self._answer is not None
 
     def answer(self) -> dict[str, LogId]:
-        assert self._answer is not None
         if isinstance(self._answer, KafkaException):
             raise self._answer
-        return {"orders": self._answer}
+        assert self._answer is not None
+        return {t: self._answer for t in self._topics if any(self._answer)}
 
 
-def watching(kafka: Kafka) -> LogWatch:
+def watching(kafka: Kafka, log: LogId = BEFORE) -> LogWatch:
     found = LogWatch(cast(Any, kafka))
-    found.expect([LedgerEntry("orders", 0, 5, 0, **BEFORE._asdict())])
+    topics = ("orders", "stock")
+    found.expect([LedgerEntry(topic, 0, 5, 0, **log._asdict()) for topic in topics])
     return found
 
 
-def after_a_pause(found: LogWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.monotonic()
-    monkeypatch.setattr(watch.time, "monotonic", lambda: now + 1)
-    found.hear(["orders"])
-
-
-@pytest.mark.parametrize(("log", "changed"), [(BEFORE, False), (NOW, True)])
-def test_records_after_a_pause_may_be_of_another_topic(
-    log: LogId, changed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kafka = Kafka(log)
+def test_records_wait_for_an_answer_to_a_question_put_after_they_came() -> None:
+    kafka = Kafka(BEFORE, NOW)
     found = watching(kafka)
-    after_a_pause(found, monkeypatch)
-    assert found.changed() is changed
-    assert kafka.questions == 1
+    found.check(["orders"]).confirm()
+    check = found.check(["orders"])
+    assert kafka.asked == [{"orders"}, {"orders"}]
+    with pytest.raises(Recreated, match="topic orders was created again"):
+        check.confirm()
 
 
-def test_records_that_keep_coming_are_not_asked_about() -> None:
-    kafka = Kafka(NOW)
-    found = watching(kafka)
-    found.hear(["orders"])
-    assert not found.changed()
-    assert kafka.questions == 0
+def test_what_was_confirmed_is_not_asked_again_when_its_commit_is_tried_again() -> None:
+    kafka = Kafka(BEFORE)
+    check = watching(kafka).check(["orders"])
+    check.confirm()
+    check.confirm()
+    assert len(kafka.asked) == 1
 
 
-@pytest.mark.parametrize("answer", [None, KafkaException(KafkaError(KafkaError._TRANSPORT))])
-def test_without_an_answer_records_are_not_committed_but_read_again(
-    answer: KafkaException | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("answer", [None, FAILED])
+def test_without_an_answer_records_are_not_committed_and_a_new_client_asks_again(
+    answer: KafkaException | None,
 ) -> None:
-    found = watching(Kafka(answer))
-    after_a_pause(found, monkeypatch)
+    kafka = Kafka(answer, BEFORE)
+    check = watching(kafka).check(["orders"])
     with pytest.raises(Unavailable):
-        found.changed()
+        check.confirm()
+    assert kafka.clients == 2
+    check.confirm()
+
+
+def test_the_last_records_of_a_topic_that_is_gone_are_committed() -> None:
+    watching(Kafka(LogId())).check(["orders"]).confirm()
+
+
+def test_nobody_is_asked_about_topics_whose_ids_brokers_do_not_tell() -> None:
+    kafka = Kafka()
+    watching(kafka, LogId("cluster")).check(["orders"]).confirm()
+    assert not kafka.asked
+
+
+def test_silent_topics_are_asked_about_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now)
+    kafka = Kafka(BEFORE, FAILED, NOW)
+    found = watching(kafka)
+    assert not found.changed()
+    assert not kafka.asked
+    seen = []
+    for _ in range(3):
+        now += 6
+        seen += [found.changed(), found.changed()]
+    assert seen == [False, False, False, False, False, True]
+    assert kafka.asked == [{"orders", "stock"}] * 3
+    assert kafka.clients == 2

@@ -41,9 +41,15 @@ class Committer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-commit")
         self._deliverer = Deliverer(connector, raw, guarantee, sink, index, tell, self._log)
 
-    def submit(self, batch: Batch) -> Future[None]:
-        """Commit in the committer's thread."""
-        return self._thread.submit(lambda: self.retrying(lambda: self._deliverer.deliver(batch)))
+    def submit(self, batch: Batch, confirm: Callable[[], None] | None = None) -> Future[None]:
+        """Commit in the committer's thread, once ``confirm`` returns."""
+
+        def deliver() -> None:
+            if confirm is not None:
+                confirm()
+            self._deliverer.deliver(batch)
+
+        return self._thread.submit(lambda: self.retrying(deliver))
 
     def without_rejected(self, batch: Batch) -> Future[None]:
         """Commit what is left of a batch after the sink has refused some of its records."""

@@ -164,7 +164,7 @@ def without_events(messages: list[Message], tell: Callable[[str], None]) -> Even
         elif error.code() in UNREADABLE:
             unreadable[tp] = error.str()
         elif error.code() in SEEK_AGAIN:
-            raise OutOfOrder(error.str())
+            raise OutOfOrder(f"{tp}: {error.str()}", tp)
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
             tell("too slow between two polls; joins the group again")
         else:

@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.damage import UNREADABLE
 from semel.errors import TransientError
 from semel.kafka import SEEK_AGAIN
 from semel.ledger import LedgerEntry, TopicPartition
@@ -28,7 +29,7 @@ def assignment(entry: LedgerEntry) -> KafkaPartition:
     It begins after the last record, whose epoch is known. Offsets between there and the position
     held no records: if it gets one, the log has parted between the two.
     """
-    if entry.leader_epoch < 0:
+    if entry.leader_epoch < 0 or not 0 <= entry.epoch_offset <= entry.position:
         return KafkaPartition(*entry.topic_partition, entry.position)
     return KafkaPartition(
         *entry.topic_partition, entry.epoch_offset, leader_epoch=entry.leader_epoch
@@ -75,7 +76,7 @@ def forks(
             tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
             error = message.error()
             if tp not in left or (error is not None and error.code() not in _ANSWERS):
-                continue
+                continue  # damage before the position is an answer: the log has not parted there
             left.remove(tp)
             consumer.incremental_unassign([KafkaPartition(*tp)])
             end = _END.search(error.str()) if error is not None else None
@@ -88,4 +89,4 @@ def forks(
     return found
 
 
-_ANSWERS = (*SEEK_AGAIN, KafkaError._PARTITION_EOF)
+_ANSWERS = (*SEEK_AGAIN, *UNREADABLE, KafkaError._PARTITION_EOF)

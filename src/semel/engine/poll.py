@@ -218,13 +218,21 @@ def last_records(records: RawRecords, positions: Mapping[TopicPartition, int]) -
 class OutOfOrder(Exception):
     """Records of a partition that was given up or sought meanwhile: drop them and seek again."""
 
+    def __init__(self, reason: str, topic_partition: TopicPartition | None = None) -> None:
+        super().__init__(reason)
+        self.topic_partition = topic_partition
+
+
+class GivenUp(OutOfOrder):
+    """The group has taken partitions away, or given them anew, while they were polled."""
+
 
 class TooEarly(OutOfOrder):
     """A record before the position, or of a partition that has none."""
 
     def __init__(self, tp: TopicPartition, offset: int, epoch: int) -> None:
-        super().__init__(f"{tp} at offset {offset}")
-        self.topic_partition, self.offset, self.epoch = tp, offset, epoch
+        super().__init__(f"{tp} at offset {offset}", tp)
+        self.offset, self.epoch = offset, epoch
 
 
 def copied(polls: Sequence[TopicPoll]) -> list[RawRecords]:

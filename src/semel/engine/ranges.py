@@ -216,7 +216,7 @@ def _other_log(
         )
     facts = "; ".join(
         f"{tp}: stored position {e.position}, the new log holds offsets "
-        f"{_span(earliest[tp], ends[tp][0])}, of which none was read"
+        f"{_span(earliest[tp], ends[tp][0])}, none of which were committed"
         for tp, e in mine.items()
     )
     return f"{what} {facts}."
@@ -252,7 +252,8 @@ def _truncated(
     }
     cut = forks(cluster.config, asked) if asked else {}
     for tp, at in parted.items():
-        cut[tp] = min(at, cut.get(tp, at))
+        if tp in entries and at < entries[tp].position:  # it may be another task's by now
+            cut[tp] = min(at, cut.get(tp, at))
     for tp, e in entries.items():
         if e.position > ends[tp][0]:
             cut.setdefault(tp, ends[tp][0])

@@ -30,15 +30,15 @@ from semel.engine.committer import Committer
 from semel.engine.conflicts import Conflicts
 from semel.engine.consumer import Events, Poll, raised, without_events
 from semel.engine.control import Address, ControlLine
-from semel.engine.epochs import assignment
+from semel.engine.disorders import Disorders
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline, Transform
-from semel.engine.poll import OutOfOrder, RawRecords, TooEarly, by_topic, copied
+from semel.engine.poll import GivenUp, OutOfOrder, RawRecords, by_topic, copied
 from semel.engine.progress import Progress
 from semel.engine.publish import copies, mark
 from semel.engine.retry import Retries
 from semel.engine.subscription import Subscription
-from semel.engine.watch import LogWatch
+from semel.engine.watch import Check, LogWatch, Recreated
 from semel.errors import (
     Displaced,
     Fenced,
@@ -65,8 +65,6 @@ _WORD = 2.0
 _ASK_AGAIN = 0.5
 """Seconds until a task that the group could not confirm asks again."""
 _COMMITS_A_COLLECTION = 256
-_OFTEN = 20
-"""Polls out of order, without a commit in between, after which the log says so."""
 _SMALL, _LITTLE = 1000, 200_000
 """Records, and bytes, below which converting them during a commit saves less time than a commit of
 their own costs."""
@@ -142,13 +140,12 @@ class Task:
         self._mark = mark(self._sink)
         self._member: Membership | None = None
         self._entries: dict[TopicPartition, LedgerEntry] = {}
-        self._parted: dict[TopicPartition, int] = {}
         self._watch = LogWatch(self._subscription.cluster)
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._unreadable: Mapping[TopicPartition, str] = {}
         self._sizes = Sizes()
-        self._disorders = 0
+        self._disorders = Disorders(connector.name, self._progress.tell, line.stop.wait)
         self._generation = 0
         self._lost_at = float("-inf")
         self._trouble: SemelError | None = None
@@ -235,11 +232,11 @@ class Task:
                 self._progress.report_in_time()
                 return
             self._commit(polls)
-        except TooEarly as early:
-            self._note_parted(early)
-            self._disordered(early)
+        except GivenUp:
+            self._synchronise()
         except OutOfOrder as disorder:
-            self._disordered(disorder)
+            self._disorders.note(disorder, self._entries)
+            self._synchronise()
         except LedgerConflict as conflict:
             self._conflicts.note(conflict)
             self._synchronise()
@@ -251,41 +248,20 @@ class Task:
         """Convert a poll and begin to commit it."""
         self._overdue.begin()
         hit("task.after_poll")
-        self._watch.hear([poll.topic for poll in polls])
+        check = self._watch.check({p.topic for p in polls} | {tp.topic for tp in self._ends})
         batch = self._batcher.batch(polls, self._positions, self._ends)
         hit("task.after_convert")
         self._wait_pending()
-        self._check_logs()
         self._subscription.look_for_topics()
-        self._submit(batch, polls)
+        self._submit(batch, polls, check)
         self._ends = {}
         if batch.stop is not None:
             self._wait_pending()
             raise bad_record(self._connector.name, batch.stop)
 
-    def _disordered(self, disorder: OutOfOrder) -> None:
-        self._disorders += 1
-        if self._disorders % _OFTEN == 0:
-            self._progress.tell(
-                f"{disorder}: records come out of order, {self._disorders} times in a row by now. "
-                "Is the log of a partition damaged?"
-            )
-        self._synchronise()
-
     def _check_logs(self) -> None:
         if self._watch.changed():
-            raise OutOfOrder("a topic was created again")
-
-    def _note_parted(self, early: TooEarly) -> None:
-        """A record of a later epoch that was not there when the entry passed its offset proves that
-        the log was cut between the entry's last record and its position."""
-        entry = self._entries.get(early.topic_partition)
-        if (
-            entry is not None
-            and 0 <= entry.epoch_offset <= early.offset < entry.position
-            and early.epoch > entry.leader_epoch
-        ):
-            self._parted[early.topic_partition] = early.offset
+            raise Recreated("a topic was created again")
 
     def _pass_over(self) -> None:
         """Find out what cannot be read; record the hole and go on after it, or stop there.
@@ -300,13 +276,14 @@ class Task:
                 continue
             found = examine(connector.name, self._subscription.config, tp, position)
             if found is None:
-                self._progress.tell(f"{tp} at offset {position}: {reason}; it was whole when asked")
+                self._disorders.whole(tp, self._entries[tp], position, reason)
                 continue
             if connector.errors_tolerance == "none":
                 raise found.stop(connector.name, position)
             self._progress.tell(f"{tp}: {found.told(position)}; goes on after them")
+            check = self._watch.check([tp.topic])
             for batch in passing_over(found, position):
-                self._submit(batch, [])
+                self._submit(batch, [], check)
                 self._wait_pending()
         self._take()
 
@@ -338,7 +315,7 @@ class Task:
             trouble, self._trouble = self._trouble, None
             raise trouble
         if generation != self._generation:
-            raise OutOfOrder("what the poll holds may be another task's by now")
+            raise GivenUp("what the poll holds may be another task's by now")
         tell, at = self._progress.tell, self._positions
         found = without_events(messages, tell) if poll.has_events else Events(messages)
         self._ends = {tp: end for tp, end in found.ends.items() if end > at.get(tp, end)}
@@ -369,6 +346,7 @@ class Task:
         self._overdue.end()
         self._generation += 1
         self._guarded(self._settle)
+        self._disorders.moved(self._owned)
         self._owned, self._positions, self._ends = frozenset(), {}, {}
         self._ask_at = float("inf")
         self._subscription.consumer.unassign()
@@ -422,7 +400,7 @@ class Task:
                 self._conflicts.note(unsure)
                 self._ask_at = time.monotonic() + _ASK_AGAIN
         self._watch.expect(self._entries.values())
-        self._subscription.consumer.assign([assignment(e) for e in self._entries.values()])
+        self._subscription.consumer.assign(self._disorders.assignments(self._entries))
         self._progress.assigned(self._positions)
 
     def _stored(self) -> dict[TopicPartition, LedgerEntry]:
@@ -430,9 +408,9 @@ class Task:
         while True:
             try:
                 self._sink.assigned(self._member)
-                cluster, parted = self._subscription.cluster, self._parted
+                cluster, parted = self._subscription.cluster, self._disorders.parted
                 found = ranges.standing(self._connector, self._sink, cluster, self._owned, parted)
-                self._parted = {}
+                parted.clear()
                 return found
             except NotAssigned:
                 raise
@@ -451,11 +429,11 @@ class Task:
         self._wait_pending()
         return self._committer.retrying(lambda: self._sink.schema(topic))
 
-    def _submit(self, batch: Batch, polls: Sequence[RawRecords]) -> None:
+    def _submit(self, batch: Batch, polls: Sequence[RawRecords], check: Check) -> None:
         work = Work(batch, polls, dict(self._positions), dict(self._ends))
         self._overdue.begin()
         self._positions.update(batch.until)
-        self._pending = (self._committer.submit(batch), work)
+        self._pending = (self._committer.submit(batch, check.confirm), work)
 
     def _check_pending(self) -> None:
         if self._pending is not None and self._pending[0].done():
@@ -471,7 +449,7 @@ class Task:
         except RowsRejected as rejection:
             self._without(work, rejection.rejected)
         self._conflicts.clear()
-        self._disorders = 0
+        self._disorders.moved(work.batch.until)
         self._retries.succeeded()
 
     def _without(self, work: Work, rejected: Sequence[Rejected]) -> None:
@@ -500,6 +478,8 @@ class Task:
             if self._line.stop.is_set():
                 raise
             self._progress.tell(f"{error}; reading on from the ledger")
+        except Recreated as other:
+            self._disorders.note(other, self._entries)
 
     def _published(self, batch: Batch) -> None:
         """Copy the positions to the consumer group, for lag tools; never read back.

@@ -1,0 +1,131 @@
+"""Polls that cannot be committed because of what came: read again, and not without end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.engine.epochs import assignment
+from semel.engine.poll import OutOfOrder, TooEarly
+from semel.errors import BadRecord, OffsetOutOfRange, ServiceError
+from semel.ledger import LedgerEntry, TopicPartition
+
+_OFTEN = 20
+"""Disorders in a row after which the log says so, and the task pauses before it reads again."""
+_MOST = 60
+_PAUSE = 1.0
+_SURE = 5
+"""Times in a row that the same finding cannot be a leftover of an earlier assignment any more."""
+
+
+class Disorders:
+    """What one task has met since the partitions in question last moved.
+
+    ``tell`` brings a line to the log; ``pause`` waits for so many seconds, or until the task is to
+    stop.
+    """
+
+    def __init__(
+        self, connector: str, tell: Callable[[str], None], pause: Callable[[float], object]
+    ) -> None:
+        self._connector = connector
+        self._tell = tell
+        self._pause = pause
+        self._counts: Counter[TopicPartition | None] = Counter()
+        self._early: Counter[tuple[TopicPartition, int]] = Counter()
+        self._whole: Counter[TopicPartition] = Counter()
+        self._unprobed: set[TopicPartition] = set()
+        self.parted: dict[TopicPartition, int] = {}
+        """Offsets below the position at which a record of a later epoch came: the log was cut there
+        after the ledger had passed it."""
+
+    def note(self, disorder: OutOfOrder, entries: Mapping[TopicPartition, LedgerEntry]) -> None:
+        """A poll is dropped; the positions are read from the ledger again.
+
+        Raises:
+            OffsetOutOfRange: a partition holds records where it held none.
+            ServiceError: it has happened too often.
+        """
+        tp = disorder.topic_partition
+        if isinstance(disorder, TooEarly) and tp is not None and tp in entries:
+            self._note_early(disorder, entries[tp])
+        self._counts[tp] += 1
+        times = self._counts[tp]
+        if times >= _MOST:
+            raise ServiceError(
+                f"connector {self._connector}: {disorder}: the same {times} times in a row, though "
+                "the ledger's positions fit the log. Is the log of a partition damaged, or do "
+                "brokers answer differently? Nothing of it was written"
+            )
+        if times % _OFTEN == 0:
+            self._tell(
+                f"{disorder}: records come out of order, {times} times in a row by now. Is the log "
+                "of a partition damaged?"
+            )
+        if times >= _OFTEN:
+            self._pause(_PAUSE)
+
+    def _note_early(self, early: TooEarly, entry: LedgerEntry) -> None:
+        tp, at = entry.topic_partition, early.offset
+        if not 0 <= at < entry.position:
+            return
+        if 0 <= entry.epoch_offset <= at and early.epoch > entry.leader_epoch:
+            self.parted[tp] = at
+            return
+        self._early[tp, at] += 1
+        if self._early[tp, at] >= _SURE:
+            raise OffsetOutOfRange(
+                f"connector {self._connector}: {tp} has a record at offset {at} (leader epoch "
+                f"{early.epoch}), before the ledger's position {entry.position}. There was none "
+                f"when the ledger passed it: the last record before was at {entry.epoch_offset - 1}"
+                f" (leader epoch {entry.leader_epoch}). Were the broker's files replaced or "
+                "restored? To go on at the position, confirm it with semel offsets set; to read "
+                f"these records, set it to {at}"
+            )
+
+    def whole(self, tp: TopicPartition, entry: LedgerEntry, position: int, reason: str) -> None:
+        """The consumer could not read on, but a new one reads from the position.
+
+        What lies between the last record and the position held no records when it was read. If it
+        cannot be read any more, nothing is missing: reading begins at the position.
+
+        Raises:
+            BadRecord: this task cannot read it nevertheless.
+        """
+        if tp not in self._unprobed and assignment(entry).offset < position:
+            self._unprobed.add(tp)
+            self._tell(
+                f"{tp} cannot be read between its last record and the position, {position}: "
+                f"{reason}. It is read on from the position"
+            )
+            return
+        self._whole[tp] += 1
+        if self._whole[tp] >= _SURE:
+            raise BadRecord(
+                f"connector {self._connector}: {tp} cannot be read at offset {position}: {reason}. "
+                f"That was so {_SURE} times in a row, though a new connection could read it each "
+                "time. Everything before it is committed. Look at the network between semel and "
+                "the brokers, and start the connector again"
+            )
+        self._tell(f"{tp} at offset {position}: {reason}; it was whole when asked")
+
+    def assignments(self, entries: Mapping[TopicPartition, LedgerEntry]) -> list[KafkaPartition]:
+        """How the consumer is told to read on."""
+        return [
+            KafkaPartition(*tp, e.position) if tp in self._unprobed else assignment(e)
+            for tp, e in entries.items()
+        ]
+
+    def moved(self, partitions: Collection[TopicPartition]) -> None:
+        """These have been read on, or are another task's."""
+        if not (self._counts or self._early or self._whole or self._unprobed):
+            return
+        for tp in partitions:
+            self._counts.pop(tp, None)
+            self._whole.pop(tp, None)
+            self._unprobed.discard(tp)
+        self._counts.pop(None, None)
+        for key in [key for key in self._early if key[0] in partitions]:
+            del self._early[key]
