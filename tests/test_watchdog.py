@@ -91,6 +91,31 @@ def test_a_process_ends_itself_if_a_call_does_not_even_fail_then(told: list[str]
     assert "gave up" in told
 
 
+def test_a_call_that_never_fails_is_spoken_of_where_the_process_cannot_end(
+    told: list[str],
+) -> None:
+    dog = Watchdog("c", "h", timeout=1)
+    with watchdog.in_task(told.append, lambda: None), dog.call():
+        now = time.monotonic()
+        for second in range(0, 200):
+            dog.look(now + second, stopping=None)
+            time.sleep(0.005)
+    assert len([line for line in told if "the call does not end" in line]) >= 2
+
+
+def test_a_process_that_stood_still_gives_an_ended_call_its_time_to_fail(told: list[str]) -> None:
+    dog = Watchdog("c", "h", timeout=1)
+    with dog.call():
+        now = time.monotonic()
+        while not dog.ended:
+            now += 1
+            dog.look(now, stopping=None)
+            time.sleep(0.005)
+        dog.freeze(3600)
+        dog.look(now + 3600, stopping=None)
+    assert "gave up" not in told
+
+
 def test_a_silent_call_gets_two_seconds_once_its_connector_is_to_stop() -> None:
     dog = Watchdog("c", "h", timeout=1000)
     with dog.call():

@@ -116,20 +116,24 @@ class Watchdog:
             return
         if self._ended_at is not None:
             if now - self._ended_at > _QUESTION:
+                self._remind(now, f"{self.ended}, but the call does not end. Is the client stuck?")
                 _watcher.give_up()
             return
         moved = self._bytes()
         if moved != self._moved:
             self._moved, self._heard = moved, now
-        if now - self._told >= (FIRST_WORD if self._told == begun else _EVERY):
-            self._told = now
-            tell(self.waits)
+        self._remind(now, self.waits)
         silent, asked = now - self._heard, now - self._asked
         if self._timeout == math.inf:
             return
         hurried = stopping is not None and now - stopping >= _STOPPING and silent >= _STOPPING
         if (silent >= self._timeout and asked >= self._timeout) or (hurried and asked >= 1.0):
             self._question = _Question(self._end, self._calls)
+
+    def _remind(self, now: float, message: str) -> None:
+        if now - self._told >= (FIRST_WORD if self._told == self._begun else _EVERY):
+            self._told = now
+            tell(message)
 
     def _decide(self, working: str, now: float) -> None:
         if working:
@@ -144,6 +148,8 @@ class Watchdog:
         """The process stood still for so long: that was not the store's silence."""
         self._heard += gap
         self._asked += gap
+        if self._ended_at is not None:
+            self._ended_at += gap
 
     def _bytes(self) -> tuple[int, int]:
         """What has been confirmed and received so far, as far as the kernel says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -17,6 +18,9 @@ from semel.records import DeadLetter
 from semel.sinks.base import Sink
 
 T = TypeVar("T")
+
+_LOOK = 0.2
+"""Seconds between two looks whether the task has come to its end."""
 
 
 class Committer:
@@ -38,6 +42,7 @@ class Committer:
         self._tell = tell
         self.trouble = ""
         """The last failure of what is being tried again; empty if nothing is."""
+        self._closing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-commit")
         self._deliverer = Deliverer(connector, raw, guarantee, sink, index, tell, self._log)
 
@@ -63,7 +68,7 @@ class Committer:
         Raises:
             GaveUp: it has failed ``max.retries`` times more.
             TargetChanged: it would fail again.
-            TransientError: the task was asked to stop meanwhile.
+            TransientError: the task was asked to stop meanwhile, or has come to its end.
         """
         retries = Retries(self._connector, self._raw, self._tell)
         while True:
@@ -75,15 +80,25 @@ class Committer:
                 self.trouble = str(error)
                 if self._line.orphaned or self._line.stop.is_set():
                     raise
-                if self._line.stop.wait(retries.failed(error)):
+                if self._ends_within(retries.failed(error)):
                     raise
             else:
                 retries.succeeded()
                 self.trouble = ""
                 return found
 
+    def _ends_within(self, seconds: float) -> bool:
+        """Wait for so long, unless the task ends meanwhile: by the driver's word or by an error."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._closing:
+            self._line.stop.wait(min(left, _LOOK))
+            if self._line.stop.is_set():
+                break
+        return self._closing or self._line.stop.is_set()
+
     def close(self) -> None:
-        """Wait for the commit in hand."""
+        """Wait for the commit in hand; it is not tried again."""
+        self._closing = True
         self._thread.shutdown(wait=True)
 
     def _log(self, letters: Sequence[DeadLetter]) -> None:

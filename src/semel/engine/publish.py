@@ -16,11 +16,14 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.engine.base import Run
 from semel.kafka import client_config
 from semel.ledger import TopicPartition
+from semel.leftbehind import Left, within
 from semel.sinks.base import Sink
 
 log = logging.getLogger(__name__)
 
 _MARK = "semel"
+_PATIENCE = 10.0
+"""Seconds that the last copies may take."""
 _LONGEST = 1000
 """Characters of the metadata; brokers refuse more than 4,096 bytes unless told otherwise."""
 
@@ -74,8 +77,17 @@ class Publisher:
         self._commit(positions, asynchronous=True)
 
     def close(self) -> None:
-        self._commit(self._published, asynchronous=False)
-        self._consumer.close()
+        """Commit all of them once more. Kafka may be away: librdkafka then waits for its group's
+        coordinator, and the run has nothing else to wait for."""
+
+        def end() -> None:
+            self._commit(self._published, asynchronous=False)
+            self._consumer.close()
+
+        try:
+            within(_PATIENCE, "publishing the last positions", end)
+        except Left as error:
+            log.info("%s", error)
 
     def _commit(self, positions: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
         offsets = copies(self._mark, positions)

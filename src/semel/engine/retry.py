@@ -1,4 +1,4 @@
-"""Trying again. What a batch itself runs into is counted; a store that is away is waited for."""
+"""Trying again. What a batch itself runs into is counted; a service that is away is waited for."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class Retries:
         self._failures = 0
         self._pause = 0.0
         self._since: float | None = None
+        self._outage = ""
         self._told = 0.0
 
     def failed(self, error: Exception) -> float:
@@ -51,7 +52,8 @@ class Retries:
         backoff = max(self._connector.retry_backoff_ms / 1000, _SHORTEST)
         if self._since is None:
             self._since, self._pause, self._told = now, backoff, now
-            self._tell(f"{outage}; waiting until the store is back")
+            self._outage = str(outage)
+            self._tell(f"{outage}; waiting until that is over")
         else:
             self._pause = min(2 * self._pause, max(LONGEST, backoff))
             if now - self._told >= _EVERY:
@@ -62,7 +64,7 @@ class Retries:
     def succeeded(self) -> None:
         """Forget all failures."""
         if self._since is not None:
-            self._tell(f"the store is back after {time.monotonic() - self._since:.0f} s")
+            self._tell(f"over after {time.monotonic() - self._since:.0f} s: {self._outage}")
         self._since = None
         self._failures = 0
 
