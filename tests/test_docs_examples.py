@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from semel.embedded import Kafka, OpenSearch
+from semel.embedded import Kafka
+from semel.embedded.opensearch import OpenSearch
 from tests.newcomer import Newcomer, blocks, page
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
