@@ -20,6 +20,8 @@ VALUES = {
     "x": pa.array([0.1, float("nan"), float("inf"), None]),
     "l": pa.array([[1, None], [], None, [3]]),
     "o": pa.array([{"a": 1, "b": ["x"]}, {"a": None, "b": None}, None, {"a": 2, "b": []}]),
+    "topic": pa.array(["a", "b", None, "d"]),  # named like the places of rows
+    "at": pa.array([1, None, 3, 4]),
     "t": pa.array([0, -(2**63), 2**63 - 1, None]).cast(pa.timestamp("us")),
 }
 

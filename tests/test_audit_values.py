@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
-import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from semel.audit import audit
 from semel.audit.hashes import ChangedRow
@@ -21,7 +20,7 @@ from semel.reader import read_ranges
 from semel.records import Commit, RowsRejected
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Config, Configure, Start, configure, start
+from tests.engine.conftest import Config, Configure, Lake, configure, lake, warehouse
 from tests.engine.harness import sql
 
 pytestmark = pytest.mark.integration
@@ -68,13 +67,12 @@ def fill(config: Config) -> None:
     sink.close()
 
 
-def values(*numbers: int) -> list[bytes]:
-    return [
-        json.dumps(
-            {"id": n, "text": f"text {n}", "price": n + 0.5, "tags": {"n": n, "a": [1.0, None]}}
-        ).encode()
-        for n in numbers
-    ]
+def values(*numbers: int, nested: bool = True) -> list[bytes]:
+    def one(n: int) -> dict[str, object]:
+        flat = {"id": n, "text": f"text {n}", "price": n + 0.5, "at": "2024-05-01T10:20:30.5Z"}
+        return {**flat, "tags": {"n": n, "a": [1.0, None]}} if nested else flat
+
+    return [json.dumps(one(n)).encode() for n in numbers]
 
 
 def changed(config: Config) -> tuple[int, list[ChangedRow], tuple[str, ...]]:
@@ -104,3 +102,36 @@ def test_a_row_changed_by_hand_is_found(
     assert audit(config).kept  # which nothing else sees
     sql(url, f'UPDATE "{source}" SET text = NULL')
     assert changed(config)[0] == {"{}": 25, str(UPSERT): 20, str(BY_KEY): 19}[str(keys)]
+
+
+@pytest.mark.parametrize("keys", [{}, UPSERT | {"provenance": "false"}], ids=["insert", "by key"])
+def test_a_row_changed_by_hand_in_a_delta_table_is_found(
+    keys: Config, topic: MakeTopic, produce: Produce, lake: Lake
+) -> None:
+    source = topic()
+    produce(source, values(*range(20), *range(5), nested=False))
+    config = lake(source, keys)
+    fill(config)
+    assert changed(config) == (0, [], ())
+    table = DeltaTable(f"{config['delta.table.path']}/{source}")
+    table.update(updates={"price": "-1"}, predicate="id = 9")
+    assert changed(config) == (1, [ChangedRow(source, 0, 9, ("price",))], ())
+
+
+@pytest.mark.parametrize("keys", [{}, {"provenance": "false"}], ids=["by place", "by count"])
+def test_a_row_changed_by_hand_in_an_iceberg_table_is_found(
+    keys: Config, topic: MakeTopic, produce: Produce, warehouse: Configure
+) -> None:
+    source = topic()
+    produce(source, values(*range(20), nested=False))
+    config = warehouse(source, keys)
+    fill(config)
+    assert changed(config) == (0, [], ())
+    catalog = load_catalog("iceberg", type="sql", uri=config["iceberg.catalog.uri"])
+    table = catalog.load_table("db.t")
+    rows = table.scan().to_arrow()
+    at = rows.schema.get_field_index("price")
+    prices = pc.if_else(pc.equal(rows.column("id"), 9), -1.0, rows.column("price"))
+    table.overwrite(rows.set_column(at, rows.schema.field(at), prices))
+    named = () if keys else ("price",)
+    assert changed(config) == (1, [ChangedRow(source, 0, 9, named)], ())

@@ -61,6 +61,7 @@ class Workspace:
                 "temp_directory": str(self.path / "spilled"),
                 "threads": min(4, os.cpu_count() or 1),
                 "preserve_insertion_order": False,
+                "enable_progress_bar": False,
             }
         )
         self._made = 0
@@ -79,7 +80,7 @@ class Workspace:
         relation = self.session.from_arrow(plain(table))
         chosen = [_quoted(n) for n in kept]
         chosen += [
-            f"{_hash(n, 'NULL' if n in optional else '0')} AS {_quoted(_VALUE + n)}"
+            f"{_hash(n, 'NULL' if n in optional else '0')} AS {_quoted(n)}"
             for n in table.column_names
             if n not in kept
         ]
@@ -153,11 +154,13 @@ class Expected:
         """Rows; ``places`` may say the records' times."""
         if not values.num_rows:
             return
-        own = {n: values.column(n) for n in values.column_names if n not in self._key}
+        own = {_VALUE + n: values.column(n) for n in values.column_names if n not in self._key}
         place = self._place(topic, places)
         keys = {_KEY + n: values.column(n) for n in self._key}
         table = pa.table({**place, **keys, **own})
-        self._rows.add(self._workspace.hashed(table, [*place, *keys], optional))
+        self._rows.add(
+            self._workspace.hashed(table, [*place, *keys], {_VALUE + n for n in optional})
+        )
 
     def change(self, topic: str, keys: pa.Table, places: pa.Table, *, deleted: bool) -> None:
         """Keys as they are in records, for finding out which record of each is the last one."""
@@ -213,7 +216,7 @@ class Expected:
         )
         matches = " AND ".join(f"e.{_quoted(_KEY + n)} = s.{_quoted(n)}" for n in self._key)
         differing = ", ".join(
-            f"bool_and({self._differs_in(n)}) AS {_quoted(n)}" for n in self._compared
+            f"bool_and({self._differs_in(n)}) AS {_quoted(_VALUE + n)}" for n in self._compared
         )
         with _reading(self._workspace, stored) as rows:
             if not rows.columns:
@@ -302,7 +305,7 @@ class Expected:
         return " OR ".join(map(self._differs_in, self._compared)) or "false"
 
     def _differing(self) -> str:
-        each = [f"{self._differs_in(n)} AS {_quoted(n)}" for n in self._compared]
+        each = [f"{self._differs_in(n)} AS {_quoted(_VALUE + n)}" for n in self._compared]
         return ", ".join(each) or "false"
 
     def _found(self, unsure: int = 0) -> Differences:

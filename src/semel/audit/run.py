@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from typing import Any
 
 from semel.audit.auditor import Auditor
@@ -17,7 +18,7 @@ from semel.kafka import Cluster, client_config
 from semel.ledger import LedgerEntry
 from semel.run import Plan, plan
 from semel.sinks.base import Snapshot
-from semel.sinks.rereading import ShowsRows, View
+from semel.sinks.rereading import NotShown, ShowsRows, View
 
 
 def audit(
@@ -53,17 +54,16 @@ def audit(
         if values and takes_frames:
             not_judged.append("values: a DataFrame transform makes rows of many records")
             values = False
-        if values and not isinstance(sink, ShowsRows):
-            not_judged.append(
-                f"values: the {connector.connector_class} sink does not show its rows"
-            )
-        views: Sequence[View | None] = ()
-        if values and isinstance(sink, ShowsRows):
-            views = opened = stack.enter_context(sink.viewing(topics))
-            snapshots: Sequence[Snapshot] = [view.snapshot(topics) for view in opened]
+        views: Sequence[View] = ()
+        if values:
+            try:
+                views = stack.enter_context(opened(planned, topics))
+            except NotShown as why:
+                not_judged.append(f"values: {why}")
+        if views:
+            snapshots: Sequence[Snapshot] = [view.snapshot(topics) for view in views]
         else:
             snapshots = sink.snapshots(topics)
-            views = [None] * len(snapshots)
         pipeline = Pipeline(
             connector,
             raw,
@@ -78,7 +78,7 @@ def audit(
                 f"the ledger holds nothing of connector {connector.name} and its topics, so there "
                 "is nothing to compare. Has it run, under this name and into this target?"
             )
-        for snapshot, view in zip(snapshots, views, strict=True):
+        for snapshot, view in itertools.zip_longest(snapshots, views):
             entries = [e for e in snapshot.entries if e.topic in topics]
             check_not_recreated(connector.name, entries, topics, cluster)
             judged = None
@@ -109,6 +109,18 @@ def audit(
         tuple(not_judged),
         tuple(changed),
     )
+
+
+def opened(planned: Plan, topics: Mapping[str, int]) -> AbstractContextManager[Sequence[View]]:
+    """Views of the sink's targets.
+
+    Raises:
+        NotShown: it does not show its rows.
+    """
+    if not isinstance(planned.sink, ShowsRows):
+        kind = planned.connector.connector_class
+        raise NotShown(f"the {kind} sink does not show its rows")
+    return planned.sink.viewing(topics)
 
 
 def check_not_recreated(

@@ -6,15 +6,16 @@ not judged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 
 from semel.ledger import OffsetRange
-from semel.records import OFFSET, PARTITION, TIMESTAMP, Records
+from semel.records import OFFSET, PARTITION, TIMESTAMP, Records, RowsRejected
 from semel.sinks.base import Snapshot
 
 
@@ -39,6 +40,14 @@ class Held:
     values: pa.Table
     optional: frozenset[str] = frozenset()
     unlike: dict[str, str] = field(default_factory=dict)
+
+
+class SomeRefused(Exception):
+    """The store refuses some of the records."""
+
+
+class NotShown(Exception):
+    """A sink does not show its rows, for this reason."""
 
 
 class View(Protocol):
@@ -73,7 +82,57 @@ class ShowsRows(Protocol):
     def viewing(self, topics: Collection[str]) -> AbstractContextManager[Sequence[View]]:
         """Open views of the topics' targets: one, or one for each ledger as
         :meth:`~semel.sinks.base.Sink.snapshots` gives one for each. The connector may run
-        meanwhile; what it commits after that is not seen."""
+        meanwhile; what it commits after that is not seen.
+
+        Raises:
+            NotShown: not with this configuration; says why.
+        """
+
+
+def held_of(records: Records, make: Callable[[Records], Held]) -> Held:
+    """What ``make`` says of those records that the store does not refuse: it raises RowsRejected,
+    or :class:`SomeRefused` where it does not know which they are."""
+    rows = records.rows
+    while rows.num_rows:
+        try:
+            return make(Records(records.topic, rows))
+        except RowsRejected as rejection:
+            rows = _without(rows, {(r.partition, r.offset) for r in rejection.rejected})
+        except SomeRefused:
+            if rows.num_rows > 1:
+                middle = rows.num_rows // 2
+                parts = [
+                    held_of(Records(records.topic, r), make)
+                    for r in (rows.slice(0, middle), rows.slice(middle))
+                ]
+                first, *others = [p for p in parts if p.places.num_rows] or parts[:1]
+                return replace(
+                    first,
+                    places=pa.concat_tables([first.places, *(p.places for p in others)]),
+                    values=pa.concat_tables([first.values, *(p.values for p in others)]),
+                )
+            rows = rows.slice(0, 0)
+    return Held(places(rows), pa.table({}))
+
+
+def _without(rows: pa.Table, refused: Collection[tuple[int, int]]) -> pa.Table:
+    keep = np.ones(rows.num_rows, dtype=bool)
+    partitions, offsets = rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy()
+    for partition, offset in refused:
+        keep &= ~((partitions == partition) & (offsets == offset))
+    return rows.filter(pa.array(keep))
+
+
+def in_ranges(rows: pa.Table, ranges: Sequence[OffsetRange] | None, topic: str) -> pa.Table:
+    """Rows with their places, those of a topic's ranges; all of them for None."""
+    if ranges is None:
+        return rows
+    partitions, offsets = rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy()
+    keep = np.zeros(rows.num_rows, dtype=bool)
+    for r in ranges:
+        inside = (offsets >= r.from_offset) & (offsets < r.until_offset)
+        keep |= inside & (partitions == r.partition) & (r.topic == topic)
+    return rows.filter(pa.array(keep))
 
 
 def canonical(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -9,16 +9,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
-from semel.records import OFFSET, PARTITION, TIMESTAMP, Records, RowsRejected, rejected
+from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, RowsRejected, rejected
+from semel.sinks import rereading
 from semel.sinks.changes import Changes, last_of_each
-from semel.sinks.convert import UNFIT, convert, unfit_rows
+from semel.sinks.convert import UNFIT, column_type, convert, unfit_rows
 from semel.sinks.layout import Deleting, Layout, layout
+from semel.sinks.rereading import Held
 
 CHANGE_PARTITION, CHANGE_OFFSET = "__semel_partition", "__semel_offset"
 CHANGE_TIMESTAMP = "__semel_timestamp"
 CHANGE_DELETES, CHANGE_ANEW = "__semel_deletes", "__semel_anew"
 PLACES = (CHANGE_PARTITION, CHANGE_OFFSET, CHANGE_TIMESTAMP)
 OWN = (*PLACES, CHANGE_DELETES, CHANGE_ANEW)
+
+
+def held(
+    config: Deleting, provenance: Mapping[str, str], columns: pa.Schema, records: Records
+) -> Held:
+    """What a table of these columns holds of rows; see :class:`~semel.sinks.rereading.Held`.
+
+    Raises:
+        RowsRejected: records that do not fit.
+    """
+    arranged = layout(config, provenance, records, deletes=False)
+    own = set(provenance.values()) - set(arranged.key)
+    given = pa.schema([f for f in columns if f.name in arranged.columns and f.name not in own])
+    key = tuple(arranged.key)
+    return Held(
+        rereading.places(records.rows),
+        fitted(records.topic, records.rows, arranged, given, key),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +59,7 @@ def inserts(
         RowsRejected: records that do not fit.
     """
     arranged = layout(config, provenance, records, deletes=False)
-    return Rows(_fitted(records.topic, records.rows, arranged, columns))
+    return Rows(fitted(records.topic, records.rows, arranged, columns))
 
 
 def changes(
@@ -57,14 +77,14 @@ def changes(
     given = pa.schema([f for f in columns if f.name in arranged.columns or not f.nullable])
     parts = []
     if records.rows.num_rows:
-        rows = _fitted(records.topic, records.rows, arranged, given, key)
+        rows = fitted(records.topic, records.rows, arranged, given, key)
         parts.append(_dated(rows, records.rows, deletes=False))
     gone = records.tombstones
     if config.delete_enabled and gone is not None and gone.num_rows:
         keys = layout(config, {}, records, deletes=True)
         key = tuple(keys.key)
         loose = pa.schema([f.with_nullable(True) for f in columns if f.name in key])
-        deleted = _fitted(records.topic, gone, keys, loose, key)
+        deleted = fitted(records.topic, gone, keys, loose, key)
         parts.append(_dated(deleted, gone, deletes=True))
     missing = [n for n in key if n not in columns.names]
     if missing:
@@ -108,14 +128,18 @@ def _dated(rows: pa.Table, source: pa.Table, *, deletes: bool) -> pa.Table:
     return loose
 
 
-def _fitted(
+def fitted(
     topic: str,
     source: pa.Table,
     given: Layout,
     columns: pa.Schema,
     key: tuple[str, ...] = (),
 ) -> pa.Table:
-    """All columns of the table, in its order and types."""
+    """All of the ``columns``, in their order and types.
+
+    Raises:
+        RowsRejected: records that do not fit.
+    """
     problems: dict[int, str] = {}
     fitted = []
     for field in columns:
@@ -153,3 +177,29 @@ def places(found: pa.Table, topic: str) -> pa.Table:
         millis = pa.timestamp("ms", mine.column(3).type.tz)
         columns["timestamp"] = mine.column(3).cast(millis, safe=False).cast(pa.int64())
     return pa.table(columns)
+
+
+def shown(
+    table: pa.Table, topic: str, columns: Sequence[str], provenance: Mapping[str, str]
+) -> pa.Table:
+    """Rows of a lake's table as a view gives them: those of a topic, with their places."""
+    plain = [f.with_type(column_type(f.type, _without_views)) for f in table.schema]
+    table = table.cast(pa.schema(plain))  # which can be filtered
+    if not provenance:
+        return table.select(columns)
+    table = table.filter(pc.equal(table.column(provenance[TOPIC]), topic))
+    found = {
+        PARTITION: table.column(provenance[PARTITION]).cast(pa.int32()),
+        OFFSET: table.column(provenance[OFFSET]).cast(pa.int64()),
+    }
+    times = table.column(provenance[TIMESTAMP])
+    if pa.types.is_timestamp(times.type):
+        millis = pa.timestamp("ms", times.type.tz)
+        found[TIMESTAMP] = times.cast(millis, safe=False).cast(pa.int64())
+    return pa.table({**found, **{n: table.column(n) for n in columns}})
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if kind == pa.string_view():
+        return pa.string()
+    return pa.binary() if kind == pa.binary_view() else kind

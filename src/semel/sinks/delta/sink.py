@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.jdbc import check_key
 from semel.sinks.layout import KAFKA_KEY, check_provenance, keys_of
+from semel.sinks.rereading import View
 from semel.targets import Target
 
 try:
@@ -33,6 +36,7 @@ try:
     from semel.sinks.delta.positions import CONFLICTS, Positions, busy
     from semel.sinks.delta.table import Conflict, Table, checked_options, unjudged
     from semel.sinks.delta.tables import Tables
+    from semel.sinks.delta.view import DeltaView
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
     raise ConfigError(
@@ -320,8 +324,17 @@ class DeltaSink(StagingSink):
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
         self._topics |= set(topics)
-        names = {t: self._config.table(t) for t in topics}
+        return self._snapshot({t: self._tables.anew(t) for t in topics}, topics)
+
+    @contextmanager
+    def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
+        self._topics |= set(topics)
         tables = {t: self._tables.anew(t) for t in topics}
+        yield [DeltaView(self._connector, self._config, tables, partial(self._snapshot, tables))]
+
+    def _snapshot(self, opened: Mapping[str, Table | None], topics: Collection[str]) -> Snapshot:
+        names = {t: self._config.table(t) for t in topics}
+        tables = {t: opened[t] for t in topics}
         letters = self._letters.open() if self._letters is not None else None
         keys = self._config.pk_fields if self.replaces else None
         return snapshot.take(self._connector, names, tables, letters, keys)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,19 @@ from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
 from semel.sinks.iceberg.config import FLAT, IGNORED, PREFIXES, IcebergConfig, settings
 from semel.sinks.iceberg.routing import Counts, Share, counted
 from semel.sinks.layout import check_provenance, keys_of
+from semel.sinks.rereading import NotShown, View
 
 try:
     from pyiceberg.catalog import Catalog
 
+    from semel.sinks.iceberg import snapshot
     from semel.sinks.iceberg.catalog import Conflict, connect
     from semel.sinks.iceberg.dead_letters import DeadLetterTable
     from semel.sinks.iceberg.dynamic import DynamicTables
     from semel.sinks.iceberg.files import FileWriter, StagedFile, delete
     from semel.sinks.iceberg.tables import Tables
     from semel.sinks.iceberg.target import CONFLICTS, Target
+    from semel.sinks.iceberg.view import IcebergView
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
     raise ConfigError(
@@ -313,6 +316,23 @@ class IcebergSink(StagingSink):
     def snapshots(self, topics: Collection[str]) -> list[Snapshot]:
         letters = self._letters.open() if self._letters is not None else None
         return self._tables.snapshots(topics, letters)
+
+    @contextlib.contextmanager
+    def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
+        if self._config.several:
+            raise NotShown("which of several tables a row belongs to is not looked at")
+        target = self._tables.all()[0]
+        table = target.anew()
+        if table is None:
+            raise target.missing()
+        letters = self._letters.open() if self._letters is not None else None
+        config = target.keyed()
+        keys = config.pk_fields
+
+        def taken(wanted: Collection[str]) -> Snapshot:
+            return snapshot.take(self._connector, wanted, table, letters, keys)
+
+        yield [IcebergView(self._connector, config, table, taken)]
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
         """Of the first table; :meth:`snapshots` has all."""

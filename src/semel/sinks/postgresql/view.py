@@ -7,13 +7,14 @@ server says what it would make of them: it casts them in a staging table of anot
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.ledger import OffsetRange
-from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, RowsRejected
+from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records
 from semel.sinks.base import Snapshot
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import layout
@@ -24,7 +25,7 @@ from semel.sinks.postgresql.prepare import Rows, converted
 from semel.sinks.postgresql.tables import Name, Table, find
 from semel.sinks.postgresql.types import Column
 from semel.sinks.postgresql.writer import stage_rows
-from semel.sinks.rereading import Held, places
+from semel.sinks.rereading import Held, SomeRefused, held_of, places
 
 _PLAIN = {
     *("int2", "int4", "int8", "float4", "float8", "bool", "bytea", "uuid"),
@@ -103,26 +104,9 @@ class PostgresView:
 
     def held(self, records: Records) -> Held:
         table = self._table(records.topic)
-        rows = records.rows
-        if table is None or not rows.num_rows:
-            return Held(places(rows.slice(0, 0)), pa.table({}))
-        try:
-            return self._held(table, Records(records.topic, rows))
-        except RowsRejected as rejection:
-            keep = _not_among(rows, {(r.partition, r.offset) for r in rejection.rejected})
-            return self.held(Records(records.topic, rows.filter(pa.array(keep))))
-        except DataRefused:
-            if rows.num_rows == 1:
-                return Held(places(rows.slice(0, 0)), pa.table({}))
-        middle = rows.num_rows // 2
-        halves = [rows.slice(0, middle), rows.slice(middle)]
-        found = [self.held(Records(records.topic, r)) for r in halves]
-        kept = [h for h in found if h.places.num_rows] or found[:1]
-        return Held(
-            pa.concat_tables([h.places for h in kept]),
-            pa.concat_tables([h.values for h in kept]),
-            kept[0].optional,
-        )
+        if table is None:
+            return Held(places(records.rows.slice(0, 0)), pa.table({}))
+        return held_of(records, partial(self._held, table))
 
     def _held(self, table: Table, records: Records) -> Held:
         arranged = layout(self._config, {}, records, deletes=False)
@@ -164,12 +148,15 @@ class PostgresView:
             column = table.columns[name]
             cast = f"s.{quote(name)}::{column.cast}::{column.type}"
             chosen.append(f"{_shown(column, cast)} AS {quote(name)}")
-        with self._other.transaction():
-            stage = stage_rows(self._other, table, numbered, bigints=(_ROW,))
-            found = self._other.query(
-                f"SELECT {', '.join(chosen)} FROM {stage} AS s ORDER BY {quote(_ROW)}"
-            )
-            self._other.execute(self._other.emptied(stage))
+        try:
+            with self._other.transaction():
+                stage = stage_rows(self._other, table, numbered, bigints=(_ROW,))
+                found = self._other.query(
+                    f"SELECT {', '.join(chosen)} FROM {stage} AS s ORDER BY {quote(_ROW)}"
+                )
+                self._other.execute(self._other.emptied(stage))
+        except DataRefused as error:
+            raise SomeRefused(str(error)) from None
         return found
 
     def _table(self, topic: str) -> Table | None:
@@ -198,11 +185,3 @@ def digits(values: pa.ChunkedArray) -> pa.ChunkedArray:
     with duckdb.connect(config={"threads": 1}) as session:
         found = session.from_arrow(pa.table({"v": values})).project("CAST(v AS VARCHAR) AS v")
         return found.to_arrow_table().column("v").cast(pa.string())
-
-
-def _not_among(rows: pa.Table, refused: Collection[tuple[int, int]]) -> np.ndarray:
-    keep = np.ones(rows.num_rows, dtype=bool)
-    partitions, offsets = rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy()
-    for partition, offset in refused:
-        keep &= ~((partitions == partition) & (offsets == offset))
-    return keep
