@@ -61,9 +61,9 @@ class Workspace:
                 "temp_directory": str(self.path / "spilled"),
                 "threads": min(4, os.cpu_count() or 1),
                 "preserve_insertion_order": False,
-                "enable_progress_bar": False,
             }
         )
+        self.session.execute("SET enable_progress_bar = false")  # it would be among the answer
         self._made = 0
 
     def parts(self) -> Parts:
