@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
 
 from semel.errors import LedgerConflict
-from semel.ledger import RECREATED, TRUNCATED, Hole, LedgerEntry, Outcome, Rebase
+from semel.ledger import (
+    RECREATED,
+    TRUNCATED,
+    Advance,
+    Hole,
+    LedgerEntry,
+    OffsetRange,
+    Outcome,
+    Rebase,
+)
 from semel.records import Commit, DeadLetter
 from semel.sinks.delta import texts
 from semel.sinks.delta.sink import DeltaSink
@@ -121,3 +132,20 @@ def test_a_shorter_text_replaces_a_longer_one() -> None:
     stored = texts.numbers("x", CLUSTER) | texts.numbers("x", "b")
     assert texts.text("x", stored.get) == "b"
     assert texts.text("y", stored.get) == ""
+
+
+def test_an_epoch_is_forgotten_once_an_older_version_has_moved_the_position(lake: Lake) -> None:
+    """It moves the position alone: records lie between the epoch's offset and the position then."""
+    sink = lake.sink()
+    sink.commit([replace(advance(0, 10), leader_epoch=2, epoch_offset=10)], values(0, 10))
+    sink.commit([Advance(OffsetRange("t", 0, 10, 12))], Commit([]))  # transaction markers
+    (entry,) = lake.made().entries()
+    assert (entry.leader_epoch, entry.epoch_offset) == (2, 10)
+    moved = CommitProperties(app_transactions=[Transaction("semel:c:t:0", 20)])
+    one = pa.table({"id": [12]})
+    write_deltalake(str(lake.path / "t"), one, mode="append", commit_properties=moved)
+    (entry,) = lake.made().entries()
+    assert (entry.position, entry.leader_epoch, entry.epoch_offset) == (20, -1, -1)
+    lake.sink().commit([Advance(OffsetRange("t", 0, 20, 22))], Commit([]))
+    (entry,) = lake.made().entries()
+    assert (entry.position, entry.leader_epoch) == (22, -1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from semel.errors import LedgerConflict
-from semel.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase
+from semel.ledger import RECREATED, Advance, Hole, LedgerEntry, OffsetRange, Outcome, Rebase
 from semel.records import Commit
 from semel.sinks.search.ledger import INDEX
 from semel.sinks.search.sink import SearchSink
@@ -61,3 +61,21 @@ def test_a_rebase_of_what_another_run_has_moved_is_a_conflict(cluster: Cluster) 
     cluster.sink().advance(moved(cluster, 0, 10))
     with pytest.raises(LedgerConflict, match="position 0 before, now 10"):
         sink.rebase([Rebase(old, replace(old, topic_id="second"))])
+
+
+def test_an_epoch_is_forgotten_once_an_older_version_has_moved_the_position(
+    cluster: Cluster,
+) -> None:
+    """It moves the position alone: records lie between the epoch's offset and the position then."""
+    sink = cluster.sink()
+    step = replace(moved(cluster, 0, 10)[0], leader_epoch=2, epoch_offset=10)
+    deliver(sink, [step], values(cluster, 0, 10))
+    sink.advance([Advance(OffsetRange(cluster.topic, 0, 10, 12))])  # transaction markers
+    assert (held(sink).leader_epoch, held(sink).epoch_offset) == (2, 10)
+    place = f"{cluster.name}/{cluster.topic}/0"
+    source = cluster.server.request("POST", f"/{INDEX}/_mget", {"ids": [place]})["docs"][0]
+    older = {**source["_source"], "position": 20}
+    cluster.server.request("PUT", f"/{INDEX}/_doc/{place.replace('/', '%2F')}", older)
+    assert (held(sink).position, held(sink).leader_epoch, held(sink).epoch_offset) == (20, -1, -1)
+    sink.advance([Advance(OffsetRange(cluster.topic, 0, 20, 22))])
+    assert (held(sink).position, held(sink).leader_epoch) == (22, -1)

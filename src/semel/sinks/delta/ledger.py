@@ -45,6 +45,7 @@ _COUNTS = {
     "lost": "records_lost",
 }
 _EPOCHS = {"epoch": "leader_epoch", "epoch:offset": "epoch_offset"}
+_EPOCH_AT = "epoch:position"
 _TEXTS = {"cluster": "cluster_id", "topic": "topic_id"}
 _REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED, MOVED)
 """A hole's reason is the version of an identifier: its place here, to which more may be added."""
@@ -98,11 +99,16 @@ class DeltaLedger:
             at = datetime.fromtimestamp(self._count(f"{name}:time") / 1000, UTC)
             facts: dict[str, Any] = {f: self._count(f"{name}:{n}") for n, f in _COUNTS.items()}
             facts |= {f: self._text(f"{name}:{n}") for n, f in _TEXTS.items()}
-            facts |= {f: self._known(f"{name}:{n}", -1) for n, f in _EPOCHS.items()}
+            facts |= {f: self._epoch(name, n, position) for n, f in _EPOCHS.items()}
             facts["updated_at"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
             start = self._count(f"{name}:start")
             found.append(LedgerEntry(topic, partition, position, start, **facts))
         return found
+
+    def _epoch(self, name: str, fact: str, position: int) -> int:
+        """Not known if an older version has moved the position since, which moves it alone."""
+        known = self._number(f"{name}:{_EPOCH_AT}") == position
+        return self._known(f"{name}:{fact}", -1) if known else -1
 
     def holes(self, topic: str) -> list[Hole]:
         """The ranges of which the present log says nothing, and why."""
@@ -194,6 +200,9 @@ class DeltaLedger:
                 more = getattr(a, count)
                 if more:
                     found[f"{name}:{count}"] = self._count(f"{name}:{count}") + more
+            known = self._number(f"{name}:{_EPOCH_AT}") == self._number(name)
+            if known or not a.keeps_epoch:
+                found[f"{name}:{_EPOCH_AT}"] = a.range.until_offset
             if not a.keeps_epoch:
                 found |= {f"{name}:{n}": getattr(a, f) for n, f in _EPOCHS.items()}
             if a.lost:
@@ -231,6 +240,8 @@ class DeltaLedger:
         name = self._name(*entry.topic_partition)
         found = {name: entry.position, f"{name}:start": entry.start_position}
         found |= {f"{name}:{n}": getattr(entry, f) for n, f in (_COUNTS | _EPOCHS).items()}
+        if entry.leader_epoch >= 0:
+            found[f"{name}:{_EPOCH_AT}"] = entry.position
         for n, f in _TEXTS.items():
             found |= texts.numbers(f"{name}:{n}", getattr(entry, f))
         unset = dict.fromkeys(found, 0) | {f"{name}:{n}": -1 for n in _EPOCHS}

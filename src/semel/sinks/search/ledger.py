@@ -17,6 +17,8 @@ INDEX = "semel_offsets"
 _COUNTS = ("records_read", "rows_written", "records_filtered", "records_failed", "records_lost")
 _LOG = {"cluster_id": "", "topic_id": "", "leader_epoch": -1, "epoch_offset": -1, "target": ""}
 """What documents of earlier versions lack, and what it is in an entry then."""
+_EPOCH_AT = "epoch_position"
+"""The position that the epoch was written with: older versions move the position alone."""
 _LONGEST = 512
 _ATTEMPTS = 3
 
@@ -285,12 +287,15 @@ def _at(stored: _Stored | None) -> int | None:
 def _entry(source: Mapping[str, Any]) -> LedgerEntry:
     names = ("topic", "partition", "position", "start_position", *_COUNTS, "updated_at")
     log = {n: source.get(n, otherwise) for n, otherwise in _LOG.items()}
+    if source.get(_EPOCH_AT) != source["position"]:  # an older version has moved it since
+        log |= {"leader_epoch": -1, "epoch_offset": -1}
     return LedgerEntry(**{n: source[n] for n in names}, **log)
 
 
 def _facts(entry: LedgerEntry) -> dict[str, Any]:
     """What of an entry changes."""
-    return {n: getattr(entry, n) for n in ("position", "start_position", *_COUNTS, *_LOG)}
+    names = ("position", "start_position", *_COUNTS, *_LOG)
+    return {n: getattr(entry, n) for n in names} | {_EPOCH_AT: entry.position}
 
 
 def _moved(source: Mapping[str, Any], advance: Advance, now: str) -> dict[str, Any]:
