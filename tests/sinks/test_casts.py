@@ -30,6 +30,7 @@ FITS = [
     ("9007199254740994", None, pa.float64(), 2.0**53 + 2),
     ("1.50", None, pa.decimal128(10, 1), D("1.5")),
     ("1.5e3", None, pa.decimal128(10, 1), D("1500.0")),
+    ("0e37", None, pa.decimal128(10, 2), D("0.00")),
     ("true", None, pa.bool_(), True),
     (1, None, pa.bool_(), True),
     ("2024-01-01", None, pa.date32(), dt.date(2024, 1, 1)),

@@ -358,4 +358,4 @@ def test_a_typed_value_is_read_back_as_it_was(store: Store) -> None:
 
 @pytest.mark.long
 def test_any_typed_value_is_read_back_as_it_was(store: Store) -> None:
-    check_typed(store, 25, range(len(TYPED)))
+    check_typed(store, 5, range(len(TYPED)))

@@ -121,7 +121,8 @@ def _parsed_decimals(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedAr
     if longest + max(0, target.scale) <= 76 and not exponents:
         return text.cast(pa.decimal256(76, target.scale)).cast(target)
     try:
-        numbers = [None if t is None else Decimal(t) for t in text.to_pylist()]
+        # A zero of many places has none: Arrow counts them.
+        numbers = [None if t is None else Decimal(t) or Decimal(0) for t in text.to_pylist()]
     except InvalidOperation:
         raise pa.ArrowInvalid(f"it is out of range for {target}") from None
     return pa.chunked_array([pa.array(numbers, target)])

@@ -372,3 +372,24 @@ def test_a_row_keeps_what_no_record_gives(lake: Lake) -> None:
         (4, 0, "z"),
         (5, 5, None),
     ]
+
+
+@pytest.mark.parametrize("kind", ["list", "struct", "map"])
+def test_a_table_of_nested_timestamps_without_a_zone_can_be_opened(lake: Lake, kind: str) -> None:
+    """delta-rs by itself leaves out the feature that readers ask for."""
+    moment, inner = dt.datetime(2026, 1, 1), pa.timestamp("us")
+    kinds: dict[str, tuple[object, pa.DataType]] = {
+        "list": ([moment], pa.list_(inner)),
+        "struct": ({"a": moment}, pa.struct([("a", inner)])),
+        "map": ([("a", moment)], pa.map_(pa.string(), inner)),
+    }
+    value, type_ = kinds[kind]
+    at = pa.array([value, None], type_)
+    sink = lake.sink()
+    with pytest.raises(ConfigError, match="whose only column is at, with timestamps"):
+        sink.commit([advance(0, 2)], Commit([records(pa.table({"at": at}))]))
+    sink.commit([advance(0, 2)], Commit([records(pa.table({"id": [1, 2], "at": at}))]))
+    assert [r["at"] for r in lake.table().to_pyarrow_table().to_pylist()] == [value, None]
+    later = records(pa.table({"id": [3, 4], "on": at}), offsets=[2, 3])
+    lake.sink(keys={"auto.evolve": "true"}).commit([advance(2, 4)], Commit([later]))
+    assert value in [r["on"] for r in lake.table().to_pyarrow_table().to_pylist()]

@@ -18,3 +18,12 @@ def partitions(kind: pa.DataType) -> bool:
     """Whether a column of this type may be partitioned by: the log holds a partition's value as
     text, which bytes are not."""
     return not (is_.is_nested(kind) or is_.is_binary(kind))
+
+
+def names_no_feature(kind: pa.DataType) -> bool:
+    """Whether delta-rs leaves out the feature that such a column asks for, so that nobody can open
+    the table: that of timestamps without a zone, where they are nested."""
+    if not is_.is_nested(kind):
+        return False
+    inner = [kind.field(n).type for n in range(kind.num_fields)]
+    return any((is_.is_timestamp(i) and i.tz is None) or names_no_feature(i) for i in inner)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, TableFeatures, Transaction
 from deltalake.exceptions import (
     CommitFailedError,
     DeltaError,
@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from semel.errors import ConfigError, RolledBack, ServiceError, TransientError
 from semel.sinks.delta import statistics
-from semel.sinks.delta.convert import column_type, partitions
+from semel.sinks.delta.convert import column_type, names_no_feature, partitions
 from semel.sinks.delta.restores import Operation, operation_of
 from semel.sinks.outages import passing
 from semel.watchdog import waiting
@@ -128,6 +128,14 @@ class Table:
         schema = pa.schema(
             [pa.field(f.name, column_type(f.type), f.name not in required) for f in fields]
         )
+        late = [f for f in schema if names_no_feature(f.type)]
+        schema = pa.schema([f for f in schema if f not in late])
+        if late and not schema.names:
+            raise ConfigError(
+                f"Delta table {where}: delta-rs cannot create a table whose only column is "
+                f"{late[0].name}, with timestamps without a zone inside. Create it by other means, "
+                "or set provenance=true"
+            )
         configuration = {"delta.checkpointInterval": _CHECKPOINT_EVERY}
         indexed = statistics.named(schema, partition_by, {})
         if indexed is not None:
@@ -142,12 +150,14 @@ class Table:
                     configuration=configuration,
                     storage_options=dict(options),
                 )
-                return Table(made, where, options)
+                table = Table(made, where, options)
         except TransientError:
             found = Table.open(where, options)
             if found is None:
                 raise
             return found
+        table.add_columns(late)
+        return table
 
     @property
     def version(self) -> int:
@@ -277,6 +287,14 @@ class Table:
         def add() -> bool:
             missing = [f for f in wanted if f.name not in self.columns.names]
             added = Schema.from_arrow(pa.schema(missing)).fields
+            features = self._table.protocol().writer_features or ()
+            if any(names_no_feature(f.type) for f in missing) and "timestampNtz" not in features:
+                self._table.alter.add_feature(
+                    TableFeatures.TimestampWithoutTimezone,
+                    allow_protocol_versions_increase=True,
+                    commit_properties=bound({}),
+                )
+                return True
             if missing:
                 self._table.alter.add_columns(
                     [Field(f.name, f.type) for f in added], commit_properties=bound({})

@@ -10,7 +10,7 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.records import Records
 from semel.sinks.delta.config import DeltaConfig
-from semel.sinks.delta.convert import column_type, partitions
+from semel.sinks.delta.convert import column_type, names_no_feature, partitions
 from semel.sinks.delta.table import Table
 from semel.sinks.layout import layout
 
@@ -110,7 +110,9 @@ class Tables:
             table.renew()
         new = _new(table, fields)
         if new:
-            if not self._config.auto_evolve:
+            # Of a table that was created just now, a crash may have left these out.
+            unfinished = self._config.auto_create and all(names_no_feature(f.type) for f in new)
+            if not self._config.auto_evolve and not (unfinished and table.version < 2):
                 raise ConfigError(
                     f"connector {self._connector.name}: table {table.where} has no column "
                     f"{new[0].name}, which records of topic {topic} hold. Add it, set "
