@@ -60,3 +60,19 @@ def test_the_example_for_postgresql_loses_and_doubles_nothing(
     }
     told = example("postgresql.md", Newcomer(tmp_path, addresses))
     assert "1000 records: 0 lost, 0 duplicated" in told
+
+
+def test_the_transforms_of_the_python_page_show_what_they_say(
+    kafka: Kafka, database: str, tmp_path: Path
+) -> None:
+    where = urlsplit(database)
+    addresses = {
+        "localhost:9092": kafka.bootstrap_servers,
+        "127.0.0.1:5432/semel": f"{where.hostname}:{where.port}{where.path}",
+    }
+    newcomer = Newcomer(tmp_path, addresses)
+    newcomer.write("orders.json", blocks(page("quickstart.md"), "json")[0])
+    newcomer.python(blocks(page("quickstart.md"), "python")[0])
+    arrow, dataframe = blocks(page("python.md"), "python")[1:3]
+    for program in (arrow, dataframe):
+        assert f"It prints `{newcomer.python(program).splitlines()[-1]}`" in page("python.md")
