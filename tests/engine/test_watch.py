@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from semel.engine import watch
 from semel.engine.watch import LogWatch, Recreated
-from semel.errors import Unavailable
+from semel.errors import ServiceError, Unavailable
 from semel.ledger import LedgerEntry, LogId
 
 BEFORE, NOW = LogId("cluster", "before"), LogId("cluster", "now")
@@ -23,6 +23,7 @@ class Kafka:
         self.answers = list(answers)
         self.asked: list[set[str]] = []
         self.clients = 1
+        self.config = {"bootstrap.servers": "b:1"}
 
     def ask_topics(self, topics: Any) -> Answer:
         self.asked.append(set(topics))
@@ -83,6 +84,12 @@ def test_without_an_answer_records_are_not_committed_and_a_new_client_asks_again
         check.confirm()
     assert kafka.clients == 2
     check.confirm()
+
+
+def test_a_refusal_ends_the_connector() -> None:
+    denied = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(ServiceError, match="Kafka at b:1 refuses"):
+        watching(Kafka(denied)).check(["orders"]).confirm()
 
 
 def test_the_last_records_of_a_topic_that_is_gone_are_committed() -> None:

@@ -94,7 +94,8 @@ class Disorders:
         Raises:
             BadRecord: this task cannot read it nevertheless.
         """
-        if tp not in self._unprobed and assignment(entry).offset < position:
+        begun = assignment(entry).offset
+        if tp not in self._unprobed and begun < position == entry.position:
             self._unprobed.add(tp)
             self._tell(
                 f"{tp} cannot be read between its last record and the position, {position}: "

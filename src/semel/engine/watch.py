@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterable, Mapping
 from confluent_kafka import KafkaException
 
 from semel.engine.poll import OutOfOrder
-from semel.errors import Unavailable
-from semel.kafka import Cluster
+from semel.errors import ServiceError, Unavailable
+from semel.kafka import Cluster, failure
 from semel.ledger import LedgerEntry, LogId
 from semel.logids import Asked
 
@@ -52,6 +52,7 @@ class Check:
         Raises:
             Recreated: one of them is another topic now.
             Unavailable: there is no answer. It may be asked for again.
+            ServiceError: Kafka refuses to answer.
         """
         if self._confirmed:
             return
@@ -67,6 +68,9 @@ class Check:
             found = asked.answer()
         except KafkaException as error:
             self._cluster.connect_anew()
+            servers = str(self._cluster.config["bootstrap.servers"])
+            if isinstance(refusal := failure(servers, error), ServiceError):
+                raise refusal from None
             raise Unavailable(
                 f"Kafka does not say whether records of {names} are still of the same topic: "
                 f"{error.args[0].str()}"
