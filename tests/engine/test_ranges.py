@@ -50,6 +50,7 @@ def made(monkeypatch: pytest.MonkeyPatch, **keys: str) -> tuple[Plan, dict[Topic
     monkeypatch.setattr(found.sink, "start", start)
     monkeypatch.setattr(found.sink, "prepare", lambda _topics: None)
     monkeypatch.setattr(found.sink, "entries", list)
+    monkeypatch.setattr(found.sink, "targets", lambda _topics: {})
     return found, entered
 
 
@@ -67,6 +68,15 @@ def test_a_new_topics_partitions_are_entered_at_once_also_without_records(
     entered.clear()
     known.meet([OffsetRange("orders.new", 0, 5, 8)])
     assert not entered
+
+
+def test_a_cut_that_was_met_in_a_partition_that_is_another_tasks_by_now_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, _ = made(monkeypatch)
+    cluster: Any = Kafka()
+    standing = ranges.standing(found.connector, found.sink, cluster, [ONE], {ZERO: 3})
+    assert {tp: e.position for tp, e in standing.items()} == {ONE: 5}
 
 
 def test_so_they_are_by_a_task_that_has_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
