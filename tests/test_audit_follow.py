@@ -46,13 +46,14 @@ def even(batch: pa.RecordBatch) -> pa.RecordBatch:
 class Watching:
     """``semel audit --follow`` in a thread."""
 
-    def __init__(self, config: Config, path: Path, transform: Any = None) -> None:
+    def __init__(self, config: Config, path: Path, transform: Any = None, **more: Any) -> None:
         self.lines: list[str] = []
         self.judged: list[Judged] = []
         self.ended: Followed | None = None
         self.error: Exception | None = None
         self._stop = threading.Event()
         self._arguments = (config, path, transform)
+        self._more = more
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -65,6 +66,7 @@ class Watching:
                 path=path,
                 interval=0.05,
                 stop=self._stop,
+                **self._more,
                 tell=self.lines.append,
                 judged=self.judged.append,
             )
@@ -97,7 +99,10 @@ Watch = Callable[..., Watching]
 
 @pytest.fixture
 def watch(tmp_path: Path) -> Watch:
-    return lambda config, transform=None: Watching(config, tmp_path / "state.json", transform)
+    def begin(config: Config, transform: Any = None, **more: Any) -> Watching:
+        return Watching(config, tmp_path / "state.json", transform, **more)
+
+    return begin
 
 
 @pytest.mark.parametrize(
@@ -194,6 +199,34 @@ def test_an_upserted_row_that_is_deleted_later_is_named_once_all_is_judged_again
     ended = watching.wait()
     assert (ended.lost, ended.records) == (1, 25)
     assert watching.lines[-1] == f"{source}-0: 1 lost (offset 23)"
+
+
+@pytest.mark.parametrize("keys", [{}, BY_VALUE], ids=["insert", "upsert"])
+def test_values_are_compared_where_that_is_wanted(
+    keys: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    watch: Watch,
+) -> None:
+    source = topic()
+    produce(source, [*records(20), *records(5)])
+    config = configure(source, keys)
+    caught_up(config)
+    watching = watch(config, values=True)
+    watching.until(25)
+    assert watching.end().complete
+    sql(config["connection.url"], f'UPDATE "{source}" SET text = 17 WHERE id = 8')
+    produce(source, records(5, start=100))
+    caught_up(config)
+    monkeypatch.setattr(follower, "AGAIN", 0.0)
+    watching = watch(config, values=True)
+    ended = watching.wait()
+    assert (ended.lost, ended.duplicated, ended.changed, ended.broken) == (0, 0, 1, True)
+    assert watching.lines[-1] == f"{source}-0: 1 changed (offset 8: text)"
+    with pytest.raises(ConfigError, match="--values needs provenance=true"):
+        watch({**config, "provenance": "false"}, values=True).wait()
 
 
 def test_a_restart_goes_on_from_what_was_judged(

@@ -21,7 +21,6 @@ from semel.ledger import (
     TRUNCATED,
     Hole,
     LedgerEntry,
-    OffsetRange,
     TopicPartition,
 )
 
@@ -34,7 +33,7 @@ def interval(rows: list[int], kafka: list[int] | None = None, **more: Any) -> In
         for k, v in more.items()
     }
     offsets = np.arange(10, 20) if kafka is None else np.array(kafka, np.int64)
-    return Interval(OffsetRange(*TP, 10, 20), offsets, np.array(rows, np.int64), **arrays)
+    return Interval(offsets, np.array(rows, np.int64), **arrays)
 
 
 def found(judged: Interval) -> tuple[list[int], list[int], int, int]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from semel.audit.hashes import ChangedRow, Differences, Expected, Workspace
 from semel.audit.report import PartitionAudit
 from semel.engine.pipeline import Converted
-from semel.ledger import LedgerEntry
+from semel.ledger import LedgerEntry, OffsetRange
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import View
 
@@ -32,7 +32,8 @@ class Values:
     """What the rows of one view must hold; it is told of records, and then looks at the rows.
 
     With provenance each row names its record. Without it, a row stands for the last record of its
-    key, or, where rows do not replace each other, for any record of these values.
+    key, or, where rows do not replace each other, for any record of these values. ``ranges`` names,
+    by topic, the offsets whose rows are compared; by default all are.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Values:
         *,
         exact: bool,
         progress: Progress,
+        ranges: Mapping[str, Sequence[OffsetRange]] | None = None,
     ) -> None:
         self._sink = sink
         self._view = view
@@ -51,6 +53,7 @@ class Values:
         self._workspace = workspace
         self._exact = exact
         self._progress = progress
+        self._ranges = ranges or {}
         self._expected: dict[str, Expected] = {}
         self._topics: dict[str, list[str]] = {}
         self._failed: dict[str, int] = {}
@@ -152,7 +155,7 @@ class Values:
         records = self._snapshot.records.get(topic)
         total = self._snapshot.rows.get(target, 0) if records is None else records.num_rows
         done = 0
-        for batch in self._view.rows(topic, columns):
+        for batch in self._view.rows(topic, columns, self._ranges.get(topic)):
             done += batch.num_rows
             self._progress(f"rows of {topic}", done, total)
             yield batch

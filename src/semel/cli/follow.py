@@ -20,7 +20,7 @@ from semel.run import Plan
 
 
 def follow_(
-    planned: Plan, *, interval: float, state: Path | None, as_json: bool
+    planned: Plan, *, values: bool, interval: float, state: Path | None, as_json: bool
 ) -> tuple[bool, bool]:
     """Follow a connector until a signal ends it, and print what is found. Returns whether the
     guarantee is broken, and whether everything was judged."""
@@ -30,6 +30,7 @@ def follow_(
     try:
         ended = follow(
             planned,
+            values=values,
             path=state,
             interval=interval,
             stop=stop,
@@ -64,7 +65,7 @@ def _sum_up(ended: Followed) -> None:
     how = "record by record" if ended.exact else "by counts"
     out.print(
         f"{ended.records:,} records judged {how}: {ended.lost:,} lost, {ended.duplicated:,} "
-        f"duplicated ({ended.delivery})"
+        f"duplicated{f', {ended.changed:,} changed' if ended.changed else ''} ({ended.delivery})"
     )
     unjudged = list(ended.not_judged)
     if ended.unknown:

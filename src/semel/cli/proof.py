@@ -65,11 +65,11 @@ def audit_(
     planned = plan(with_servers(file, bootstrap_server))
     if state is not None and not follow:
         raise ConfigError(f"--state {state} belongs to --follow: add it, or leave --state out")
-    if values and follow:
-        raise ConfigError("--values does not go with --follow: leave one of them out")
     meet(client_config(planned.connector, planned.raw, "admin"))
     if follow:
-        broken, complete = follow_(planned, interval=interval, state=state, as_json=as_json)
+        broken, complete = follow_(
+            planned, values=values, interval=interval, state=state, as_json=as_json
+        )
         _exit(broken=broken, complete=complete or allow_unjudged)
         return
     meter = Meter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy as np
 from semel.audit.follow.intervals import (
     NONE,
     Findings,
-    Interval,
     begun,
     broken_off,
     judge,
@@ -19,12 +19,15 @@ from semel.audit.follow.intervals import (
 from semel.audit.follow.logs import check_logs
 from semel.audit.follow.look import Look, Spans, ledger_only, look
 from semel.audit.follow.progress import Missing, Progress
-from semel.audit.follow.reading import dead_letters, read
+from semel.audit.follow.reading import dead_letters, interval, read, values_of
 from semel.audit.follow.report import Judged
 from semel.audit.follow.settling import SHARE, Settling
 from semel.audit.follow.state import State
+from semel.audit.hashes import Workspace
 from semel.audit.offsets import Seen
 from semel.audit.replacing import Replacing
+from semel.audit.report import PartitionAudit
+from semel.audit.values import ValuesFound
 from semel.damage import Damage
 from semel.delivery import Mechanism
 from semel.engine.pipeline import Pipeline
@@ -33,7 +36,6 @@ from semel.errors import OffsetOutOfRange, TransientError
 from semel.kafka import Cluster
 from semel.ledger import (
     LedgerEntry,
-    OffsetRange,
     TopicPartition,
 )
 from semel.run import Plan
@@ -59,6 +61,7 @@ class Follower:
         tell: Callable[[str], None],
         *,
         converts: bool = True,
+        values: bool = False,
     ) -> None:
         self._planned = planned
         self._cluster = cluster
@@ -69,6 +72,7 @@ class Follower:
         self._replaces = planned.sink.replaces
         self.exact = planned.connector.provenance and converts
         self._looks = self.exact or not (self._replaces or not converts)
+        self._values = values
         self._atomic = planned.guarantee.mechanism is Mechanism.TRANSACTIONAL
         """Whether rows and positions become visible together."""
         self._replacing = Replacing(planned.sink)
@@ -123,15 +127,30 @@ class Follower:
         entries = {e.topic_partition: e for e in self._sink.entries() if e.topic in topics}
         check_logs(self._planned, self._cluster, entries, topics)
         self._go_on(entries, topics)
-        if self.exact and self._replaces:
+        if self.exact and (self._replaces or self._values):
             self._pass(entries)
         count = time.monotonic() >= self._count_at
         if not (count or self._is_behind(entries)):
             return []
+        with ExitStack() as views:
+            found = self._looked(entries, topics, views, count=count)
+        self._spent += time.monotonic() - began
+        return found
+
+    def _looked(
+        self,
+        entries: Mapping[TopicPartition, LedgerEntry],
+        topics: Mapping[str, int],
+        views: ExitStack,
+        *,
+        count: bool,
+    ) -> list[Judged]:
         spans = self._spans(entries)
         seen = ledger_only(entries)
         if self._looks:
-            seen = look(self._sink, topics, spans, exact=self.exact, count=count)
+            seen = look(self._sink, topics, spans, views, exact=self.exact, count=count)
+        if not self._values:
+            views.close()
         self.seconds = seen.seconds
         if count:
             self._count_at = time.monotonic() + max(QUIET, seen.seconds * (1 - SHARE) / SHARE)
@@ -143,7 +162,6 @@ class Follower:
         found = self._judged(seen, spans)
         found += self._counted(seen)
         self.behind = self._is_behind(seen.entries)
-        self._spent += time.monotonic() - began
         return found
 
     def _pass(self, entries: Mapping[TopicPartition, LedgerEntry]) -> None:
@@ -210,7 +228,7 @@ class Follower:
         starts = {tp: min(max(at, earliest[tp]), ends[tp]) for tp, (at, _) in spans.items()}
         latest = self._cluster.latest(spans)
         compacted = self._cluster.compacted({tp.topic for tp in spans})
-        kafka, damaged = self._read(seen, starts, ends)
+        kafka, damaged, changed = self._read(seen, starts, ends)
         gone = self._replacing.gone()
         found = []
         for tp in sorted(spans):
@@ -225,13 +243,22 @@ class Follower:
                 kafka[tp].replaced, kafka[tp].unsure = gone.get(tp, (NONE, NONE))
                 unreadable = [d.range for d in damaged if d.topic_partition == tp]
                 span = (starts[tp], ends[tp])
-                findings = self._compared(
-                    seen, tp, span, kafka[tp], unreadable, tp.topic in compacted
+                letters, elsewhere = dead_letters(seen, tp), seen.snapshot.elsewhere.get(tp, 0)
+                both = interval(seen, tp, span, kafka[tp], unreadable)
+                findings = judge(
+                    replace(
+                        both,
+                        compacted=tp.topic in compacted,
+                        replaces=self._replaces,
+                        budget=progress.budget(seen.entries[tp], letters, elsewhere),
+                    )
                 )
                 told = self._noted(seen, told, findings, latest)
                 told = replace(told, unknown=told.unknown + unknown)
             progress.at = ends[tp]
-            found.append(told)
+            rows = tuple(r for r in changed.rows if (r.topic, r.partition) == tp)
+            count = sum(p.changed for p in changed.partitions if (p.topic, p.partition) == tp)
+            found.append(replace(told, changed=count, changed_rows=rows))
         at = {tp: p.at for tp, p in self._progress.items()}
         for tp in spans:
             self._progress[tp].ripen(at)
@@ -246,54 +273,38 @@ class Follower:
 
     def _read(
         self, seen: Look, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> tuple[dict[TopicPartition, Seen], list[Damage]]:
-        def change(poll: TopicPoll) -> None:
-            converted = self._pipeline.convert(poll.topic, poll.raw(key=True, timestamp=True))
-            self._replacing.add(poll.topic, converted.records)
+    ) -> tuple[dict[TopicPartition, Seen], list[Damage], ValuesFound]:
+        """Kafka's records, what cannot be read of them, and the rows that are not what their
+        records make."""
+        with ExitStack() as open_:
+            values = None
+            if self._values and seen.view is not None:
+                workspace = open_.enter_context(closing(Workspace()))
+                values = values_of(self._sink, seen, seen.view, starts, ends, workspace)
 
-        converts = self.exact and self._replaces
-        try:
-            return read(self._planned, seen, starts, ends, change if converts else None)
-        except BaseException as error:
-            # It will be read again: keep only what earlier rounds have left open.
-            self._replacing.keep({tp: p.owed() for tp, p in self._progress.items()})
-            if isinstance(error, OffsetOutOfRange):
-                raise TransientError(str(error)) from None
-            raise
+            def taken(poll: TopicPoll) -> None:
+                converted = self._pipeline.convert(poll.topic, poll.raw(key=True, timestamp=True))
+                self._replacing.add(poll.topic, converted.records)
+                if values is not None:
+                    values.add(poll.topic, converted)
 
-    def _compared(
-        self,
-        seen: Look,
-        tp: TopicPartition,
-        span: tuple[int, int],
-        kafka: Seen,
-        unreadable: Sequence[OffsetRange],
-        compacted: bool,
-    ) -> Findings:
-        entry, dead = seen.entries[tp], dead_letters(seen, tp)
-        rows, times = seen.rows(tp, *span)
-        if span[0] >= span[1]:
-            return Findings(NONE, NONE)
-        elsewhere = seen.snapshot.elsewhere.get(tp, 0)
-        inside = (kafka.replaced >= span[0]) & (kafka.replaced < span[1])
-        unsure = (kafka.unsure >= span[0]) & (kafka.unsure < span[1])
-        return judge(
-            Interval(
-                OffsetRange(*tp, *span),
-                kafka.all(),
-                rows,
-                kafka.all_times(),
-                times,
-                kafka.replaced[inside],
-                kafka.unsure[unsure],
-                dead[(dead >= span[0]) & (dead < span[1])],
-                [h for h in seen.snapshot.holes if h.topic_partition == tp],
-                unreadable,
-                compacted,
-                self._replaces,
-                self._progress[tp].budget(entry, dead, elsewhere),
-            )
-        )
+            converts = values is not None or (self.exact and self._replaces)
+            try:
+                kafka, damaged = read(
+                    self._planned, seen, starts, ends, taken if converts else None
+                )
+                changed = ValuesFound([])
+                if values is not None:
+                    parts = [PartitionAudit(*tp, 0, 0, 0, 0) for tp in sorted(starts)]
+                    changed = values.judge(parts, ())
+            except BaseException as error:
+                # It will be read again: keep only what earlier rounds have left open.
+                self._replacing.keep({tp: p.owed() for tp, p in self._progress.items()})
+                if isinstance(error, OffsetOutOfRange):
+                    raise TransientError(str(error)) from None
+                raise
+        self.not_judged |= dict.fromkeys(changed.not_judged)
+        return kafka, damaged, changed
 
     def _noted(
         self,

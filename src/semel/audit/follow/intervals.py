@@ -24,7 +24,7 @@ NONE = np.array([], dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Offsets ``[from_offset, until_offset)`` of one topic-partition, on both sides.
+    """Some offsets of one topic-partition, on both sides.
 
     ``kafka`` holds the offsets of Kafka's records and ``stamps`` their times, if rows have
     ``times``; ``replaced`` and ``unsure`` are as :meth:`semel.audit.replacing.Replacing.gone` finds
@@ -32,7 +32,6 @@ class Interval:
     the ledger counts but does not name.
     """
 
-    range: OffsetRange
     kafka: np.ndarray
     rows: np.ndarray
     stamps: np.ndarray = field(default_factory=NONE.copy)

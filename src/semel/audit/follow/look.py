@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from semel.errors import ConfigError, ServiceError, TransientError
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, TIMESTAMP
 from semel.sinks.base import Sink, Snapshot
-from semel.sinks.rereading import ShowsRows
+from semel.sinks.rereading import ShowsRows, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Look:
 
     ``records`` has the coordinates of rows, of each topic, at least those that were asked for;
     ``counts`` how many rows there are of each topic or, without provenance, in each target, if
-    they were counted.
+    they were counted. ``view`` shows the same instant while it is open.
     """
 
     snapshot: Snapshot
@@ -31,6 +32,7 @@ class Look:
     records: Mapping[str, pa.Table] = field(default_factory=dict)
     counts: Mapping[str, int] | None = None
     seconds: float = 0.0
+    view: View | None = None
 
     def rows(
         self, tp: TopicPartition, from_offset: int, until_offset: int | None = None
@@ -61,10 +63,17 @@ _END = 1 << 62
 
 
 def look(
-    sink: Sink, topics: Collection[str], spans: Spans, *, exact: bool, count: bool = True
+    sink: Sink,
+    topics: Collection[str],
+    spans: Spans,
+    views: ExitStack,
+    *,
+    exact: bool,
+    count: bool = True,
 ) -> Look:
     """Look at the store; ``exact`` if the rows have provenance. With ``count``, or if the sink does
-    not show some of its rows alone, all of them are read and counted.
+    not show some of its rows alone, all of them are read and counted. A view stays open until
+    ``views`` is closed.
 
     Raises:
         ConfigError: the records of a topic go to several targets with ledgers of their own, or a
@@ -73,7 +82,7 @@ def look(
     began = time.monotonic()
     if exact and isinstance(sink, ShowsRows):
         try:
-            seen = _viewed(sink, topics, spans, count=count)
+            seen = _viewed(sink, topics, spans, views, count=count)
         except TransientError:
             raise
         except ServiceError:
@@ -95,26 +104,33 @@ def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> Look:
     return Look(snapshot, entries, records, counts)
 
 
-def _viewed(sink: ShowsRows, topics: Collection[str], spans: Spans, *, count: bool) -> Look:
-    with sink.viewing(topics) as views:
-        if len(views) != 1:
-            raise _several(len(views))
-        (view,) = views
-        snapshot = view.snapshot(())
-        entries = {e.topic_partition: e for e in snapshot.entries if e.topic in topics}
-        records, counts = {}, {}
-        for topic in sorted({tp.topic for tp in spans}):
-            wanted = [
-                OffsetRange(*tp, start, _END if until is None else until)
-                for tp, (start, until) in spans.items()
-                if tp.topic == topic
-            ]
-            parts, counts[topic] = [_PLACES.empty_table()], 0
-            for batch in view.rows(topic, (), None if count else wanted):
-                counts[topic] += batch.num_rows
-                parts.append(_among(batch, wanted))
-            records[topic] = pa.concat_tables(parts, promote_options="default")
-    return Look(snapshot, entries, records, counts if count else None)
+def _viewed(
+    sink: ShowsRows, topics: Collection[str], spans: Spans, views: ExitStack, *, count: bool
+) -> Look:
+    opened = views.enter_context(sink.viewing(topics))
+    if len(opened) != 1:
+        raise _several(len(opened))
+    (view,) = opened
+    snapshot = view.snapshot(())
+    entries = {e.topic_partition: e for e in snapshot.entries if e.topic in topics}
+    records, counts = {}, {}
+    for topic, wanted in ranges_of(spans).items():
+        parts, counts[topic] = [_PLACES.empty_table()], 0
+        for batch in view.rows(topic, (), None if count else wanted):
+            counts[topic] += batch.num_rows
+            parts.append(_among(batch, wanted))
+        records[topic] = pa.concat_tables(parts, promote_options="default")
+    return Look(snapshot, entries, records, counts if count else None, view=view)
+
+
+def ranges_of(spans: Spans) -> dict[str, list[OffsetRange]]:
+    """What to ask a view for, by topic; empty spans are left out."""
+    found: dict[str, list[OffsetRange]] = {tp.topic: [] for tp in spans}
+    for tp, (start, until) in sorted(spans.items()):
+        end = _END if until is None else until
+        if start < end:
+            found[tp.topic].append(OffsetRange(*tp, start, end))
+    return found
 
 
 _PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])

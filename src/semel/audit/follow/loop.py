@@ -13,9 +13,10 @@ from semel.audit.follow.report import Followed, Judged
 from semel.audit.follow.settling import SHARE
 from semel.audit.follow.state import default_path, load, save
 from semel.engine.pipeline import Pipeline
-from semel.errors import SemelError, TransientError
+from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka import Cluster, client_config
 from semel.run import Plan
+from semel.sinks.rereading import ShowsRows
 
 _CATCHING_UP = 0.5
 """The part of the time for which the store may be busy while there is much to judge."""
@@ -28,6 +29,7 @@ def follow(
     planned: Plan,
     transform: Callable[..., Any] | None = None,
     *,
+    values: bool = False,
     path: Path | None = None,
     interval: float = 10.0,
     stop: threading.Event | None = None,
@@ -40,6 +42,7 @@ def follow(
     Args:
         planned: the connector, as :func:`semel.run.plan` has read it.
         transform: the run's transform, as for :func:`semel.audit.audit`.
+        values: compare the values of rows, too, with what their records make.
         path: the file that keeps what was judged; by default one in the user's state directory.
         interval: seconds between two looks.
         stop: set it, from another thread, to end.
@@ -48,7 +51,8 @@ def follow(
 
     Raises:
         semel.errors.NothingToAudit: the ledger knows nothing of the connector.
-        semel.errors.ConfigError: the state cannot be read or written, or is not this connector's.
+        semel.errors.ConfigError: values cannot be compared; or the state cannot be read or
+            written, or is not this connector's.
         semel.errors.OffsetOutOfRange: a topic is not the one that the ledger knows.
         semel.errors.SemelError: Kafka or the store refuses.
     """
@@ -57,16 +61,23 @@ def follow(
     target = sink.describe().get("ledger", connector.connector_class)
     path = path or default_path(connector.name, target)
     state = load(path, connector.name, target)
+    if values and not (connector.provenance and isinstance(sink, ShowsRows)):
+        raise ConfigError(
+            f"connector {connector.name}: --follow --values needs provenance=true and a store that "
+            "shows its rows. Leave --values out, or run semel audit --values without --follow"
+        )
     takes_frames = transform is not None and planned.engine == "micro-batch"
     taken = None if takes_frames else transform
     pipeline = Pipeline(connector, raw, sink, target=sink.schema, transform=taken)
     cluster = Cluster(client_config(connector, raw, "admin"))
-    follower = Follower(planned, cluster, pipeline, state, tell, converts=not takes_frames)
+    follower = Follower(
+        planned, cluster, pipeline, state, tell, converts=not takes_frames, values=values
+    )
     save(path, state)  # a place that cannot be written to is told at once
     rounds = _Rounds(follower, tell)
     broken: list[Judged] = []
     told = time.monotonic()
-    lost = duplicated = 0
+    lost = duplicated = changed = 0
     try:
         while not stop.is_set() and not broken:
             found, pause = rounds.next(interval)
@@ -74,6 +85,7 @@ def follow(
                 if each.found or each.until_offset > each.from_offset:
                     judged(each)
                 lost, duplicated = lost + each.lost, duplicated + each.duplicated
+                changed += each.changed
                 if each.found:
                     tell(str(each))
             broken = [j for j in found if follower.breaks(j)]
@@ -99,6 +111,7 @@ def follow(
         kept.expired,
         bool(broken),
         tuple(follower.not_judged),
+        changed,
     )
 
 

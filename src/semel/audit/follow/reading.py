@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from semel.audit.follow.look import Look
+from semel.audit.follow.intervals import Interval
+from semel.audit.follow.look import Look, ranges_of
+from semel.audit.hashes import Workspace
 from semel.audit.offsets import Seen, offsets_of, within
+from semel.audit.values import Values
 from semel.damage import Damage
 from semel.engine.poll import TopicPoll, by_topic
-from semel.ledger import DAMAGED, RETENTION, TopicPartition
+from semel.ledger import DAMAGED, RETENTION, OffsetRange, TopicPartition
 from semel.reader import read_ranges
 from semel.run import Plan
+from semel.sinks.base import Sink
+from semel.sinks.rereading import View
 
 
 def read(
@@ -55,3 +60,51 @@ def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
     unread = within(dead, [h for h in holes if h.reason in (RETENTION, DAMAGED)])
     found: np.ndarray = dead[~unread]
     return found
+
+
+def interval(
+    seen: Look,
+    tp: TopicPartition,
+    span: tuple[int, int],
+    kafka: Seen,
+    unreadable: Sequence[OffsetRange],
+) -> Interval:
+    """Both sides of offsets ``[from, until)``."""
+    dead = dead_letters(seen, tp)
+    rows, times = seen.rows(tp, *span)
+
+    def inside(offsets: np.ndarray) -> np.ndarray:
+        chosen: np.ndarray = offsets[(offsets >= span[0]) & (offsets < span[1])]
+        return chosen
+
+    return Interval(
+        kafka.all(),
+        rows,
+        kafka.all_times(),
+        times,
+        inside(kafka.replaced),
+        inside(kafka.unsure),
+        inside(dead),
+        [h for h in seen.snapshot.holes if h.topic_partition == tp],
+        unreadable,
+    )
+
+
+def values_of(
+    sink: Sink,
+    seen: Look,
+    view: View,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    workspace: Workspace,
+) -> Values:
+    """What the rows of these intervals must hold, to be told of their records."""
+    return Values(
+        sink,
+        view,
+        seen.snapshot,
+        workspace,
+        exact=True,
+        progress=lambda *_: None,
+        ranges=ranges_of({tp: (starts[tp], ends[tp]) for tp in starts}),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.audit.follow.intervals import spelled
+from semel.audit.hashes import ChangedRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +13,8 @@ class Judged:
     """One interval of offsets that was compared, ``[from_offset, until_offset)``.
 
     ``lost_offsets`` and ``duplicated_offsets`` name what was found. A record without a row may be
-    named later than its interval, once nothing can account for it any more.
+    named later than its interval, once nothing can account for it any more. ``changed`` rows are
+    not what their records make; ``changed_rows`` are the first of them.
     """
 
     topic: str
@@ -29,10 +31,12 @@ class Judged:
     expired: int = 0
     lost_offsets: tuple[int, ...] = ()
     duplicated_offsets: tuple[int, ...] = ()
+    changed: int = 0
+    changed_rows: tuple[ChangedRow, ...] = ()
 
     @property
     def found(self) -> bool:
-        return bool(self.lost or self.duplicated)
+        return bool(self.lost or self.duplicated or self.changed)
 
     def __str__(self) -> str:
         """The findings, in words."""
@@ -43,6 +47,15 @@ class Judged:
             ghosts = f", {self.ghosts:,} of them ghosts" if self.ghosts else ""
             where = _among(self.duplicated, self.duplicated_offsets)
             parts.append(f"{self.duplicated:,} duplicated{where}{ghosts}")
+        if self.changed:
+            first = self.changed_rows[0] if self.changed_rows else None
+            where = ""
+            if first is not None:
+                columns = f": {', '.join(first.columns)}" if first.columns else ""
+                where = (
+                    f" ({'offset' if self.changed == 1 else 'first at'} {first.offset}{columns})"
+                )
+            parts.append(f"{self.changed:,} changed{where}")
         return f"{self.topic}-{self.partition}: {'; '.join(parts)}"
 
 
@@ -72,6 +85,7 @@ class Followed:
     expired: int
     broken: bool
     not_judged: tuple[str, ...] = ()
+    changed: int = 0
 
     @property
     def complete(self) -> bool:

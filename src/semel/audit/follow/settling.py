@@ -41,6 +41,7 @@ class Settling:
         return bool(
             (found.lost and promised is not Delivery.AT_MOST_ONCE)
             or (found.duplicated and promised is not Delivery.AT_LEAST_ONCE)
+            or found.changed
         )
 
     def by_offsets(
