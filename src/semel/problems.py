@@ -101,6 +101,7 @@ def located(
     """The problem with the key that its message names first, and the value given to it."""
     key = problem.key or next((w for w in _WORD.findall(problem.message) if w in known), "")
     value = raw.get(key, "")
-    if value and (key in secret or redacted(f"{key}={value}").endswith(f"={HIDDEN}")):
+    words = {key, *_WORD.findall(problem.message)}  # a misspelt key is told with the right one
+    if value and any(w in secret or redacted(f"{w}=x") == f"{w}={HIDDEN}" for w in words):
         value = HIDDEN
     return Problem(key, redacted(value), problem.message)

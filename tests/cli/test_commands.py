@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition as KafkaPartition
 from typer.testing import CliRunner, Result
 
-from semel.cli import app, connector, main
+from semel.audit.report import AuditReport, PartitionAudit
+from semel.cli import app, connector, main, proof
+from semel.config import group_of
 from semel.embedded import Kafka
 from semel.errors import SemelError, ServiceError
 from semel.gateway import Jvm
+from semel.groups import Groups
 from semel.kafka import Cluster
 from semel.ledger import TopicPartition
 from semel.run import run
@@ -215,6 +219,9 @@ HIDDEN = "hidden4you"
         {"connection.url": f"postgresql://me:{HIDDEN}@192.0.2.1/db"},
         {"connection.url": f"jdbc:postgresql://192.0.2.1/db?user=me&password={HIDDEN}"},
         {"connector.class": "opensearch", "connection.url": f"http://me:{HIDDEN}@192.0.2.1"},
+        {"connection.pasword": HIDDEN},
+        {"consumer.override.sasl.jaas.config": f'x.Plain required password="{HIDDEN}";'},
+        {"consumer.override.ssl.key.password": HIDDEN, "consumer.override.sasl.mechanism": "NO"},
         {"table.name.format": f"x password={HIDDEN}", "tasks.max": f"s3://me:{HIDDEN}@bucket"},
     ],
 )
@@ -415,6 +422,76 @@ def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
     told = semel("offsets", "reset", file, "--yes", "--json")
     assert (told.code, json.loads(told.out)) == (0, [])
     assert positions(config) == {}
+
+
+@pytest.mark.integration
+def test_positions_that_kafka_does_not_have_are_set_by_force_only(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    semel: Callable[..., Ended],
+    written: Write,
+) -> None:
+    source = topic()
+    produce(source, records(3))
+    config = configure(source)
+    file = written(config)
+    for wanted, message in (
+        (f"{source}-1=0", f"{source}-1 does not exist: topic {source} has 1 partitions"),
+        (f"{source}-0=4", f"{source}-0=4 lies outside of the log, which begins at 0 and ends at 3"),
+    ):
+        ended = semel("offsets", "set", file, wanted)
+        assert (ended.code, message in ended.err, "--force" in ended.err) == (2, True, True)
+        assert positions(config) == {}
+    assert semel("offsets", "set", file, f"{source}-0=4", "--force").code == 0
+    assert positions(config) == {TopicPartition(source, 0): 4}
+
+
+@pytest.mark.integration
+def test_a_reset_forgets_the_offsets_of_the_group_too(
+    kafka: Kafka,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    semel: Callable[..., Ended],
+    written: Write,
+) -> None:
+    """They would be the next run's first positions."""
+    source = topic()
+    produce(source, records(3))
+    config = configure(source)
+    groups, group = Groups({"bootstrap.servers": kafka.bootstrap_servers}), group_of(config["name"])
+    groups.set_offsets(group, [KafkaPartition(source, 0, 2)])
+    assert semel("offsets", "reset", written(config), "--yes").code == 0
+    assert groups.offsets(group, [TopicPartition(source, 0)]) == ({}, set())
+
+
+@pytest.mark.parametrize(
+    ("change", "allowed", "code"),
+    [
+        ({}, False, 0),
+        ({"lost": 1}, False, 1),
+        ({"not_judged": ["keys"]}, False, 7),
+        ({"not_judged": ["keys"]}, True, 0),
+        ({"not_judged": ["keys"], "lost": 1}, True, 1),
+    ],
+)
+def test_an_audit_ends_with_0_1_or_7(
+    change: dict[str, Any],
+    allowed: bool,
+    code: int,
+    semel: Callable[..., Ended],
+    written: Write,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    part = PartitionAudit("t", 0, 3, 3, change.get("lost", 0), 0)
+    unjudged = tuple(change.get("not_judged", ()))
+    report = AuditReport("c", "exactly-once", True, [part], "lost" in change, unjudged)
+    monkeypatch.setattr(proof, "meet", lambda *_: None)
+    monkeypatch.setattr(proof, "audit", lambda *_, **__: report)
+    ended = semel("audit", written(NOWHERE), *(["--allow-unjudged"] if allowed else []))
+    assert ended.code == code, ended.err
+    assert ("not judged: keys" in ended.out) == ("not_judged" in change)
 
 
 @pytest.mark.integration

@@ -421,3 +421,21 @@ def test_of_a_field_that_stands_twice_the_last_one_counts() -> None:
     expected = pa.schema([("a", pa.int64()), ("b", pa.json_())])
     found = plain().decode(rows(b'{"a":1,"a":2,"b":{"c":1,"c":2}}'), expected)
     assert found.values.to_pylist() == [{"a": 2, "b": '{"c":1,"c":2}'}]
+
+
+def test_an_object_without_any_field_of_the_target_is_a_bad_record() -> None:
+    """It would become a row of nulls. One that only lacks values is none."""
+    expected = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    texts = ['{"ID": 1, "Text": "a"}', "{}", '{"id": null, "more": 1}', '{"id": 2}', "null"]
+    converter = JsonConverter(schemas_enable=False)
+    for values in (texts, texts[:1]):
+        decoded = converter.decode(pa.array(values, pa.string()), expected)
+        (failure,) = decoded.failures
+        assert failure.index == 0
+        assert "none of its fields (ID, Text) is a column" in failure.message
+        assert "(id, text)" in failure.message
+    for other in (
+        JsonConverter(schemas_enable=False, evolve=True),
+        JsonConverter(schemas_enable=False, schema=expected),
+    ):
+        assert not other.decode(pa.array(texts, pa.string()), expected).failures

@@ -40,6 +40,7 @@ BAD = {
     "not JSON": (b'{"id": 5', {}, "VALUE_CONVERTER"),
     "wrong type for the column": (b'{"id": "five"}', {}, "VALUE_CONVERTER|TASK_PUT"),
     "number that does not fit": (b'{"id": 99999999999}', {}, "VALUE_CONVERTER|TASK_PUT"),
+    "no field that the table has": (b'{"ID": 5}', {}, "VALUE_CONVERTER"),
     "constraint in the database": (b'{"id": 3000}', {}, "TASK_PUT"),
     "null in the key": (
         b'{"id": null}',

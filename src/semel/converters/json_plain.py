@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,9 @@ from semel.converters.json_infer import NULL, Kind, as_column, kinds, widen
 from semel.converters.json_scalars import NAME, ScalarReader, scalar_kind
 from semel.converters.json_text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
 from semel.records import DATA_EXCEPTION
+
+_SHOWN = 10
+"""Names in a message."""
 
 
 class PlainReader:
@@ -47,6 +51,11 @@ class PlainReader:
         if unknown and (not objects or objects < len(others)):
             return self._read_scalars(text)
         block, failures = self._read_objects(values.objects)
+        if self._declared is None and self._base is not None and not self._evolve:
+            strangers = _strangers(block, values.objects, failures)
+            if strangers:
+                block = _without(block, [f.index for f in strangers])
+                failures = [*failures, *strangers]
         failures = moved(failures, values.object_rows)
         for row, value in others:
             reason = syntax_error(value) or f"{shown(value)} is {kind(value)}, not an object"
@@ -121,3 +130,47 @@ class PlainReader:
                 self._scalars = ScalarReader(as_column(NAME, wider))
                 block, failures = self._scalars.read(present)
         return place(block, rows, len(text)), moved(failures, rows)
+
+
+def _strangers(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]) -> list[Failure]:
+    """The objects that have fields, but none that the target takes: each would become a row of
+    nulls. Only objects of which nothing is left are looked at again."""
+    fields = block.flatten()
+    if not len(block) or not fields or any(not f.null_count for f in fields):
+        return []
+    empty = pa.repeat(pa.scalar(True), len(block))
+    for values in fields:
+        empty = pc.and_(empty, values.is_null())
+    wanted = [f.name for f in block.type]
+    failed = {f.index for f in failures}
+    found = []
+    for row in pc.indices_nonzero(empty).to_pylist():
+        given = {} if row in failed else _object(text[row].as_py())
+        if given and given.keys().isdisjoint(wanted):
+            reason = (
+                f"none of its fields ({_listed(given)}) is a column that the target takes "
+                f"({_listed(wanted)})"
+            )
+            found.append(Failure(row, DATA_EXCEPTION, reason))
+    return found
+
+
+def _object(text: str) -> dict[str, object]:
+    """The object, if it can be read again."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _without(block: pa.StructArray, rows: Sequence[int]) -> pa.StructArray:
+    """The block with nulls in some rows."""
+    gone = block.is_null().to_numpy(zero_copy_only=False).copy()
+    gone[list(rows)] = True
+    return pa.StructArray.from_arrays(block.flatten(), fields=list(block.type), mask=pa.array(gone))
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown_ = list(names)
+    return ", ".join(shown_[:_SHOWN]) + (", ..." if len(shown_) > _SHOWN else "")
