@@ -25,6 +25,7 @@ from benchmarks.partitions import partitions
 from benchmarks.peers import peers
 from benchmarks.report import Figures, machine
 from benchmarks.rig import Rig, rig
+from benchmarks.start import start
 from benchmarks.throughput import throughput
 
 QUIET = 0.7  # a load average above it, before a suite starts, is somebody else's
@@ -43,6 +44,7 @@ class Suite(StrEnum):
     iceberg = "iceberg"
     memory = "memory"
     peers = "peers"
+    start = "start"
     all = "all"
 
 
@@ -84,6 +86,7 @@ def main(
         "iceberg": lambda r: iceberg(r, records, repeats, tasks),
         "memory": memory,
         "peers": lambda r: peers(r, faults),
+        "start": lambda r: start(r, max(repeats, 5)),
     }
     chosen = list(suites) if suite is Suite.all else [suite.value]
     stamp = time.strftime("%Y-%m-%d")

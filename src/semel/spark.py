@@ -194,9 +194,23 @@ class Starting(Generic[T]):
 
     def _start(self, make: Callable[[Jvm], T]) -> None:
         try:
-            self._made.set_result(make(self._jvm))
+            made = make(self._jvm)
         except BaseException as error:
             self._made.set_exception(error)
+            return
+        self._made.set_result(made)
+        if isinstance(made, SparkContext) and str(made.master).startswith("local"):
+            _ready_workers(made)
+
+
+def _ready_workers(made: SparkContext) -> None:
+    """Let Spark start the daemon that its Python workers are forked from, before the first job."""
+    with suppress(Exception):  # a job of the connector says what is wrong
+        made.parallelize([0], 1).mapPartitions(_nothing).count()
+
+
+def _nothing(_rows: Any) -> Any:
+    return ()
 
 
 def active_context() -> SparkContext | None:

@@ -178,6 +178,7 @@ class Broker(Server):
             "share.coordinator.state.topic.min.isr": in_sync,
             "broker.session.timeout.ms": int(cluster.session * 1000),
             **_SETTINGS,
+            **cluster.settings,
         }
 
 
@@ -186,6 +187,8 @@ class Kafka(Broker):
 
     Topics are not created by themselves. The cluster survives the death of one of the others; they
     are started, stopped and killed with it, too.
+
+    ``settings`` of the brokers win over those made here.
 
     A broker that is silent for ``session`` seconds counts as dead: others lead its partitions, and
     nothing can be written if there are none. One that was killed may not come back before, so that
@@ -203,9 +206,11 @@ class Kafka(Broker):
         detached: bool = False,
         brokers: int = 1,
         session: float = 9.0,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(directory, port, heap, detached=detached, node=FIRST, of=self)
         self.session = session
+        self.settings = dict(settings or {})
         self.others = tuple(
             Broker(self.directory / f"broker-{n}", None, OTHERS, detached=detached, node=n, of=self)
             for n in range(FIRST + 1, FIRST + brokers)

@@ -23,6 +23,7 @@ from semel.engine.attempt import run_task
 from semel.engine.base import Progress, Run, SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import ControlServer, Report, rebuild
 from semel.engine.pipeline import Transform
+from semel.engine.placeholder import Placeholder
 from semel.engine.task import TaskSpec
 from semel.errors import Fenced, LedgerConflict, SemelError
 from semel.ledger import TopicPartition
@@ -63,8 +64,17 @@ class DirectEngine:
             SemelError: what ended it.
         """
         run = self._run
+        placeholder = Placeholder(run)
+        try:
+            return self._run_tasks(placeholder)
+        finally:
+            placeholder.close()
+
+    def _run_tasks(self, placeholder: Placeholder) -> Progress:
+        run = self._run
         schemas, targets = self._prepare()
         context = self._spark()
+        placeholder.wait(run.stop)
         host = context.getConf().get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
         local = str(context.master).startswith("local")
         server = ControlServer("127.0.0.1" if local else "0.0.0.0")

@@ -1,0 +1,112 @@
+"""The member that joins the group while Spark starts: it saves time, and takes nobody's place."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from semel.embedded import Kafka
+from semel.engine.consumer import consumer_config
+from semel.engine.placeholder import Placeholder, placeholder_config
+from semel.groups import Groups
+from tests.engine.harness import plan, wait_until
+
+pytestmark = pytest.mark.integration
+DELAY = 3.0
+"""Kafka's default."""
+
+
+@pytest.fixture(scope="module")
+def slow_kafka(services_directory: Path) -> Iterator[Kafka]:
+    directory = services_directory / f"kafka-{uuid.uuid4().hex[:8]}"
+    delay = {"group.initial.rebalance.delay.ms": int(DELAY * 1000)}
+    with Kafka(directory, heap="256m", settings=delay) as running:
+        running.create_topic("orders", 4)
+        yield running
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+class Runs:
+    """What a placeholder needs to know of a run."""
+
+    def __init__(self, kafka: Kafka, tasks: int = 1) -> None:
+        config = {
+            "name": f"c{uuid.uuid4().hex[:8]}",
+            "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
+            "connection.url": "jdbc:postgresql://localhost/nothing",
+            "topics": "orders",
+            "tasks.max": str(tasks),
+            "bootstrap.servers": kafka.bootstrap_servers,
+        }
+        planned = plan(config)
+        self.connector, self.raw, self.sink = planned.connector, planned.raw, planned.sink
+        self.topics = {"orders": 4}
+        self.groups = Groups({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def task(self, index: int = 0) -> tuple[Consumer, float]:
+        """A task that has got its partitions, and the seconds that took."""
+        began, given = time.monotonic(), list[Any]()
+        consumer = Consumer(consumer_config(self.connector, self.raw, index))
+        consumer.subscribe(["orders"], on_assign=lambda _c, parts: given.extend(parts))
+        while not given and time.monotonic() < began + 60:
+            consumer.poll(0.05)
+        assert given
+        return consumer, time.monotonic() - began
+
+    def members(self) -> list[str | None]:
+        found = self.groups.describe(self.connector.group_id)
+        return [m.group_instance_id for m in found.members] if found else []
+
+
+def test_tasks_do_not_wait_for_what_the_placeholder_has_waited_for(slow_kafka: Kafka) -> None:
+    run: Any = Runs(slow_kafka, tasks=2)
+    placeholder = Placeholder(run)
+    try:
+        placeholder.wait(threading.Event())
+        assert run.members() == [None]
+        with ThreadPoolExecutor(2) as pool:
+            joined = list(pool.map(run.task, range(2)))
+        assert max(seconds for _, seconds in joined) < DELAY
+        names = {f"{run.connector.group_id}-{index}" for index in range(2)}
+        wait_until(lambda: set(run.members()) == names)
+        for consumer, _ in joined:
+            consumer.close()
+    finally:
+        placeholder.close()
+
+
+def test_it_does_not_join_a_group_that_has_members(slow_kafka: Kafka) -> None:
+    run: Any = Runs(slow_kafka)
+    consumer, _ = run.task()
+    placeholder = Placeholder(run)
+    placeholder._thread.join(30)
+    assert not placeholder._thread.is_alive()
+    assert run.members() == [f"{run.connector.group_id}-0"]
+    consumer.close()
+
+
+def test_it_leaves_when_the_run_ends_before_it_began(slow_kafka: Kafka) -> None:
+    run: Any = Runs(slow_kafka, tasks=2)
+    placeholder = Placeholder(run)
+    wait_until(lambda: run.members() == [None])
+    placeholder.close()
+    wait_until(lambda: run.members() == [])
+
+
+def test_it_has_no_name_that_fences() -> None:
+    class Nowhere:
+        bootstrap_servers = "localhost:1"
+
+    run: Any = Runs(Nowhere())  # type: ignore[arg-type]
+    config = placeholder_config(run)
+    assert "group.instance.id" not in config
+    assert config["group.id"] == run.connector.group_id
