@@ -104,8 +104,9 @@ class Archive:
         with _alone(self.directory / f"{self.name}-{self.key}.lock") as alone:
             if not alone or self.facts() is not None:
                 return False
-            part = self.directory / f"{self.name}-{self.key}.part"
-            part.unlink(missing_ok=True)
+            for left in self.directory.glob(f"{self.name}-{self.key}.*.part"):
+                left.unlink(missing_ok=True)  # a JVM that still writes it does so for nothing
+            part = self.directory / f"{self.name}-{self.key}.{os.getpid()}.part"
             try:
                 facts = train(part)
                 with part.open("rb") as written:
