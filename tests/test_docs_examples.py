@@ -44,7 +44,8 @@ def test_the_example_for_search_loses_and_doubles_nothing(
 ) -> None:
     addresses = {
         "localhost:9092": kafka.bootstrap_servers,
-        "http://localhost:9200": opensearch.url,
+        # Beside other tests the server may need longer than the default of 3 s.
+        '"http://localhost:9200"': f'"{opensearch.url}", "read.timeout.ms": "60000"',
     }
     told = example("elasticsearch.md", Newcomer(tmp_path, addresses))
     assert "1000 records: 0 lost, 0 duplicated" in told
