@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
+from typer.testing import CliRunner
 
 from semel.audit import audit
 from semel.audit.hashes import ChangedRow
+from semel.cli import app, meter
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import by_topic
 from semel.kafka import Cluster, client_config
@@ -20,7 +24,7 @@ from semel.reader import read_ranges
 from semel.records import Commit, RowsRejected
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Config, Configure, Lake, configure, lake, warehouse
+from tests.engine.conftest import Config, Configure, Lake, configure, lake, warehouse, written
 from tests.engine.harness import sql
 
 pytestmark = pytest.mark.integration
@@ -135,3 +139,39 @@ def test_a_row_changed_by_hand_in_an_iceberg_table_is_found(
     table.overwrite(rows.set_column(at, rows.schema.field(at), prices))
     named = () if keys else ("price",)
     assert changed(config) == (1, [ChangedRow(source, 0, 9, named)], ())
+
+
+def test_a_sink_that_does_not_show_its_rows_is_not_judged(
+    topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
+) -> None:
+    source = topic()
+    produce(source, values(1, 2))
+    url = f"jdbc:sqlite:{tmp_path}/t.db"
+    config = configure(source, {"connector.class": "sqlite", "connection.url": url})
+    config.pop("connection.loginTimeout")
+    fill(config)
+    assert changed(config) == (0, [], ("values: the sqlite sink does not show its rows",))
+
+
+def test_the_command_names_changed_rows_and_says_how_far_it_is(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    written: Callable[[Config], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(meter, "_LINES", 0.0)
+    source = topic()
+    produce(source, values(*range(5)))
+    config = configure(source)
+    fill(config)
+    sql(config["connection.url"], f"UPDATE \"{source}\" SET text = '' WHERE id = 3")
+    runner, file = CliRunner(), str(written(config))
+    told = runner.invoke(app, ["audit", file, "--values"])
+    assert told.exit_code == 1
+    assert "1 changed" in told.stdout
+    assert f"changed: the row of {source}-0 offset 3, column text" in told.stdout
+    assert "audited 5 of 5 records" in told.stderr
+    facts = json.loads(runner.invoke(app, ["audit", file, "--values", "--json"]).stdout)
+    assert (facts["changed"], facts["partitions"][0]["changed"]) == (1, 1)
+    assert facts["changed_rows"][0]["columns"] == ["text"]
