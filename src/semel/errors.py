@@ -119,6 +119,10 @@ class TargetChanged(TransientError):
     """The target is not what the records were converted for: they must be converted again."""
 
 
+class LogChanged(TransientError):
+    """What was read may not be of the log that the positions belong to: they are compared again."""
+
+
 def named(name: str) -> type[SemelError]:
     """The class of an error that another process has told by its name."""
     found = globals().get(name)

@@ -48,7 +48,7 @@ from semel.errors import (
     TransientError,
 )
 from semel.jars import SPARK_KAFKA
-from semel.ledger import OffsetRange, TopicPartition
+from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.retention import create_dead_letter_topic
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class MicroBatchEngine:
             started = time.monotonic()
             try:
                 self._pass_over(batches)
-                positions = self._positions()
+                entries = self._entries()
             except RolledBack:
                 raise
             except (ServiceError, TransientError) as error:
@@ -124,8 +124,8 @@ class MicroBatchEngine:
                 questions.succeeded()
                 if self._run.over(self._progress, targets):
                     return
-                batches.enter(positions)
-                self._query(batches, positions)
+                batches.enter(entries.values())
+                self._query(batches, {tp: e.position for tp, e in entries.items()})
                 if self._error is not None:
                     raise self._error
                 if self._unreadable is not None or batches.size.outgrown:
@@ -154,14 +154,14 @@ class MicroBatchEngine:
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
         return run.cluster.latest(partitions) if run.until_caught_up else {}
 
-    def _positions(self) -> dict[TopicPartition, int]:
+    def _entries(self) -> dict[TopicPartition, LedgerEntry]:
         """Where the ledger stands for all partitions there are now."""
         run = self._run
         topics = run.cluster.matching(run.connector)
         run.sink.prepare(topics)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
-        found = ranges.positions(run.connector, run.sink, run.cluster, partitions)
-        self._progress.positions |= found
+        found = ranges.standing(run.connector, run.sink, run.cluster, partitions)
+        self._progress.positions |= {tp: e.position for tp, e in found.items()}
         return found
 
     def _pass_over(self, batches: MicroBatches) -> None:

@@ -27,6 +27,7 @@ from semel.engine.committer import described
 from semel.engine.deliver import Deliverer
 from semel.engine.lineage import Source
 from semel.engine.microcommit import Result, Side, arranged, assembled, rejection_of
+from semel.engine.micrologs import Pinned
 from semel.engine.microplan import Decoded, FrameTransform, Planned, Planner, Widened, raw_columns
 from semel.engine.microsize import BatchSize
 from semel.engine.microtask import COMMIT, Reading
@@ -37,7 +38,7 @@ from semel.engine.publish import Publisher
 from semel.engine.retry import Retries
 from semel.errors import BadRecord, TransientError, named
 from semel.failpoints import hit
-from semel.ledger import OffsetRange, TopicPartition
+from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import StagingSink
 
@@ -66,10 +67,11 @@ class MicroBatches:
         self._commits_here = isinstance(run.sink, StagingSink)
         """Whether the driver commits, whatever the plan."""
         self._moved: set[TopicPartition] = set()
+        self._pinned = Pinned()
 
-    def enter(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions that a query starts with: the ledger holds them."""
-        self._topics.enter(partitions)
+    def enter(self, entries: Iterable[LedgerEntry]) -> None:
+        """What the ledger holds as a query starts, compared with Kafka."""
+        self._topics.enter(entries)
 
     def close(self) -> None:
         self._overdue.end()
@@ -80,12 +82,13 @@ class MicroBatches:
 
         Raises:
             SemelError: what ends the connector.
+            LogChanged: the batch may not be of the logs that the ledger knows.
             Stopped: asked to stop between two attempts.
         """
         source = Source(batch)
         if not source.ranges:
             return
-        self._topics.meet(source.ranges)
+        self._pinned = self._topics.meet(source.ranges)
         self._overdue.begin()
         pending = list(range(len(source.ranges)))
         refused: Rejections = {}
@@ -145,7 +148,9 @@ class MicroBatches:
         plans = []
         try:
             for topic, indices in topics.items():
-                decoded = self._planner.decoded(source, topic, indices, refused, self._moved)
+                decoded = self._planner.decoded(
+                    source, topic, indices, refused, self._moved, self._pinned
+                )
                 if self._topics.schema(topic) is None:
                     return self._without_schema(decoded)
                 plans.append(self._planner.plan(decoded))
@@ -160,7 +165,7 @@ class MicroBatches:
     def _commit_raw(self, source: Source, pending: Sequence[int]) -> list[Result]:
         """Without a transform one job decodes and commits all topics."""
         spec = self._topics.spec
-        reading = Reading([source.ranges[i] for i in pending])
+        reading = Reading([source.ranges[i] for i in pending], pinned=self._pinned)
         base, _ = source.frame(pending)
         raw = raw_columns(self._connector, base, key=self._run.sink.uses_key)
 
@@ -219,7 +224,8 @@ class MicroBatches:
             made = arranged(rows, decoded.reading.schema, decoded.topic, found, partition=None)
             traced &= _count_written(written, made, decoded.ranges)
             records.append(made)
-        batch = assembled(ranges, sides, records, written)
+        self._pinned.confirm(self._run.cluster, ranges)
+        batch = self._pinned.stamped(assembled(ranges, sides, records, written))
         if not traced:  # rows made of several records: none can be said to be left out
             batch = replace(batch, advances=[replace(a, filtered=0) for a in batch.advances])
         try:

@@ -19,6 +19,7 @@ from semel.engine import frames, microtask
 from semel.engine.base import Run
 from semel.engine.lineage import Source, is_one_to_one
 from semel.engine.microcommit import Refused, Side
+from semel.engine.micrologs import Pinned
 from semel.engine.microtask import COMMIT, MicroSpec, Reading
 from semel.engine.microtopics import KnownTopics
 from semel.errors import ConfigError, SemelError
@@ -124,6 +125,7 @@ class Planner:
         indices: Sequence[int],
         refused: Refused,
         moved: Collection[TopicPartition],
+        pinned: Pinned,
     ) -> Decoded:
         """The records of one topic as a DataFrame of the columns that are known."""
         if self._sides is None:
@@ -135,6 +137,7 @@ class Planner:
             frozenset(moved),
             schema,
             uuid.uuid4().hex,
+            pinned,
         )
         base, rdd = source.frame(indices)
         raw = raw_columns(self._run.connector, base, key=True)

@@ -37,10 +37,12 @@ from semel.engine.microcommit import (
     rejection_of,
     widened,
 )
+from semel.engine.micrologs import Pinned
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicTable
-from semel.errors import SemelError, ServiceError, TransientError
+from semel.errors import LogChanged, SemelError, ServiceError, TransientError
 from semel.failpoints import hit
+from semel.kafka import Cluster, client_config
 from semel.ledger import OffsetRange, TopicPartition
 from semel.records import Rejected, RowsRejected
 from semel.sinks import sink_class
@@ -85,6 +87,7 @@ class Reading:
     moved: Collection[TopicPartition] = ()
     schema: pa.Schema | None = None
     id: str = ""
+    pinned: Pinned = field(default_factory=Pinned)
 
 
 class Worker:
@@ -97,6 +100,7 @@ class Worker:
             spec.connector, spec.raw, spec.guarantee, self.sink, _partition_id(), log.warning
         )
         self.batcher = self._batcher()
+        self.cluster = Cluster(client_config(spec.connector, spec.raw, "admin"))
 
     def renew(self, spec: MicroSpec) -> None:
         """Take the driver's newer schemas."""
@@ -154,17 +158,20 @@ def commit_raw(
     range_ = reading.ranges[index]
     polls = list(_chunks(range_.topic, batches))
     hit("task.after_poll")
-    return _answer(index, lambda: _commit_raw(worker, range_, polls, index))
+    return _answer(index, lambda: _commit_raw(worker, range_, polls, index, reading.pinned))
 
 
 def _commit_raw(
-    worker: Worker, range_: OffsetRange, polls: Sequence[TopicTable], index: int
+    worker: Worker, range_: OffsetRange, polls: Sequence[TopicTable], index: int, pinned: Pinned
 ) -> Result:
     tp = range_.topic_partition
     refused: list[Rejected] = []
+    pinned.confirm(worker.cluster, [range_])
     while True:
-        batch = worker.batcher.batch(
-            polls, {tp: range_.from_offset}, {tp: range_.until_offset}, refused
+        batch = pinned.stamped(
+            worker.batcher.batch(
+                polls, {tp: range_.from_offset}, {tp: range_.until_offset}, refused
+            )
         )
         hit("task.after_convert")
         try:
@@ -284,7 +291,8 @@ def _commit_rows(
     tp = range_.topic_partition
     rows = pa.Table.from_batches(parts) if parts else reading.schema.empty_table()
     records = arranged(rows, reading.schema, range_.topic, [side], partition=range_.partition)
-    batch = assembled([range_], [side], [records], {tp: records.count})
+    reading.pinned.confirm(worker.cluster, [range_])
+    batch = reading.pinned.stamped(assembled([range_], [side], [records], {tp: records.count}))
     hit("task.after_convert")
     try:
         worker.deliverer.deliver(batch, reading.moved)
@@ -323,6 +331,8 @@ def _answer(index: int, action: Any) -> pa.RecordBatch:
     """Run ``action`` and pack its result, or its error, as the one row that the task returns."""
     try:
         result = action()
+    except LogChanged as error:  # not this task's to try again
+        result = Result("failed", index, error=type(error).__name__, message=str(error))
     except TransientError as error:
         result = Result("transient", index, error=type(error).__name__, message=str(error))
     except SemelError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,9 +12,10 @@ from semel import failpoints
 from semel.engine import sample
 from semel.engine.base import Run
 from semel.engine.microcommit import widened
+from semel.engine.micrologs import KnownLogs, Pinned
 from semel.engine.microtask import MicroSpec
 from semel.engine.ranges import entering
-from semel.ledger import OffsetRange, TopicPartition
+from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.records import METADATA
 
 
@@ -32,6 +33,7 @@ class KnownTopics:
         self._prepared: set[str] = set()
         self._sampled: set[str] = set()
         self._schemas: dict[str, pa.Schema] = {}
+        self._logs = KnownLogs(run.cluster)
         self.spec = MicroSpec(
             uuid.uuid4().hex[:12],
             run.connector,
@@ -45,17 +47,21 @@ class KnownTopics:
         """The columns of a topic's decoded rows, as far as they are known."""
         return self._schemas.get(topic)
 
-    def enter(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions that the ledger holds, of topics whose targets have been checked."""
-        self._partitions |= set(partitions)
+    def enter(self, entries: Iterable[LedgerEntry]) -> None:
+        """What the ledger holds, of topics whose targets have been checked."""
+        entries = list(entries)
+        self._logs.expect(entries)
+        self._partitions |= {e.topic_partition for e in entries}
         self._prepared |= {tp.topic for tp in self._partitions}
 
-    def meet(self, ranges: Sequence[OffsetRange]) -> None:
+    def meet(self, ranges: Sequence[OffsetRange]) -> Pinned:
         """Enter partitions that appeared while the connector runs, where Spark reads them from,
-        and look at a sample of each topic that is met for the first time.
+        and look at a sample of each topic that is met for the first time. Returns the logs that
+        the ranges are about to be read from.
 
         Raises:
             ConfigError: a new topic's target is missing and may not be created.
+            LogChanged: the ranges are not of the logs that the ledger knows.
         """
         run = self._run
         starts = {r.topic_partition: r.from_offset for r in ranges}
@@ -67,7 +73,14 @@ class KnownTopics:
             entries = entering(run.sink, run.cluster, new, self._prepared)
             self._prepared |= topics
             run.sink.start(entries)
+            self._logs.expect(entries)
             self._partitions |= {e.topic_partition for e in entries}
+        pinned = self._logs.pin(ranges)
+        self._sample(starts)
+        return pinned
+
+    def _sample(self, starts: Mapping[TopicPartition, int]) -> None:
+        run = self._run
         unseen = {tp: at for tp, at in starts.items() if tp.topic not in self._sampled}
         if not unseen:
             return

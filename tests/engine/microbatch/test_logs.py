@@ -1,0 +1,150 @@
+"""Positions of a micro-batch whose log is not the one that was read: created again, or cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from semel.embedded import Kafka, logs
+from semel.engine.micrologs import KnownLogs
+from semel.errors import LogChanged, OffsetOutOfRange
+from semel.kafka import Cluster
+from semel.ledger import OffsetRange, TopicPartition, first
+from tests.conftest import Produce
+from tests.engine.harness import recreate
+from tests.engine.microbatch.conftest import Go, MakeConfig, Query, Running
+from tests.engine.microbatch.transforms import passing, rows
+
+pytestmark = pytest.mark.integration
+
+TP = TopicPartition("orders", 0)
+
+
+class Log:
+    """A topic of one partition in a cluster of the test's own."""
+
+    def __init__(self, kafka: Kafka, produce: Produce) -> None:
+        self.kafka = kafka
+        self._produce = produce
+        kafka.create_topic(TP.topic, 1)
+
+    def produce(self, count: int, start: int) -> None:
+        for at in range(start, start + count, 10):
+            servers = self.kafka.bootstrap_servers
+            self._produce(TP.topic, rows(10, at), bootstrap_servers=servers)
+
+    def cut(self, offset: int) -> None:
+        """Lose what follows an offset, as an unclean leader election does."""
+        self.kafka.stop()
+        logs.truncate(logs.partition_directory(self.kafka.directory / "data", TP), offset)
+        self.kafka.start()
+
+
+@pytest.fixture
+def log(own_kafka: Callable[[], Kafka], produce: Produce) -> Log:
+    return Log(own_kafka(), produce)
+
+
+class Pins:
+    """Pins ranges as the driver of a connector does that has read the topic up to 20."""
+
+    def __init__(self, log: Log) -> None:
+        self.cluster = Cluster({"bootstrap.servers": log.kafka.bootstrap_servers})
+        self.known = KnownLogs(self.cluster)
+        self.known.expect([first(TP, 0, self.cluster.logs([TP.topic])[TP.topic], "")])
+        log.produce(20, 0)
+        self.read = OffsetRange(*TP, 0, 20)
+        self.pinned = self.known.pin([self.read])
+
+
+@pytest.mark.long
+def test_records_of_the_pinned_log_are_confirmed_also_by_a_later_leader(log: Log) -> None:
+    pins = Pins(log)
+    pins.pinned.confirm(pins.cluster, [pins.read])
+    log.kafka.stop()
+    log.kafka.start()
+    pins.pinned.confirm(pins.cluster, [pins.read])
+    log.produce(10, 20)
+    pins.known.pin([OffsetRange(*TP, 20, 30)])
+
+
+@pytest.mark.long
+def test_records_are_not_confirmed_of_a_log_that_was_cut_while_they_were_read(log: Log) -> None:
+    pins = Pins(log)
+    log.cut(10)
+    log.produce(30, 100)
+    with pytest.raises(LogChanged, match="the log of orders-0 was truncated"):
+        pins.pinned.confirm(pins.cluster, [pins.read])
+    with pytest.raises(LogChanged, match="the log of orders-0 was truncated"):
+        pins.known.pin([OffsetRange(*TP, 20, 40)])
+
+
+def test_records_are_not_confirmed_of_a_topic_created_again_while_they_were_read(
+    log: Log,
+) -> None:
+    pins = Pins(log)
+    recreate(log.kafka, TP.topic)
+    log.produce(30, 100)
+    with pytest.raises(LogChanged, match="topic orders was created again"):
+        pins.pinned.confirm(pins.cluster, [pins.read])
+    with pytest.raises(LogChanged, match="topic orders was created again"):
+        pins.known.pin([OffsetRange(*TP, 20, 30)])
+
+
+@pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
+def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_part_if_so_configured(
+    log: Log, configure: MakeConfig, query: Query, go: Go, transform: Any
+) -> None:
+    config = configure(TP.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
+    log.produce(50, 0)
+    go(config, transform)
+    log.cut(30)
+    log.produce(40, 100)
+    with pytest.raises(
+        OffsetOutOfRange,
+        match=r"the stored position is 50, but from offset 30 on the log is another one. 20 "
+        r"records that were read are gone from Kafka \(offsets 30 to 49\), 40 were not read "
+        r"\(offsets 30 to 69\)",
+    ):
+        go(config, transform)
+    assert query("SELECT id FROM t ORDER BY id") == [(i,) for i in range(50)]
+    go(config | {"log.truncated": "continue"}, transform)
+    found = query("SELECT id FROM t ORDER BY id")
+    assert found == [(i,) for i in (*range(50), *range(100, 140))]
+
+
+@pytest.mark.long
+def test_a_log_cut_under_a_running_query_stops_it(
+    log: Log, configure: MakeConfig, query: Query, launch: Callable[..., Running]
+) -> None:
+    config = configure(TP.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
+    log.produce(50, 0)
+    running = launch(config)
+    running.reach(lambda p: p.positions.get(TP) == 50)
+    log.cut(30)
+    log.produce(40, 100)
+    assert isinstance(running.end(), OffsetOutOfRange)
+    assert query("SELECT id FROM t ORDER BY id") == [(i,) for i in range(50)]
+
+
+@pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
+def test_a_topic_created_again_under_a_running_query_stops_it_before_anything_is_written(
+    log: Log,
+    configure: MakeConfig,
+    query: Query,
+    launch: Callable[..., Running],
+    transform: Any,
+) -> None:
+    config = configure(TP.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
+    log.produce(20, 0)
+    running = launch(config, transform)
+    running.reach(lambda p: p.positions.get(TP) == 20)
+    recreate(log.kafka, TP.topic)
+    log.produce(60, 100)
+    error = running.end()
+    assert isinstance(error, OffsetOutOfRange)
+    assert "was deleted and created again" in str(error)
+    assert query("SELECT id FROM t ORDER BY id") == [(i,) for i in range(20)]
+    assert query("SELECT position FROM semel_offsets") == [(20,)]
