@@ -22,7 +22,7 @@ from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds,
 from benchmarks.rig import Rig
 from benchmarks.sides import JSON, PLAIN, Semel, Side
 from semel import jars
-from semel.embedded.connect import ConnectWorker
+from semel.lab.embedded.connect import ConnectWorker
 
 PARTITIONS = 4
 TRIGGERS = 5

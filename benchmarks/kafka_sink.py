@@ -20,7 +20,7 @@ from benchmarks.measure import WARM
 from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, ratio, span
 from benchmarks.rig import Rig
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
 
 PARTITIONS = 4

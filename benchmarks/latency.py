@@ -28,7 +28,7 @@ from benchmarks.records import TABLE
 from benchmarks.report import Column, Figures, count, milliseconds
 from benchmarks.rig import Rig
 from benchmarks.sides import ENVELOPE, Peer, Semel, Side, connector
-from semel.embedded.connect import ConnectWorker
+from semel.lab.embedded.connect import ConnectWorker
 
 PARTITIONS = 4
 TASKS = 2

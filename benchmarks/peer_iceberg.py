@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from benchmarks.rig import Rig
 from benchmarks.sides import Side
-from semel.embedded.connect import ConnectWorker
 from semel.errors import ServiceError
+from semel.lab.embedded.connect import ConnectWorker
 
 TUNING = {"consumer.override.max.poll.records": "5000"}
 

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.rig import Rig
 from semel import jars
-from semel.embedded.java import find_java
+from semel.lab.embedded.java import find_java
 
 
 def text(value: Any) -> str:

@@ -16,9 +16,9 @@ from signal import SIGTERM
 
 from benchmarks.records import CONNECT_SCHEMA
 from benchmarks.rig import Rig
-from semel.embedded.connect import ConnectWorker
-from semel.embedded.process import ServerProcess
 from semel.errors import ServiceError
+from semel.lab.embedded.connect import ConnectWorker
+from semel.lab.embedded.process import ServerProcess
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 

@@ -19,8 +19,8 @@ from benchmarks.report import Column, Figures
 from benchmarks.rig import BROKER_HEAP, Rig
 from benchmarks.sides import ENVELOPE, Semel, connector
 from semel.archives import SWITCH
-from semel.embedded import Kafka
-from semel.embedded.connect import ConnectWorker
+from semel.lab.embedded import Kafka
+from semel.lab.embedded.connect import ConnectWorker
 from semel.warmup import warm_up_spark
 
 RECORDS, PARTITIONS, TASKS = 1000, 4, 2

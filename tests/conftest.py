@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import Producer
 from hypothesis import HealthCheck, settings
 
-from semel.embedded import Kafka, Postgres
-from semel.embedded import mariadb as mariadb_server
-from semel.embedded.hdfs import Hdfs
-from semel.embedded.java import find_java, has_compiler
-from semel.embedded.mariadb import MariaDB
-from semel.embedded.opensearch import Elasticsearch, OpenSearch
+from semel.lab.embedded import Kafka, Postgres
+from semel.lab.embedded import mariadb as mariadb_server
+from semel.lab.embedded.hdfs import Hdfs
+from semel.lab.embedded.java import find_java, has_compiler
+from semel.lab.embedded.mariadb import MariaDB
+from semel.lab.embedded.opensearch import Elasticsearch, OpenSearch
 from tests import s3
 from tests.databases import MYSQL, SYSTEMS, Given, new_sqlserver_database
 from tests.faults import Faults, apart, before

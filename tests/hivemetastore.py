@@ -20,9 +20,9 @@ from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport
 
 from semel import jars
-from semel.embedded.java import console_logging, find_jdk
-from semel.embedded.process import LOOPBACK, listening
-from semel.embedded.server import Server
+from semel.lab.embedded.java import console_logging, find_jdk
+from semel.lab.embedded.process import LOOPBACK, listening
+from semel.lab.embedded.server import Server
 
 PATIENT = {"lock-check-max-wait-time": "0.3", "lock-check-retries": "100"}
 """Properties of a catalog whose commits wait for as long as a lock lasts."""

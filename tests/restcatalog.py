@@ -10,9 +10,9 @@ from __future__ import annotations
 import http.client
 
 from semel import jars
-from semel.embedded.java import find_jdk
-from semel.embedded.process import LOOPBACK, listening
-from semel.embedded.server import Server
+from semel.lab.embedded.java import find_jdk
+from semel.lab.embedded.process import LOOPBACK, listening
+from semel.lab.embedded.server import Server
 
 _SERVER = """\
 import com.fasterxml.jackson.annotation.JsonAutoDetect.Visibility;

@@ -15,7 +15,7 @@ TOGETHER = {
     "search servers": (  # two JVMs
         "tests/sinks/search/",
         "tests/engine/test_search.py",
-        "tests/embedded/test_opensearch.py",
+        "tests/lab/embedded/test_opensearch.py",
     ),
     "files": ("tests/sinks/files/", "tests/engine/test_files_hdfs.py"),  # HDFS
     "catalogs": (  # two JVMs, a REST catalog's and a Hive metastore's, and moto
@@ -32,13 +32,13 @@ FIRST = (
     "search servers",
     "catalogs",
     "tests/engine/test_spark.py",
-    "tests/test_drill.py",
+    "tests/lab/test_drill.py",
     "tests/sinks/kafka/test_failures.py",
     "tests/engine/test_files.py",
     "tests/engine/test_databases.py",
     "tests/sinks/test_object_store_faults.py",
-    "tests/embedded/test_kafka.py",
-    "tests/embedded/test_services.py",
+    "tests/lab/embedded/test_kafka.py",
+    "tests/lab/embedded/test_services.py",
     "tests/engine/test_iceberg_spark.py",
 )
 """What takes longest begins first, or at the end of the run all wait for it."""

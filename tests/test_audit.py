@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame
 
-from semel import failpoints, reader
+from semel import failpoints
 from semel.audit import audit
-from semel.embedded import Kafka
 from semel.errors import ConfigError, NothingToAudit
+from semel.kafka import reader
+from semel.lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, points, start
 from tests.engine.harness import LocalSpark, caught_up, records, sql

@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.audit.follow import Followed, Judged, follow, follower
-from semel.embedded import Postgres
 from semel.errors import ConfigError, NothingToAudit
+from semel.lab.embedded import Postgres
 from semel.ledger import TopicPartition, firsts
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce

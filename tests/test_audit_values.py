@@ -18,9 +18,9 @@ from semel.audit.hashes import ChangedRow
 from semel.cli import app, meter
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import by_topic
-from semel.kafka import Cluster, client_config
+from semel.kafka.cluster import Cluster, client_config
+from semel.kafka.reader import read_ranges
 from semel.ledger import Advance, OffsetRange, TopicPartition, firsts
-from semel.reader import read_ranges
 from semel.records import Commit, RowsRejected
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce

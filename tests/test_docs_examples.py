@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from semel.embedded import Kafka
-from semel.embedded.opensearch import OpenSearch
+from semel.lab.embedded import Kafka
+from semel.lab.embedded.opensearch import OpenSearch
 from tests.newcomer import Newcomer, blocks, page
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]

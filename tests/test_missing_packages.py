@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import fsspec.registry  # noqa: F401
 import pytest
 
-from semel import demo
-from semel.embedded.postgres import program_directory
 from semel.errors import ConfigError, ServiceError
+from semel.lab import demo
+from semel.lab.embedded.postgres import program_directory
 from semel.run import plan
 
 NEEDED = {"name": "orders", "topics": "orders", "bootstrap.servers": "kafka:9092"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.engine.microsize import fits
+from semel.engine.microbatch.size import fits
 from semel.sizes import Sizes
 
 MIB = 1024 * 1024

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from semel import watchdog
-from semel.embedded.process import comes_true
 from semel.engine.overdue import Overdue
+from semel.lab.embedded.process import comes_true
 from semel.watchdog import Watchdog, waiting
 from tests.patience import PATIENCE
 

@@ -24,11 +24,11 @@ from semel.config import (
     title,
     under,
 )
-from semel.contact import meet
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
-from semel.kafka import check_clients, client_config
+from semel.kafka.cluster import check_clients, client_config
+from semel.kafka.contact import meet
 from semel.problems import Problems, gathering, located
 from semel.sinks import sink_class
 from semel.sinks.base import Sink, StagingSink
@@ -37,7 +37,7 @@ if typing.TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from semel.engine.base import Progress
-    from semel.kafka import Cluster
+    from semel.kafka.cluster import Cluster
     from semel.spark import Starting
 
 log = logging.getLogger(__name__)
@@ -223,14 +223,14 @@ def run(
             observe or (lambda _progress: None),
         )
         if planned.engine == "micro-batch":
-            from semel.engine.microbatch import MicroBatchEngine
+            from semel.engine.microbatch.engine import MicroBatchEngine
 
             return MicroBatchEngine(task, started, transform).run()
         if planned.engine == "bounded":
-            from semel.engine.bounded import BoundedEngine
+            from semel.engine.bounded.engine import BoundedEngine
 
             return BoundedEngine(task, started, transform).run()
-        from semel.engine.direct import DirectEngine
+        from semel.engine.direct.engine import DirectEngine
 
         return DirectEngine(task, started, transform).run()
     except TransientError as error:
@@ -251,7 +251,7 @@ def run(
 def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
     """The cluster, and the topics with their targets prepared: what is wrong with Kafka or with the
     store is told while Spark starts, and Spark finds nothing left to wait for."""
-    from semel.kafka import Cluster
+    from semel.kafka.cluster import Cluster
 
     connector = planned.connector
     client = client_config(connector, planned.raw, "admin")

@@ -19,11 +19,11 @@ from typer.testing import CliRunner, Result
 from semel.audit.report import AuditReport, PartitionAudit
 from semel.cli import app, connector, main, proof
 from semel.config import group_of
-from semel.embedded import Kafka
 from semel.errors import SemelError, ServiceError
 from semel.gateway import Jvm
-from semel.groups import Groups
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
+from semel.kafka.groups import Groups
+from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.run import run
 from tests.conftest import MakeTopic, Produce

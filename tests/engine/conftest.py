@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from semel.drill.disk import Disk
-from semel.embedded import Kafka
 from semel.engine import triggers
+from semel.lab.drill.disk import Disk
+from semel.lab.embedded import Kafka
 from tests.engine.harness import Running, name
 
 Config = dict[str, str]

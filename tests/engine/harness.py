@@ -32,9 +32,9 @@ from pyspark import TaskContext, cloudpickle
 from semel import failpoints, run
 from semel.audit import AuditReport, audit
 from semel.delivery import Delivery
-from semel.embedded import Kafka
-from semel.engine.direct import Progress
+from semel.engine.direct.engine import Progress
 from semel.errors import ConfigError, Fenced, SemelError, TransientError
+from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests import databases, matrix, searching

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from semel.engine import attempt
 from semel.engine.control import Address, ControlLine, ControlServer, Report
-from semel.engine.task import Task
+from semel.engine.direct import attempt
+from semel.engine.direct.task import Task
 from semel.errors import Displaced, Fenced, ServiceError
 from tests.patience import PATIENCE
 

@@ -11,12 +11,11 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from semel import failpoints
-from semel.embedded import Kafka
 from semel.errors import BadRecord, ConfigError, ServiceError
+from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition, firsts
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
-from tests.embedded.test_kafka import offsets
 from tests.engine.conftest import Config, Configure
 from tests.engine.harness import (
     LocalSpark,
@@ -29,6 +28,7 @@ from tests.engine.harness import (
     some,
     sql,
 )
+from tests.lab.embedded.test_kafka import offsets
 
 pytestmark = pytest.mark.integration
 

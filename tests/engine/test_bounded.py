@@ -18,8 +18,9 @@ from deltalake import DeltaTable
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
-from semel.embedded import Kafka
-from semel.engine import bounded, boundedtask, triggers
+from semel.engine import triggers
+from semel.engine.bounded import engine as bounded
+from semel.engine.bounded import task as boundedtask
 from semel.errors import (
     BadRecord,
     ConfigError,
@@ -28,6 +29,7 @@ from semel.errors import (
     SemelError,
     ServiceError,
 )
+from semel.lab.embedded import Kafka
 from semel.ledger import Hole, TopicPartition
 from semel.run import plan
 from tests import matrix
@@ -427,7 +429,7 @@ def test_files_that_were_staged_and_vanished_are_staged_again(
     lake: Lake,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from semel.engine.bounded import BoundedEngine
+    from semel.engine.bounded.engine import BoundedEngine
 
     source = topic()
     produce(source, records(50))

@@ -11,7 +11,7 @@ from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Guarantee
 from semel.engine.batch import Batch
 from semel.engine.committer import Committer
-from semel.engine.watch import Recreated
+from semel.engine.direct.watch import Recreated
 from semel.errors import Unavailable
 from semel.ledger import Advance, OffsetRange, Outcome
 from semel.leftbehind import within

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from semel import damage
 from semel.audit import audit
-from semel.damage import end_of
-from semel.embedded import Kafka, logs
 from semel.engine.consumer import without_events
 from semel.errors import BadRecord
+from semel.kafka import damage
+from semel.kafka.damage import end_of
+from semel.lab.embedded import Kafka, logs
 from semel.ledger import TopicPartition
 from tests.conftest import Produce
 from tests.engine.conftest import Configure, Lake

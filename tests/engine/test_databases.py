@@ -12,9 +12,9 @@ import pytest
 
 from semel import failpoints
 from semel.audit import audit
-from semel.drill.disk import Disk
-from semel.embedded import Kafka
 from semel.errors import ConfigError, Fenced, ServiceError
+from semel.lab.drill.disk import Disk
+from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition, firsts
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce

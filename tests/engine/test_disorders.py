@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.engine.disorders import Disorders
+from semel.engine.direct.disorders import Disorders
 from semel.engine.epochs import assignment
 from semel.engine.poll import OutOfOrder, TooEarly
 from semel.errors import BadRecord, OffsetOutOfRange, ServiceError

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from semel.engine import direct, microbatch
 from semel.engine.base import Progress, SparkGone
-from semel.engine.bounded import BoundedEngine
+from semel.engine.bounded.engine import BoundedEngine
 from semel.engine.control import Address, Report
-from semel.engine.direct import DirectEngine
-from semel.engine.microbatch import MicroBatchEngine
+from semel.engine.direct import engine as direct
+from semel.engine.direct.engine import DirectEngine
+from semel.engine.microbatch import engine as microbatch
+from semel.engine.microbatch.engine import MicroBatchEngine
 from semel.errors import Fenced, ServiceError, TransientError
 
 

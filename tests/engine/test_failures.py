@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from semel import kafka as kafka_clients
-from semel.embedded import Kafka, Postgres
 from semel.errors import ServiceError
+from semel.kafka import cluster as kafka_clients
+from semel.lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import assert_nothing_lost_nothing_twice, caught_up, records, sql

@@ -19,8 +19,8 @@ import pytest
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
-from semel.embedded import Kafka
 from semel.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
+from semel.lab.embedded import Kafka
 from semel.ledger import Hole, TopicPartition
 from semel.run import plan
 from semel.sinks.files import places

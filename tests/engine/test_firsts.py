@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.embedded import Kafka, Postgres
 from semel.engine.publish import is_copy, ledger_of
 from semel.errors import ConfigError, OffsetOutOfRange
+from semel.lab.embedded import Kafka, Postgres
 from semel.ledger import TopicPartition
 from semel.targets import Target
 from tests.conftest import MakeTopic, Produce

@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from semel.engine import frames
+from semel.engine.microbatch import frames
 
 MOMENT = datetime(2024, 2, 29, 12, 30, 0, 123456)
 TYPES: list[tuple[pa.DataType, Any]] = [

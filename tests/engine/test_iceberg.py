@@ -16,8 +16,8 @@ from pyiceberg.table import Table
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
-from semel.embedded import Kafka
 from semel.errors import OffsetOutOfRange, RolledBack
+from semel.lab.embedded import Kafka
 from semel.ledger import Hole, TopicPartition
 from semel.run import plan
 from semel.sinks.iceberg.catalog import connect

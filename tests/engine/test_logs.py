@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from semel.embedded import Kafka, logs
 from semel.errors import OffsetOutOfRange
+from semel.lab.embedded import Kafka, logs
 from semel.ledger import Hole, LedgerEntry, TopicPartition
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce

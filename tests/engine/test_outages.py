@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from semel.embedded.proxy import Proxy
+from semel.lab.embedded.proxy import Proxy
 from semel.leftbehind import MOST, Left, within
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from semel.embedded import Kafka
 from semel.engine.consumer import consumer_config
-from semel.engine.placeholder import Placeholder, placeholder_config
-from semel.groups import Groups
+from semel.engine.direct.placeholder import Placeholder, placeholder_config
+from semel.kafka.groups import Groups
+from semel.lab.embedded import Kafka
 from tests.engine.harness import plan, wait_until
 
 pytestmark = pytest.mark.integration

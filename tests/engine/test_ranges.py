@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from semel.engine import microtopics, ranges
-from semel.engine.microtopics import KnownTopics
+from semel.engine import ranges
+from semel.engine.microbatch import topics as microtopics
+from semel.engine.microbatch.topics import KnownTopics
 from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
 from semel.run import Plan, plan
 from tests.sinks.search.test_config import BASE

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 
 from semel.audit import audit
-from semel.embedded import Kafka
 from semel.errors import OffsetOutOfRange, SemelError
+from semel.kafka.reader import read_ranges
+from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.reader import read_ranges
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start

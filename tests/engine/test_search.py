@@ -16,9 +16,9 @@ import pytest
 
 from semel import failpoints
 from semel.audit import audit
-from semel.embedded import Kafka
-from semel.embedded.opensearch import OpenSearch
 from semel.errors import BadRecord, Fenced
+from semel.lab.embedded import Kafka
+from semel.lab.embedded.opensearch import OpenSearch
 from semel.run import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce

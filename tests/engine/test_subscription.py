@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.engine.subscription import Subscription
-from semel.groups import Groups
+from semel.engine.direct.subscription import Subscription
+from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests.conftest import MakeTopic

@@ -19,8 +19,8 @@ import pytest
 from confluent_kafka import Message
 
 from semel import failpoints
-from semel.engine import direct
 from semel.engine.control import ControlLine, ControlServer, Report
+from semel.engine.direct import engine as direct
 from semel.errors import ConfigError, Fenced, SemelError
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Start
@@ -39,8 +39,8 @@ pytestmark = pytest.mark.integration
 
 def _without_events(rows: pa.Table) -> pa.Table:
     """As in a task that drops the polls that hold them."""
-    from semel.engine import task
     from semel.engine.consumer import Events
+    from semel.engine.direct import task
 
     def records_of(messages: Sequence[Message], _tell: object) -> Events:
         return Events([m for m in messages if m.error() is None])
@@ -298,7 +298,7 @@ class _BrokenTask:
         self._run_task = run_task
 
     def __call__(self, *arguments: object) -> None:
-        from semel.engine import task
+        from semel.engine.direct import task
 
         def broken(_self: object) -> None:
             time.sleep(1)  # so that the group's answer waits for the consumer's end
@@ -336,7 +336,7 @@ class _BlindTask:
         self._run_task = run_task
 
     def __call__(self, *arguments: object) -> None:
-        from semel.engine import subscription
+        from semel.engine.direct import subscription
 
         consumer, made = subscription.Consumer, []
 
@@ -369,7 +369,7 @@ def test_a_consumer_that_hears_nothing_more_of(
     produce(source, records(300))
 
     def deaf(rows: pa.Table) -> pa.Table:
-        from semel.engine import subscription
+        from semel.engine.direct import subscription
 
         consumers: list[Any] = []
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from semel import failpoints, sinks
 from semel.audit import audit
 from semel.cli import app
-from semel.drill.stores import store_of
-from semel.embedded import Kafka
 from semel.errors import ConfigError
+from semel.lab.drill.stores import store_of
+from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.run import plan
 from tests import matrix

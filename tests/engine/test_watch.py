@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from semel.engine import watch
-from semel.engine.watch import LogWatch, Recreated
+from semel.engine.direct import watch
+from semel.engine.direct.watch import LogWatch, Recreated
 from semel.errors import ServiceError, Unavailable
 from semel.ledger import LedgerEntry, LogId
 

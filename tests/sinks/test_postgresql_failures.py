@@ -16,8 +16,8 @@ import pytest
 
 from semel import failpoints
 from semel.config import read
-from semel.embedded import Postgres
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError, Unavailable
+from semel.lab.embedded import Postgres
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from semel.embedded import Postgres
-from semel.embedded.proxy import Proxy
 from semel.errors import TransientError, Unavailable
+from semel.lab.embedded import Postgres
+from semel.lab.embedded.proxy import Proxy
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit
 from semel.sinks.postgresql.connection import Connection

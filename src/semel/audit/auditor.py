@@ -20,10 +20,11 @@ from semel.audit.offsets import (
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
 from semel.audit.values import Progress, Values
-from semel.damage import Damage
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll, by_topic
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
+from semel.kafka.damage import Damage
+from semel.kafka.reader import read_ranges
 from semel.ledger import (
     DAMAGED,
     RECREATED,
@@ -33,7 +34,6 @@ from semel.ledger import (
     LedgerEntry,
     TopicPartition,
 )
-from semel.reader import read_ranges
 from semel.run import Plan
 from semel.sinks.base import Snapshot
 

@@ -14,7 +14,7 @@ from semel.audit.values import Progress, Values
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.errors import NothingToAudit, OffsetOutOfRange
-from semel.kafka import Cluster, client_config
+from semel.kafka.cluster import Cluster, client_config
 from semel.ledger import LedgerEntry
 from semel.run import Plan, plan
 from semel.sinks.base import Snapshot

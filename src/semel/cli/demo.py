@@ -13,10 +13,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from semel import demo as show
 from semel.cli.proof import audit_table
-from semel.embedded import Services
 from semel.errors import ConfigError
+from semel.lab import demo as show
+from semel.lab.embedded import Services
 
 _DIRECTORY = Path(".semel/demo")
 _MARK = ".semel-demo"

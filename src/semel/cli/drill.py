@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from semel.drill.plan import Fault, Kind
+from semel.lab.drill.plan import Fault, Kind
 
 if typing.TYPE_CHECKING:  # every command would wait for all that a drill needs
-    from semel.drill.run import DrillReport, FaultResult
+    from semel.lab.drill.run import DrillReport, FaultResult
 
 
 def register(app: typer.Typer) -> None:
@@ -80,7 +80,7 @@ def drill(
     if two_drivers:
         _two_drivers(file, two_drivers, seed, where, as_json)
         return
-    from semel.drill import run as drills
+    from semel.lab.drill import run as drills
 
     watcher = _Watcher(faults, as_json)
     with watcher:
@@ -111,7 +111,7 @@ def drill(
 def _two_drivers(
     file: Path | None, seconds: float, seed: int, where: dict[str, Any], as_json: bool
 ) -> None:
-    from semel.drill import run as drills
+    from semel.lab.drill import run as drills
 
     console = Console(stderr=True, highlight=False)
     with console.status("two drivers of one connector"):
@@ -138,7 +138,7 @@ def _two_drivers(
 def _peer(
     peer: str, file: Path | None, faults: int, seed: int, directory: Path | None, as_json: bool
 ) -> None:
-    from semel.drill.peer import run as peers
+    from semel.lab.drill.peer import run as peers
 
     if peer != "connect":
         raise typer.BadParameter(f"{peer}: must be connect", param_hint="--peer")
@@ -226,7 +226,7 @@ class _Watcher:
         self._status.stop()
 
     def observe(self, fault: Fault | None, result: FaultResult | None) -> None:
-        """See :data:`semel.drill.run.Observer`."""
+        """See :data:`semel.lab.drill.run.Observer`."""
         if self._silent:
             return
         if fault is not None and fault.number == 1 and result is None:

@@ -17,10 +17,10 @@ from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
 from semel.cli.follow import follow_
 from semel.cli.meter import Meter
-from semel.contact import meet
 from semel.errors import ConfigError
-from semel.kafka import client_config
-from semel.lag import lag
+from semel.kafka.cluster import client_config
+from semel.kafka.contact import meet
+from semel.kafka.lag import lag
 from semel.run import plan
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from semel.cli.console import console
-from semel.embedded.services import Services, ServicesStatus
 from semel.errors import ServiceError
+from semel.lab.embedded.services import Services, ServicesStatus
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -13,7 +13,7 @@ from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine.control import Report
 from semel.errors import ConfigError, SemelError, ServiceError
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
 from semel.sinks.base import Sink
 

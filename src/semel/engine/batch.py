@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from semel.config import ConnectorConfig
-from semel.damage import Damage
 from semel.engine.pipeline import Pipeline, count_by_partition
 from semel.engine.poll import RawRecords, advances, last_records
 from semel.errors import BadRecord
+from semel.kafka.damage import Damage
 from semel.ledger import Advance, TopicPartition
 from semel.records import Commit, DeadLetter, Records, Rejected
 

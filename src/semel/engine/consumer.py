@@ -10,10 +10,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from semel.config import ConnectorConfig
-from semel.damage import UNREADABLE
 from semel.engine.poll import OutOfOrder
 from semel.errors import Displaced, SemelError, ServiceError
-from semel.kafka import MEMBERSHIP, SEEK_AGAIN, client_config
+from semel.kafka.cluster import MEMBERSHIP, SEEK_AGAIN, client_config
+from semel.kafka.damage import UNREADABLE
 from semel.ledger import TopicPartition
 from semel.sizes import Sizes
 

@@ -26,8 +26,8 @@ for module in (
     "pyarrow.compute",
     "pyarrow.json",
     "confluent_kafka",
-    "semel.engine.attempt",
-    "semel.engine.microtask",
+    "semel.engine.direct.attempt",
+    "semel.engine.microbatch.task",
 ):
     importlib.import_module(module)
 

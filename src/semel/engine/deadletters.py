@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from semel.config import ConnectorConfig
 from semel.errors import ServiceError, TransientError
-from semel.kafka import IDEMPOTENCE, error_headers
+from semel.kafka.cluster import IDEMPOTENCE, error_headers
 from semel.records import DeadLetter
 
 _TIMEOUT = 30.0

@@ -11,9 +11,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.damage import UNREADABLE
 from semel.errors import TransientError
-from semel.kafka import SEEK_AGAIN
+from semel.kafka.cluster import SEEK_AGAIN
+from semel.kafka.damage import UNREADABLE
 from semel.ledger import LedgerEntry, TopicPartition
 
 log = logging.getLogger(__name__)

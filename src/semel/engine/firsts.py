@@ -10,8 +10,8 @@ from semel.config import ConnectorConfig
 from semel.engine.publish import is_copy, ledger_of
 from semel.engine.ranges import made
 from semel.errors import ConfigError, OffsetOutOfRange
-from semel.groups import Groups
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
+from semel.kafka.groups import Groups
 from semel.ledger import MOVED, Hole, LedgerEntry, Rebase, TopicPartition
 from semel.sinks.base import Sink
 from semel.targets import Target

@@ -9,7 +9,7 @@ from dataclasses import replace
 from semel.config import ConnectorConfig
 from semel.engine.epochs import forks
 from semel.errors import OffsetOutOfRange
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
 from semel.ledger import (
     RECREATED,
     TRUNCATED,

@@ -13,12 +13,12 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from semel.config import ConnectorConfig
-from semel.damage import Damage
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import by_topic
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
+from semel.kafka.damage import Damage
+from semel.kafka.reader import read_ranges
 from semel.ledger import TopicPartition
-from semel.reader import read_ranges
 from semel.sinks.base import Sink
 from semel.sizes import size_of
 

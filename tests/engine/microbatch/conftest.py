@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 import semel
 from semel import failpoints
 from semel.config import ConnectorConfig, read
-from semel.embedded import Kafka
 from semel.engine.base import Progress
+from semel.lab.embedded import Kafka
 from semel.spark import micro_batch_session
 from semel.spark import stop as stop_session
 from tests.patience import PATIENCE

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from semel.embedded import Kafka
 from semel.errors import BadRecord
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
+from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some

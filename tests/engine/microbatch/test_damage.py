@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from semel.embedded import Kafka, logs
 from semel.errors import BadRecord
+from semel.lab.embedded import Kafka, logs
 from semel.ledger import TopicPartition
 from tests.conftest import Produce
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query

@@ -17,10 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import semel
 from semel import failpoints
-from semel.embedded import Kafka
-from semel.engine import microbatch, microtask
-from semel.engine.microcommit import Side
+from semel.engine.microbatch import engine as microbatch
+from semel.engine.microbatch import task as microtask
+from semel.engine.microbatch.commit import Side
 from semel.errors import OffsetOutOfRange, ServiceError
+from semel.lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.engine.microbatch.conftest import (

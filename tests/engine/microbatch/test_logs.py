@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from semel.embedded import Kafka, logs
-from semel.engine.micrologs import KnownLogs
+from semel.engine.microbatch.logs import KnownLogs
 from semel.errors import LogChanged, OffsetOutOfRange
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
+from semel.lab.embedded import Kafka, logs
 from semel.ledger import OffsetRange, TopicPartition, first
 from tests.conftest import Produce
 from tests.engine.harness import recreate

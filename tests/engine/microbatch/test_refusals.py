@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import functions as F
 
-from semel.engine.microbatch import kafka_options, require_source
+from semel.engine.microbatch.engine import kafka_options, require_source
 from semel.errors import BadRecord, ConfigError, ServiceError
 from semel.ledger import TopicPartition
 from semel.spark import micro_batch_session

@@ -12,7 +12,7 @@ import fsspec
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.embedded.hdfs import Hdfs
+from semel.lab.embedded.hdfs import Hdfs
 from semel.ledger import TopicPartition, firsts
 from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.files import places

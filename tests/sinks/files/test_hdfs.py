@@ -20,8 +20,8 @@ import requests
 import urllib3
 from fsspec.implementations.webhdfs import WebHDFS
 
-from semel.embedded.hdfs import Hdfs
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
+from semel.lab.embedded.hdfs import Hdfs
 from semel.ledger import Outcome, firsts
 from semel.records import Commit
 from semel.sinks.files import sink as sink_module

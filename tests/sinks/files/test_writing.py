@@ -20,8 +20,8 @@ import pytest
 from semel.cli.connector import _facts
 from semel.config import read
 from semel.converters.json_columns import JSON
-from semel.drill.stores import store_of
 from semel.errors import ConfigError
+from semel.lab.drill.stores import store_of
 from semel.ledger import Advance as Moved
 from semel.ledger import OffsetRange, TopicPartition, firsts
 from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records, RowsRejected

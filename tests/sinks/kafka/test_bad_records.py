@@ -8,8 +8,8 @@ import pytest
 
 from semel import failpoints
 from semel.audit import audit
-from semel.embedded import Kafka
 from semel.errors import BadRecord, ConfigError
+from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition, firsts
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce

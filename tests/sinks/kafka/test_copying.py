@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pytest
 
 from semel.audit import audit
-from semel.embedded import Kafka
-from semel.engine import direct
+from semel.engine.direct import engine as direct
 from semel.errors import ConfigError, OffsetOutOfRange
-from semel.lag import published
+from semel.kafka.lag import published
+from semel.lab.embedded import Kafka
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, positions, records, recreate

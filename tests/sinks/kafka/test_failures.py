@@ -16,9 +16,9 @@ from confluent_kafka import Producer
 
 from semel import failpoints
 from semel.audit import audit
-from semel.embedded import Kafka
 from semel.errors import Fenced
-from semel.groups import Groups
+from semel.kafka.groups import Groups
+from semel.lab.embedded import Kafka
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.run import plan
 from tests import matrix

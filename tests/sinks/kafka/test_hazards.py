@@ -14,9 +14,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from semel.config import group_of
-from semel.embedded import Kafka
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
+from semel.lab.embedded import Kafka
 from semel.ledger import Advance, LedgerEntry, OffsetRange
 from semel.run import plan
 from semel.sinks.kafka import KafkaSink, presence

@@ -11,10 +11,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
-from semel.embedded import Kafka
 from semel.errors import ConfigError, OffsetOutOfRange, ServiceError
-from semel.groups import Groups
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
+from semel.kafka.groups import Groups
+from semel.lab.embedded import Kafka
 from semel.ledger import TRUNCATED, Advance, Hole, LedgerEntry, OffsetRange, Rebase, TopicPartition
 from semel.run import plan
 from semel.sinks.kafka import KafkaSink

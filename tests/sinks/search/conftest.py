@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.embedded.opensearch import OpenSearch
+from semel.lab.embedded.opensearch import OpenSearch
 from semel.ledger import TopicPartition, firsts
 from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.search.sink import SearchSink

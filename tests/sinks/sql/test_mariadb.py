@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.embedded.mariadb import MariaDB
 from semel.errors import ConfigError, TransientError
+from semel.lab.embedded.mariadb import MariaDB
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, RowsRejected
 from semel.sinks import jdbc

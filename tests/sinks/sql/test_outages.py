@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from semel.embedded.mariadb import MariaDB
-from semel.embedded.proxy import Proxy
 from semel.errors import Unavailable
+from semel.lab.embedded.mariadb import MariaDB
+from semel.lab.embedded.proxy import Proxy
 from semel.sinks.sql.mysql import Mysql
 from semel.sinks.sql.mysql_config import MysqlConfig
 from tests import databases

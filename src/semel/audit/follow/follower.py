@@ -28,12 +28,12 @@ from semel.audit.offsets import Seen
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
 from semel.audit.values import ValuesFound
-from semel.damage import Damage
 from semel.delivery import Mechanism
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll
 from semel.errors import OffsetOutOfRange, TransientError
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
+from semel.kafka.damage import Damage
 from semel.ledger import (
     LedgerEntry,
     TopicPartition,

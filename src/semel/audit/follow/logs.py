@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from semel.audit.run import check_not_recreated
 from semel.errors import NothingToAudit, OffsetOutOfRange, TransientError
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
 from semel.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition
 from semel.run import Plan
 

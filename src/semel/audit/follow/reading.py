@@ -11,10 +11,10 @@ from semel.audit.follow.look import Look, ranges_of
 from semel.audit.hashes import Workspace
 from semel.audit.offsets import Seen, offsets_of, within
 from semel.audit.values import Values
-from semel.damage import Damage
 from semel.engine.poll import TopicPoll, by_topic
+from semel.kafka.damage import Damage
+from semel.kafka.reader import read_ranges
 from semel.ledger import DAMAGED, RETENTION, OffsetRange, TopicPartition
-from semel.reader import read_ranges
 from semel.run import Plan
 from semel.sinks.base import Sink
 from semel.sinks.rereading import View

@@ -15,7 +15,7 @@ from semel.audit.follow.report import Judged
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.errors import OffsetOutOfRange, TransientError
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.run import Plan
 

@@ -31,12 +31,12 @@ from confluent_kafka import Producer
 
 from semel import converters
 from semel.config import ConnectorConfig, read, under
-from semel.contact import meet
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.failpoints import hit
-from semel.groups import Groups
-from semel.kafka import Cluster, client_config
+from semel.kafka.cluster import Cluster, client_config
+from semel.kafka.contact import meet
+from semel.kafka.groups import Groups
 from semel.ledger import (
     Advance,
     Hole,

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec
 
-from semel.kafka import Cluster, admin_client
+from semel.kafka.cluster import Cluster, admin_client
 from semel.ledger import TopicPartition
 
 _TIMEOUT = 20.0

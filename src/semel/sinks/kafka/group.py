@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import ConsumerGroupState
 
 from semel.errors import NotAssigned
-from semel.groups import Groups
+from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
 from semel.sinks.base import Membership
 

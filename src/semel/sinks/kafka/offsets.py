@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.groups import Groups
+from semel.kafka.groups import Groups
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.sinks.kafka.entries import dumped, entry_of, facts_of, loaded
 

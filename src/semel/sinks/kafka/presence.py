@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic, TopicDescription
 
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.kafka import Cluster, admin_client, failure
+from semel.kafka.cluster import Cluster, admin_client, failure
 
 _TIMEOUT = 10.0
 _AGREED_AFTER, _AGREED_TIMES = 3.0, 3

@@ -17,9 +17,9 @@ from confluent_kafka import Message
 
 from semel.config import ConnectorConfig
 from semel.errors import TransientError
-from semel.kafka import ERRORS, Cluster
+from semel.kafka.cluster import ERRORS, Cluster
+from semel.kafka.reader import read_ranges
 from semel.ledger import Hole, LedgerEntry, TopicPartition
-from semel.reader import read_ranges
 from semel.sinks.base import Snapshot
 from semel.sinks.kafka.config import KafkaConfig
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
-from semel.kafka import Cluster
+from semel.kafka.cluster import Cluster
+from semel.kafka.retention import create_dead_letter_topic, like, of_copy
 from semel.ledger import TopicPartition
-from semel.retention import create_dead_letter_topic, like, of_copy
 from semel.sinks.kafka.config import KEEP, KafkaConfig
 from semel.sinks.kafka.presence import check_replicas
 

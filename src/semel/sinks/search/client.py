@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from semel import security
 from semel.config import under
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError, Unavailable
 from semel.extras import require
+from semel.kafka import security
 from semel.sinks.search.config import PREFIX, SearchConfig
 from semel.watchdog import waiting
 

@@ -1,0 +1,1 @@
+"""The bounded engine: a Spark job for each trigger; tasks stage, the driver commits."""

@@ -1,0 +1,408 @@
+"""The bounded direct engine's driver: a Spark job a trigger, and one commit for all of it.
+
+The driver decides the offset ranges of each trigger from the ledger and from what Kafka has; tasks
+read them with librdkafka and stage files; the driver commits files and ranges once. It is for
+stores that commit per table. Killing any part of it loses nothing: files that were staged and not
+committed are seen by nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import Any
+
+from pyspark import SparkContext
+
+from semel import failpoints
+from semel.engine import firsts, ranges, sample
+from semel.engine.base import (
+    Progress,
+    Run,
+    SparkGone,
+    first_error,
+    not_shipped,
+    spark_gone,
+)
+from semel.engine.batch import Batch, bad_record, passing_over
+from semel.engine.bounded.task import BoundedSpec, TaskResult, run_task
+from semel.engine.committer import described
+from semel.engine.control import Report
+from semel.engine.deliver import Deliverer
+from semel.engine.overdue import Overdue
+from semel.engine.pipeline import Transform
+from semel.engine.publish import Publisher
+from semel.engine.retry import Retries
+from semel.engine.triggers import before, bounded, seconds, shared
+from semel.errors import (
+    Fenced,
+    GaveUp,
+    LedgerConflict,
+    RolledBack,
+    ServiceError,
+    TargetChanged,
+    TransientError,
+    named,
+)
+from semel.failpoints import hit
+from semel.kafka.damage import Damage
+from semel.kafka.retention import create_dead_letter_topic
+from semel.ledger import Advance, LogId, OffsetRange, TopicPartition
+from semel.records import DeadLetter
+from semel.sinks.base import Staged, StagingSink
+from semel.targets import Target
+
+log = logging.getLogger(__name__)
+
+_INTERVAL = "10 seconds"
+"""Unless processingTime says otherwise: every commit makes files."""
+_SETTLE = 20.0
+_KEPT = Target("")
+
+
+class Stopped(Exception):
+    """The run was asked to stop; nothing of the trigger in hand is lost."""
+
+
+class BoundedEngine:
+    """One run of a connector."""
+
+    def __init__(
+        self, run: Run, spark: Callable[[], SparkContext], transform: Transform | None
+    ) -> None:
+        assert isinstance(run.sink, StagingSink)
+        self._run = run
+        self._connector = run.connector
+        self._sink = run.sink
+        self._spark = spark
+        self._progress = Progress()
+        self._interval = interval(run)
+        facts = (run.connector, run.raw, run.guarantee, run.sink)
+        self._deliverer = Deliverer(*facts, 0, log.warning, self._log)
+        self._overdue = Overdue(log.warning, lambda: self._doing)
+        self._doing = ""
+        self._jobs = ThreadPoolExecutor(1, thread_name_prefix="semel-job")
+        self._prepared: set[str] = set()
+        self._sampled: set[str] = set()
+        self._publisher: Publisher | None = None
+        self._logs: dict[str, LogId] = {}
+        self._spec = BoundedSpec(
+            uuid.uuid4().hex[:12],
+            run.connector,
+            run.raw,
+            failpoints.environment(),
+            transform,
+        )
+
+    def run(self) -> Progress:
+        """Run until stopped, caught up, or an error ends the connector.
+
+        Raises:
+            SemelError: what ended it.
+        """
+        try:
+            self._loop(self._prepare())
+        except LedgerConflict as conflict:
+            if isinstance(conflict, Fenced):
+                raise
+            raise Fenced(
+                f"{conflict} This run of {self._connector.name} has stopped, and its files of this "
+                "trigger stay uncommitted"
+            ) from None
+        except Stopped:
+            pass
+        finally:
+            self._overdue.end()
+            self._jobs.shutdown(wait=False, cancel_futures=True)
+            if self._publisher is not None:
+                self._publisher.close()
+        self._run.observe(self._progress)
+        return self._progress
+
+    def _prepare(self) -> dict[TopicPartition, int]:
+        run = self._run
+        topics = run.topics
+        self._prepared |= topics.keys()
+        run.sink.claim()
+        if run.connector.dead_letter_topic:
+            create_dead_letter_topic(run.connector, run.cluster)
+        firsts.first_positions(run.connector, run.sink, run.cluster, topics)
+        self._publisher = Publisher(run)
+        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        return run.cluster.latest(partitions) if run.until_caught_up else {}
+
+    def _loop(self, targets: Mapping[TopicPartition, int]) -> None:
+        """Run triggers; one that fails for a reason that may pass is run again."""
+        retries, answered = self._retries(), False
+        while not self._run.stop.is_set():
+            begun = time.monotonic()
+            try:
+                full = self._trigger()
+            except SparkGone:
+                if self._run.stop.is_set():  # who stops all may have stopped Spark first
+                    return
+                raise
+            except (GaveUp, RolledBack):
+                raise
+            except (TransientError, ServiceError) as error:
+                if isinstance(error, ServiceError) and not answered:
+                    raise  # at the start the user hears of it at once; later it may be restarting
+                self._doing = str(error)
+                pause = retries.failed(error)
+                self._progress.restarts += 1
+                self._rest(pause)
+                continue
+            retries.succeeded()
+            answered = True
+            if self._run.over(self._progress, targets):
+                return
+            if not full and not self._run.until_caught_up:
+                self._rest(begun + self._interval - time.monotonic())
+
+    def _retries(self) -> Retries:
+        return Retries(self._connector, self._run.raw, log.warning)
+
+    def _rest(self, pause: float) -> None:
+        until = time.monotonic() + pause
+        while not self._run.stop.is_set() and (left := until - time.monotonic()) > 0:
+            self._run.observe(self._progress)
+            self._run.stop.wait(min(left, 0.2))
+
+    # One trigger
+
+    def _trigger(self) -> bool:
+        """Commit what Kafka holds, up to ``maxOffsetsPerTrigger``; whether it held more."""
+        most = self._connector.max_offsets_per_trigger
+        wanted, more = self._plan(most)
+        if wanted:
+            self._overdue.begin()
+        stop: DeadLetter | None = None
+        damaged: dict[TopicPartition, Damage] = {}
+        while wanted:
+            results = self._staged(wanted)
+            stops = [r.stop for r in results if r.stop is not None]
+            damages = [r.damage for r in results if r.damage is not None]
+            if not stops and not damages:
+                if self._others(wanted):
+                    for r in results:
+                        self._sink.discard(Staged((), files=r.files))
+                    return True  # the next trigger says what has happened
+                self._commit(wanted, results)
+                break
+            stop = next(iter(stops), stop)
+            for each in stops:
+                wanted = before(wanted, TopicPartition(each.topic, each.partition), each.offset)
+            for damage in damages:
+                known = damaged.get(damage.topic_partition, damage)
+                damaged[damage.topic_partition] = min(known, damage, key=_start)
+                wanted = before(wanted, damage.topic_partition, damage.range.from_offset)
+        if stop is not None:
+            raise bad_record(self._connector.name, stop)
+        for damage in damaged.values():
+            self._pass_over(damage)
+        return more or bool(damaged)
+
+    def _others(self, wanted: Sequence[OffsetRange]) -> bool:
+        """Whether what was read may be of topics that were created again meanwhile."""
+        found = self._run.cluster.logs({r.topic for r in wanted})
+        return any(self._logs[t].contradicts(log) for t, log in found.items())
+
+    def _pass_over(self, damage: Damage) -> None:
+        """Record the hole that offsets leave which cannot be read, or stop there.
+
+        Raises:
+            BadRecord: ``errors.tolerance`` is ``none``.
+        """
+        run, tp = self._run, damage.topic_partition
+        position = ranges.positions(run.connector, run.sink, run.cluster, [tp])[tp]
+        if self._connector.errors_tolerance == "none":
+            raise damage.stop(self._connector.name, position)
+        log.warning("%s: %s; goes on after them", tp, damage.told(position))
+        for batch in passing_over(damage, position):
+            self._retrying(replace(batch, commit=Staged((), batch.commit.dead_letters)))
+        self._progress.positions |= {tp: damage.range.until_offset}
+
+    def _plan(self, most: int) -> tuple[list[OffsetRange], bool]:
+        run = self._run
+        topics = run.cluster.matching(run.connector)
+        new = topics.keys() - self._prepared
+        if new:
+            run.sink.prepare(new)
+            self._prepared |= new
+        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        entries = ranges.standing(run.connector, run.sink, run.cluster, partitions)
+        self._logs = {tp.topic: e.log for tp, e in entries.items()}
+        positions = {tp: e.position for tp, e in entries.items()}
+        self._progress.positions |= positions
+        ends = run.cluster.latest(partitions)
+        reach = self._sink.uneven(partitions) or ends
+        at = {tp: positions[tp] for tp in reach if tp in positions}
+        found = bounded(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
+        self._sample({r.topic_partition: r.from_offset for r in found})
+        until = {**positions, **{r.topic_partition: r.until_offset for r in found}}
+        return found, bool(found) and any(until[tp] < ends[tp] for tp in until)
+
+    def _sample(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Look at topics that are read for the first time, so that all tasks agree on types."""
+        run = self._run
+        unseen = {tp: at for tp, at in positions.items() if tp.topic not in self._sampled}
+        if not unseen:
+            return
+        found = sample.schemas(
+            run.connector, run.raw, run.sink, run.cluster, self._spec.transform, unseen
+        )
+        self._sampled |= {tp.topic for tp in unseen}
+        if found:
+            schemas = {**self._spec.schemas, **found}
+            self._spec = replace(self._spec, schemas=schemas, version=self._spec.version + 1)
+
+    def _staged(self, wanted: Sequence[OffsetRange]) -> list[TaskResult]:
+        """Run the job of a trigger.
+
+        Raises:
+            SemelError: a task's error; what the others have staged is deleted.
+        """
+        parts = shared(wanted, self._connector.tasks_max)
+        self._doing = f"{len(parts)} tasks read and stage them"
+        future = self._jobs.submit(self._job, parts)
+        results = self._watch(future)
+        failed = [r for r in results if r.error]
+        if failed or any(r.stop is not None or r.damage is not None for r in results):
+            for r in results:
+                self._sink.discard(Staged((), files=r.files))
+        if failed:
+            # An error that ends the connector comes before one that may pass.
+            worst = sorted(failed, key=lambda r: issubclass(named(r.error), TransientError))[0]
+            raise named(worst.error)(worst.message)
+        return results
+
+    def _watch(self, future: Future[list[TaskResult]]) -> list[TaskResult]:
+        """Wait for a job; one that does not end soon after a stop is cancelled."""
+        deadline: float | None = None
+        while not wait([future], timeout=0.2).done:
+            self._run.observe(self._progress)
+            if deadline is None and self._run.stop.is_set():
+                deadline = time.monotonic() + _SETTLE
+            if deadline is not None and time.monotonic() > deadline:
+                with contextlib.suppress(Exception):  # Spark may have gone
+                    self._spark().cancelJobGroup(self._group)
+        return future.result()
+
+    @property
+    def _group(self) -> str:
+        return f"semel-{self._spec.run}"
+
+    def _job(self, parts: Sequence[Sequence[OffsetRange]]) -> list[TaskResult]:
+        spec, context = self._spec, self._spark()
+
+        def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
+            yield pickle.dumps(run_task(spec, index, parts[index]))
+
+        try:
+            context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
+            job = context.parallelize(range(len(parts)), len(parts))
+            answers: list[Any] = job.mapPartitionsWithIndex(body).collect()
+        except Exception as error:
+            text = str(error)
+            missing = not_shipped(spec.connector, text)
+            if missing is not None:
+                raise missing from None
+            gone = spark_gone(spec.connector, error)
+            if gone is not None:
+                raise gone from None
+            log.debug("the job failed: %s", text)
+            raise TransientError(
+                f"connector {spec.connector.name}: the Spark job failed: {first_error(text)}"
+            ) from None
+        return [pickle.loads(answer) for answer in answers]
+
+    # The commit
+
+    def _commit(self, wanted: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
+        letters = [letter for r in results for letter in r.letters]
+        letters.sort(key=lambda x: (x.topic, x.partition, x.offset))
+        staged = Staged((), letters, [f for r in results for f in r.files])
+        batch = Batch(_whole(wanted, [a for r in results for a in r.advances]), staged)
+        self._doing = "the commit is under way"
+        self._retrying(batch)
+        self._overdue.end()
+        progress = self._progress
+        progress.records += sum(a.read for a in batch.advances)
+        progress.rows += sum(a.written for a in batch.advances)
+        progress.failed += sum(a.failed for a in batch.advances)
+        progress.commits += 1
+        progress.positions |= batch.until
+        progress.tasks |= {r.index: Report("progress", r.index, 0) for r in results}
+        hit("task.before_publish")
+        if self._publisher is not None:
+            self._publisher.publish(self._kept(batch.until))
+        self._run.observe(progress)
+
+    def _kept(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Those that a ledger keeps: where it lies in the target, there is none before it."""
+        targets = self._sink.targets({tp.topic for tp in positions})
+        return {tp: at for tp, at in positions.items() if targets.get(tp.topic, _KEPT) is not None}
+
+    def _log(self, letters: Sequence[DeadLetter]) -> None:
+        for letter in letters if self._connector.errors_log else ():
+            log.warning("%s", described(letter, content=self._connector.errors_log_messages))
+
+    def _retrying(self, batch: Batch) -> None:
+        """Commit; a failure whose outcome is unknown is judged by the ledger in the next try.
+
+        Staged files are left alone whatever happens: some of them may be committed.
+        """
+        retries = self._retries()
+        while True:
+            try:
+                self._deliverer.deliver(batch)
+            except TargetChanged:
+                raise  # the records are staged again
+            except TransientError as error:
+                if self._run.stop.wait(retries.failed(error)):
+                    raise Stopped from None
+            else:
+                retries.succeeded()
+                return
+
+
+def interval(run: Run) -> float:
+    """Seconds from one trigger to the next, unless the next one is full.
+
+    Raises:
+        ConfigError: ``processingTime`` is not an interval.
+    """
+    if "processingTime" in run.raw:
+        return seconds(run.connector.processing_time)
+    assert isinstance(run.sink, StagingSink)
+    return run.sink.interval or seconds(_INTERVAL)
+
+
+def _start(damage: Damage) -> int:
+    return damage.range.from_offset
+
+
+def _whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advance]:
+    """One advance a topic-partition, of the parts that several tasks have read."""
+    found = []
+    for r in wanted:
+        mine = [a for a in parts if a.range.topic_partition == r.topic_partition]
+        last = max((a for a in mine if a.read), key=lambda a: a.range.from_offset, default=None)
+        found.append(
+            Advance(
+                r,
+                read=sum(a.read for a in mine),
+                written=sum(a.written for a in mine),
+                filtered=sum(a.filtered for a in mine),
+                failed=sum(a.failed for a in mine),
+                leader_epoch=last.leader_epoch if last else -1,
+                epoch_offset=last.epoch_offset if last else -1,
+            )
+        )
+    return found

@@ -1,0 +1,351 @@
+"""One task of the bounded direct engine: read given offset ranges, convert, stage.
+
+A task commits nothing and answers instead of raising, so Spark has no reason to run it again. What
+its worker process keeps from trigger to trigger is one sink and one consumer: connecting anew would
+cost more than a small trigger takes.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.config import ConnectorConfig
+from semel.engine import memory
+from semel.engine.base import unexpected
+from semel.engine.batch import Batcher
+from semel.engine.consumer import Events, Poll, consumer_config, raised, without_events
+from semel.engine.pipeline import Pipeline, Transform
+from semel.engine.poll import OutOfOrder, RawRecords, TopicPoll, by_topic, copied
+from semel.errors import SemelError, TransientError
+from semel.failpoints import hit
+from semel.kafka.damage import Damage, examine
+from semel.ledger import Advance, OffsetRange, TopicPartition
+from semel.records import DeadLetter, Rejected, RowsRejected
+from semel.sinks import sink_class
+from semel.sinks.base import Stager, StagingSink
+from semel.sizes import Sizes
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 60.0
+_SILENCE = 10.0
+"""Seconds after which it is asked whether the consumer still knows a broker. One that was told of
+none may never hear of one again (librdkafka's issue 5301); one that passes over records that were
+aborted, or waits for a slow answer, has nothing to deliver either."""
+_ANSWER = 5.0
+_RUNS_KEPT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedSpec:
+    """What holds for a run; it travels in the closure of each job.
+
+    ``schemas`` are the value fields that the driver knows; ``version`` changes with them.
+    """
+
+    run: str
+    connector: ConnectorConfig
+    raw: Mapping[str, str] = field(repr=False)
+    environment: Mapping[str, str]
+    transform: Transform | None = None
+    version: int = 0
+    schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task has staged.
+
+    ``stop`` is the bad record before which its partition must end, with ``errors.tolerance=none``;
+    ``damage`` are offsets that cannot be read, before which it must end, too; ``error`` names what
+    ends the connector, or may pass (:class:`~semel.errors.TransientError`). Nothing is staged then.
+    """
+
+    index: int
+    advances: Sequence[Advance] = ()
+    letters: Sequence[DeadLetter] = ()
+    files: Sequence[Any] = ()
+    stop: DeadLetter | None = None
+    damage: Damage | None = None
+    error: str = ""
+    message: str = ""
+
+
+def run_task(spec: BoundedSpec, index: int, wanted: Sequence[OffsetRange]) -> TaskResult:
+    """Stage the records of some ranges; each topic-partition occurs once among them."""
+    # Automatic collections walk over all messages of a poll again and again.
+    gc.disable()
+    try:
+        return _worker(spec, index).stage(index, wanted)
+    except SemelError as error:
+        return TaskResult(index, error=type(error).__name__, message=str(error))
+    except Exception as error:
+        log.exception("task %d", index)
+        found = unexpected(spec.connector, index, error)
+        return TaskResult(index, error=type(found).__name__, message=str(found))
+    finally:
+        gc.enable()
+
+
+class Worker:
+    """What a worker process keeps for a run."""
+
+    def __init__(self, spec: BoundedSpec, index: int) -> None:
+        connector = spec.connector
+        self._spec = spec
+        self._index = index
+        sink = sink_class(connector.connector_class, spec.raw)(connector, spec.raw)
+        assert isinstance(sink, StagingSink)
+        self._sink = sink
+        self._config = config = consumer_config(connector, spec.raw, index)
+        del config["group.instance.id"]  # the driver assigns; nobody joins the group
+        config |= {"group.id": f"{connector.group_id}-reader"}
+        self._consumer = Consumer(config, logger=log)
+        self._batcher = self._new_batcher()
+        self._sizes = Sizes()
+
+    def renew(self, spec: BoundedSpec) -> None:
+        """Take the driver's newer schemas."""
+        if spec.version != self._spec.version:
+            self._spec = spec
+            self._batcher = self._new_batcher()
+
+    def close(self) -> None:
+        self._sink.close()
+        self._consumer.close()
+
+    def _new_batcher(self) -> Batcher:
+        spec = self._spec
+        pipeline = Pipeline(
+            spec.connector,
+            spec.raw,
+            self._sink,
+            target=self._sink.schema,
+            transform=spec.transform,
+            schemas=spec.schemas,
+        )
+        return Batcher(spec.connector, pipeline)
+
+    def stage(self, index: int, wanted: Sequence[OffsetRange]) -> TaskResult:
+        """Raises SemelError; nothing of it stays staged then."""
+        stager = self._sink.stager(_label(wanted))
+        try:
+            result = self._stage(index, wanted, stager)
+        except KafkaException as error:
+            stager.discard()
+            raise raised(self._spec.connector, index, error) from error
+        except _Damaged as found:
+            stager.discard()
+            return TaskResult(index, damage=found.damage)
+        except BaseException:
+            stager.discard()
+            raise
+        if result.stop is not None:
+            stager.discard()
+        return result
+
+    def _stage(self, index: int, wanted: Sequence[OffsetRange], stager: Stager) -> TaskResult:
+        counts = {r.topic_partition: np.zeros(4, dtype=np.int64) for r in wanted}
+        epochs: dict[TopicPartition, tuple[int, int]] = {}
+        positions = {r.topic_partition: r.from_offset for r in wanted}
+        letters: list[DeadLetter] = []
+        for polls in self._read(wanted):
+            hit("task.after_poll")
+            refused: list[Rejected] = []
+            while True:
+                try:
+                    batch = self._batcher.batch(polls, positions, {}, refused)
+                except OutOfOrder:
+                    raise TransientError(
+                        f"connector {self._spec.connector.name}: Kafka sent records out of order"
+                    ) from None
+                hit("task.after_convert")
+                if batch.stop is not None:
+                    return TaskResult(index, stop=batch.stop)
+                try:
+                    stager.add(batch.commit)
+                    break
+                except RowsRejected as rejection:
+                    refused.extend(rejection.rejected)
+            for a in batch.advances:
+                tp = a.range.topic_partition
+                counts[tp] += (a.read, a.written, a.filtered, a.failed)
+                positions[tp] = a.range.until_offset
+                if a.read:
+                    epochs[tp] = a.leader_epoch, a.epoch_offset
+            letters += batch.commit.dead_letters
+            if batch.nbytes > memory.LARGE:
+                memory.give_back()
+        advances = []
+        for r in wanted:
+            read, written, filtered, failed = counts[r.topic_partition].tolist()
+            epoch, after = epochs.get(r.topic_partition, (-1, -1))
+            found = Advance(r, read, written, filtered, failed)
+            advances.append(replace(found, leader_epoch=epoch, epoch_offset=after))
+        return TaskResult(index, advances, letters, stager.finish())
+
+    def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[RawRecords]]:
+        """The committed records of the ranges, a poll at a time."""
+        reading = _Reading(wanted)
+        self._consumer.assign(reading.left())
+        heard = asked = time.monotonic()
+        try:
+            while reading.open:
+                size = min(self._spec.connector.max_poll_records, reading.size)
+                events = self._received(size)
+                now = time.monotonic()
+                if events.records or events.ends or events.unreadable:
+                    heard = asked = now
+                elif now - heard > _PATIENCE:
+                    self._connect_anew()
+                    raise TransientError(
+                        f"connector {self._spec.connector.name}: Kafka sent nothing for "
+                        f"{_PATIENCE:.0f} s; {', '.join(map(str, sorted(reading.open)))} could "
+                        "not be read to the end"
+                    )
+                elif now - asked > _SILENCE:
+                    if not self._knows_a_broker():
+                        log.info("task %d: no word from Kafka; connects anew", self._index)
+                        self._connect_anew()
+                        self._consumer.assign(reading.left())
+                    asked = time.monotonic()
+                polls = copied(reading.take(events.records))
+                for tp, end in events.ends.items():  # after the records that came before it
+                    reading.reached(tp, end)
+                for tp, reason in events.unreadable.items():
+                    if tp in reading.open:
+                        self._examine(tp, reading.position(tp), reason)
+                for tp in reading.finished():
+                    self._consumer.incremental_unassign([KafkaPartition(*tp)])
+                if polls:
+                    yield polls
+                    heard = asked = time.monotonic()
+        finally:
+            self._consumer.unassign()
+
+    def _examine(self, tp: TopicPartition, position: int, reason: str) -> None:
+        name = self._spec.connector.name
+        self._connect_anew()  # a consumer that has come upon damage does not always obey
+        damage = examine(name, self._config, tp, position)
+        if damage is not None:
+            raise _Damaged(damage)
+        raise TransientError(
+            f"connector {name}: {tp} at offset {position}: {reason}; it was whole when asked again"
+        )
+
+    def _received(self, most: int) -> Events:
+        connector = self._spec.connector
+        poll = Poll(connector, self._index, self._sizes)
+        poll.take(self._consumer, most, 0.1)
+        try:
+            return (
+                without_events(poll.messages, log.info)
+                if poll.has_events
+                else Events(poll.messages)
+            )
+        except OutOfOrder as error:
+            raise TransientError(f"connector {connector.name}: {error}") from None
+
+    def _knows_a_broker(self) -> bool:
+        try:
+            return bool(self._consumer.list_topics(timeout=_ANSWER).brokers)
+        except KafkaException:
+            return False
+
+    def _connect_anew(self) -> None:
+        fresh = Consumer(self._config, logger=log)
+        self._consumer.close()
+        self._consumer = fresh
+
+
+class _Damaged(Exception):
+    """A range holds offsets that cannot be read."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(damage.reason)
+        self.damage = damage
+
+
+class _Reading:
+    """Which ranges are still being read."""
+
+    def __init__(self, wanted: Sequence[OffsetRange]) -> None:
+        self.open = {r.topic_partition: r for r in wanted}
+        self._at = {r.topic_partition: r.from_offset for r in wanted}
+        self._done: list[TopicPartition] = []
+
+    def left(self) -> list[KafkaPartition]:
+        """What is still to be read, and from where."""
+        return [KafkaPartition(tp.topic, tp.partition, self._at[tp]) for tp in self.open]
+
+    def position(self, tp: TopicPartition) -> int:
+        """The next offset of a range that is still being read."""
+        return self._at[tp]
+
+    @property
+    def size(self) -> int:
+        """Offsets that are left, at least 1: trailing ones may hold no record."""
+        return max(1, sum(r.until_offset - self._at[tp] for tp, r in self.open.items()))
+
+    def reached(self, tp: TopicPartition, position: int) -> None:
+        """All offsets before ``position`` have been seen."""
+        if tp not in self.open:
+            return
+        self._at[tp] = max(self._at[tp], min(position, self.open[tp].until_offset))
+        if position >= self.open[tp].until_offset:
+            del self.open[tp]
+            self._done.append(tp)
+
+    def finished(self) -> list[TopicPartition]:
+        """Those that were finished since the last call."""
+        done, self._done = self._done, []
+        return done
+
+    def take(self, messages: Sequence[Message]) -> list[TopicPoll]:
+        """The records that lie in the ranges."""
+        polls = []
+        for poll in by_topic(messages) if messages else ():
+            keep = np.zeros(len(poll.offsets), dtype=bool)
+            for partition in np.unique(poll.partitions).tolist():
+                tp = TopicPartition(poll.topic, partition)
+                mine = poll.partitions == partition
+                last = int(poll.offsets[mine][-1])
+                if tp in self.open:
+                    keep |= mine & (poll.offsets < self.open[tp].until_offset)
+                    self.reached(tp, last + 1)
+            if keep.any():
+                polls.append(poll if keep.all() else poll.only(keep))
+        return polls
+
+
+def _label(wanted: Sequence[OffsetRange]) -> str:
+    first = wanted[0]
+    more = f"-and-{len(wanted) - 1}" if len(wanted) > 1 else ""
+    return f"{first.topic_partition}-{first.from_offset}-{first.until_offset}{more}"
+
+
+_workers: dict[str, Worker] = {}
+
+
+def _worker(spec: BoundedSpec, index: int) -> Worker:
+    found = _workers.pop(spec.run, None)
+    if found is None:
+        os.environ.update(spec.environment)
+        memory.limit_caches()
+        found = Worker(spec, index)
+    found.renew(spec)
+    _workers[spec.run] = found
+    while len(_workers) > _RUNS_KEPT:
+        _workers.pop(next(iter(_workers))).close()
+    return found

@@ -1,0 +1,115 @@
+"""A member that joins the connector's group while Spark starts, and makes room for the tasks.
+
+Kafka gives the first member of an empty group its partitions only after
+``group.initial.rebalance.delay.ms``, 3 s by default, and waits that long again for each one that
+joins meanwhile. The placeholder uses the time that Spark takes: tasks that start when it has its
+place join a group that is no longer empty. It reads nothing, and it cannot take anybody's place: it
+has no ``group.instance.id``, it only joins a group without members, and it leaves as soon as tasks
+have come.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.engine.base import Run
+from semel.engine.consumer import consumer_config
+from semel.kafka.cluster import HEARTBEAT, SESSION, client_config
+from semel.kafka.groups import Groups
+from semel.leftbehind import Left, within
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.05
+_PATIENCE = 6.0
+"""Seconds that tasks wait for it at most."""
+_LATE = 0.5
+"""Seconds that the other tasks get after the first one has joined."""
+_STAYS = 60.0
+_SESSION = 6_000
+"""Milliseconds: Kafka's default ``group.min.session.timeout.ms``."""
+_LEAVES = 5.0
+
+
+class Placeholder:
+    """Holds the group open, in a thread of its own, until tasks have come or it is closed."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._stop = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._hold, daemon=True, name="semel-placeholder")
+        # The Kafka sink asks whether its group has members, and means other runs.
+        if run.topics and not run.sink.publishes:
+            self._thread.start()
+
+    def wait(self, stop: threading.Event) -> None:
+        """Wait until tasks may join: it has its place, or there is no use for one."""
+        deadline = time.monotonic() + _PATIENCE
+        while self._thread.is_alive() and not stop.is_set() and time.monotonic() < deadline:
+            if self._ready.wait(0.02):
+                return
+
+    def close(self) -> None:
+        """Leave the group, if it has not happened."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _LEAVES)
+
+    def _hold(self) -> None:
+        try:
+            connector = self._run.connector
+            groups = Groups(client_config(connector, self._run.raw, "admin"))
+            if not groups.is_idle(connector.group_id):
+                return
+            consumer = Consumer(placeholder_config(self._run), logger=log)
+            try:
+                consumer.subscribe(sorted(self._run.topics), on_assign=self._given)
+                self._wait(groups, consumer)
+            finally:
+                with suppress(Left):
+                    within(_LEAVES, "the placeholder's consumer", consumer.close)
+        except Exception as error:  # it only saves time
+            log.debug("no placeholder in the group: %s", error)
+
+    def _given(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+        consumer.assign([])  # what is not assigned is not read
+        self._ready.set()
+
+    def _wait(self, groups: Groups, consumer: Consumer) -> None:
+        """Stay until the tasks are members, too."""
+        began, came = time.monotonic(), None
+        while not self._stop.is_set() and (now := time.monotonic()) < began + _STAYS:
+            event = consumer.poll(_LOOK)
+            if event is not None and event.error():  # refused, or no way to the coordinator
+                return
+            if not self._ready.is_set():
+                continue
+            found = groups.describe(self._run.connector.group_id)
+            tasks = [m for m in found.members if m.group_instance_id] if found else []
+            if tasks and came is None:
+                came = now
+            late = came is not None and now > came + _LATE
+            if late or len(tasks) >= self._run.connector.tasks_max:
+                return
+
+
+def placeholder_config(run: Run) -> dict[str, Any]:
+    """A task's configuration, without its name in the group. If this process is killed, the group
+    waits for the placeholder until its session ends: as short a one as brokers allow."""
+    config = consumer_config(run.connector, run.raw, 0)
+    del config["group.instance.id"]
+    session = min(int(config[SESSION]), _SESSION)
+    return {
+        **config,
+        "client.id": f"semel-{run.connector.name}-placeholder",
+        SESSION: session,
+        HEARTBEAT: session // 3,
+    }

@@ -1,0 +1,268 @@
+"""A task's place in the consumer group: the topics that it asks for, and a consumer that is heard.
+
+The task is a static member: it keeps its partitions over a restart, because closing its consumer
+does not leave the group.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.config import ConnectorConfig
+from semel.engine.consumer import METADATA_AGE, consumer_config
+from semel.errors import SemelError, TransientError
+from semel.kafka.cluster import HEARTBEAT, SESSION, Cluster, client_config
+from semel.kafka.groups import Groups
+from semel.ledger import TopicPartition
+from semel.leftbehind import Left, within
+
+log = logging.getLogger(__name__)
+
+_OUT = 30.0
+"""Seconds, at least, in which a consumer finds its way back to Kafka by itself."""
+_END = 10.0
+"""Seconds that such a consumer gets to close."""
+_NAP = 5.0
+"""Seconds between two polls, at least, after which silence says nothing: the task was busy, or
+frozen."""
+_LOOK = 1.0
+"""About the seconds that partitions without a leader may keep the others from being read."""
+
+
+class Subscription:
+    """Asks the group for topics; ``on_assign``, ``on_revoke`` and ``on_lost`` hear its answers.
+
+    They are called while the consumer is polled; ``on_assign`` gets the partitions that are the
+    task's from now on, ``on_revoke`` whether the session may be over, although Kafka does not say
+    so. ``tell`` brings a line to the driver's log.
+    """
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        raw: Mapping[str, str],
+        index: int,
+        tell: Callable[[str], None],
+        *,
+        on_assign: Callable[[Consumer, frozenset[TopicPartition]], None],
+        on_revoke: Callable[[bool], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._connector = connector
+        self._tell = tell
+        self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
+        self._admin = client_config(connector, raw, "admin")
+        self.cluster = Cluster(self._admin)
+        self.config = config = consumer_config(connector, raw, index)
+        self.consumer = Consumer(config, logger=log)
+        self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
+        """Seconds in which every task finds out that its place in the group was taken."""
+        self._metadata_age = float(config[METADATA_AGE]) / 1000
+        self._session = float(config[SESSION]) / 1000
+        self._has_place = False
+        self._patience = 1.0
+        self._stands = ""
+        self._since = self._asked = self._awake = time.monotonic()
+        self._away_until = float("-inf")
+        self._looks: dict[TopicPartition, tuple[int, int]] = {}
+        self._own: set[str] = set()
+        self._topics: list[str] = []
+        self._looked = 0.0
+        self._outdated = False
+        self._closing = False
+
+    def ask(self, topics: Collection[str]) -> None:
+        """The pattern of ``topics.regex`` is Python's here and in the driver; librdkafka's own
+        patterns are another language."""
+        self._looked = time.monotonic()
+        if sorted(topics) == self._topics:
+            return
+        self._topics = sorted(topics)
+        if self._topics:
+            self._given(False)
+            self.consumer.subscribe(
+                self._topics,
+                on_assign=self._assigned,
+                on_revoke=self._revoked,
+                on_lost=self._lost,
+            )
+
+    def look_for_topics(self) -> None:
+        """Ask for those that match ``topics.regex`` by now, once in a while."""
+        if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
+            try:
+                self.ask({*self.cluster.matching(self._connector)})
+            except TransientError as error:
+                self._looked = time.monotonic()
+                log.info("%s", error)
+
+    def renew(self) -> None:
+        """Ask for what is wanted now, if the group has given what it was asked for before."""
+        if self._outdated:
+            self._outdated = False
+            self.consumer.unsubscribe()
+            self._ask_again()
+
+    def find_back(
+        self, owned: Collection[TopicPartition], positions: Mapping[TopicPartition, int]
+    ) -> None:
+        """Connect anew where Kafka answers others, and the consumer has heard nothing for long.
+        Without ``positions``, the group has not confirmed yet that the partitions are its own.
+
+        One that hears of no broker at all, as a lone one that restarts may tell it, forgets them
+        all, and waits for the group's coordinator for ever (librdkafka's issue 5301). One whose
+        partitions change their leaders again and again may stop to fetch some of them. A fetch may
+        also just take long, so that each time is longer than the one before.
+        """
+        now = time.monotonic()
+        gap, self._awake = now - self._awake, now
+        if gap > self._session:
+            self._away_until = now
+        stands = "in" if positions or not owned else "unconfirmed"
+        stands = stands if self._has_place else "out"
+        if stands != self._stands or gap > max(_NAP, self._session):
+            self._stands = stands
+            self._watch()
+        patience = self._patience * max(_OUT, 3 * self._session)
+        if not self._topics or now - max(self._since, self._asked) < patience:
+            return
+        group, waited = f"consumer group {self._connector.group_id}", f"{now - self._since:.0f} s"
+        try:
+            if stands == "unconfirmed":
+                trouble = f"{group} does not confirm its place, for {waited}"
+            elif stands == "in":
+                trouble = self._deaf(positions)
+            else:
+                Cluster(self._admin).topics()
+                trouble = f"has had no place in {group}, for {waited}"
+        except SemelError as error:
+            self._looks = {}
+            log.info("%s", error)
+            return
+        finally:
+            self._asked = self._awake = time.monotonic()
+        if trouble:
+            self._tell(f"{trouble}; connects anew")
+            self._patience *= 2
+            self._connect_anew()
+
+    def _deaf(self, positions: Mapping[TopicPartition, int]) -> str:
+        """Which partitions stand where they stood at the look before, though records have waited
+        since, while the others have got to where they ended then."""
+        before = self._looks
+        latest = self.cluster.latest(positions, patience=_LOOK)
+        self._looks = {tp: (at, latest[tp]) for tp, at in positions.items()}
+        behind = {tp: at for tp, (at, end) in before.items() if positions.get(tp, end) < end}
+        still = sorted(tp for tp, at in behind.items() if positions[tp] == at)
+        if before and not behind:
+            self._patience = 1.0
+        if not still or len(still) < len(behind):
+            return ""
+        return f"gets none of the records that wait for it in {', '.join(map(str, still))}"
+
+    def _connect_anew(self) -> None:
+        """What the old consumer says from now on is not heard."""
+        self._on_revoke(False)
+        old, self.consumer = self.consumer, Consumer(self.config, logger=log)
+        self._given(False)
+        _close(old)  # before another one takes its place in the group, if it can be
+        self._ask_again()
+
+    def close(self) -> None:
+        """Close the consumer for good; what the group gives it meanwhile is not taken.
+
+        Raises:
+            KafkaException: as the consumer does.
+        """
+        self._closing = True
+        self._own.add(str(self.consumer.memberid()))
+        self.consumer.poll(0)  # an answer that is heard within close() may block it for ever
+        _close(self.consumer)
+
+    def _ask_again(self) -> None:
+        topics, self._topics = self._topics, []
+        self.ask(topics)
+
+    def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
+        """Kafka gives a static member that is back soon what it had before, though it may ask for
+        other topics by now (KIP-345): those of other topics are left alone."""
+        if self._closing or consumer is not self.consumer:
+            return
+        self._given(True)
+        self._own.add(str(consumer.memberid()))
+        given = {TopicPartition(p.topic, p.partition) for p in partitions}
+        owned = frozenset(tp for tp in given if tp.topic in self._topics)
+        self._outdated = given != owned
+        self._on_assign(consumer, owned)
+
+    def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+        if consumer is self.consumer:
+            if self._closing:
+                self.stay_out()
+            self._on_revoke(self._was_away())
+            self._given(False)
+
+    def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+        """The session has ended, because Kafka was not heard of for too long."""
+        if consumer is self.consumer:
+            if self._closing:
+                self.stay_out()
+            self._on_lost()
+            self._given(False)
+
+    def stay_out(self) -> None:
+        """Do not join the group again: that would take the place of a successor."""
+        with suppress(KafkaException):  # a consumer that closes does not join any more
+            self.consumer.unsubscribe()
+
+    def _was_away(self) -> bool:
+        """Whether the task was busy or frozen for so long that its session may be over: librdkafka
+        forgets that it is when partitions are assigned before it has said so."""
+        now = time.monotonic()
+        return now - self._awake > self._session or now - self._away_until < self._session
+
+    def replaced(self) -> bool | None:
+        """Whether another consumer has this one's place in the group; None if Kafka is silent.
+
+        Being fenced does not prove it: what librdkafka sends after its session has ended bears no
+        member id, and Kafka takes it for another instance's. Going on without an answer does no
+        harm: of two runs that want the place, the next answer ends one.
+        """
+        try:
+            found = Groups(self._admin).describe(self._connector.group_id)
+        except TransientError as error:
+            log.info("%s", error)
+            return None
+        except SemelError as error:  # nor will it ever answer
+            log.warning("%s", error)
+            return True
+        mine = self.config["group.instance.id"]
+        members = found.members if found is not None else []
+        return any(m.group_instance_id == mine and m.member_id not in self._own for m in members)
+
+    def look_anew(self) -> None:
+        """The positions have been read from the ledger: none of them says that it stood still."""
+        self._looks = {}
+
+    def _given(self, has_place: bool) -> None:
+        self._has_place = has_place
+        self._watch()
+
+    def _watch(self) -> None:
+        """Silence is counted from now."""
+        self._since = self._awake = time.monotonic()
+        self._looks = {}
+
+
+def _close(consumer: Consumer) -> None:
+    """Leave it behind if it does not close in time."""
+    try:
+        within(_END, "closing a Kafka consumer", consumer.close)
+    except (Left, KafkaException) as error:
+        log.info("%s", error)

@@ -1,0 +1,123 @@
+"""Noticing that a topic is deleted and created again while its records are read.
+
+A consumer does not tell: it goes on at the same offset of the new topic, if there is one. So each
+batch waits for an answer to a question that was put after its records had come: which log does the
+topic's name stand for now? If it is still the ledger's, so are the records. The answer comes while
+the batch is converted and the one before it is committed. Now and then Kafka is asked in any case,
+and without waiting: a consumer may also just fall silent.
+
+A topic that does not exist when Kafka is asked is no other topic: its last records are committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from confluent_kafka import KafkaException
+
+from semel.engine.poll import OutOfOrder
+from semel.errors import ServiceError, Unavailable
+from semel.kafka.cluster import Cluster, failure
+from semel.kafka.logids import Asked
+from semel.ledger import LedgerEntry, LogId
+
+log = logging.getLogger(__name__)
+
+_NOW_AND_THEN = 5.0
+_PATIENCE = 5.0
+"""Seconds that records wait for the answer."""
+
+
+class Recreated(OutOfOrder):
+    """Records may be of another topic than the ledger's: drop them, and compare the two again."""
+
+
+class Check:
+    """Whether the topics that records came from are still those of the ledger.
+
+    It is asked for in one thread and waited for in another.
+    """
+
+    def __init__(self, cluster: Cluster, logs: Mapping[str, LogId]) -> None:
+        self._cluster = cluster
+        self._logs = logs
+        self._asked: Asked | None = self._ask() if logs else None
+        self._confirmed = not logs
+
+    def confirm(self) -> None:
+        """Wait for the answer; after a failure, ask again.
+
+        Raises:
+            Recreated: one of them is another topic now.
+            Unavailable: there is no answer. It may be asked for again.
+            ServiceError: Kafka refuses to answer.
+        """
+        if self._confirmed:
+            return
+        asked, self._asked = self._asked or self._ask(), None
+        names = ", ".join(sorted(self._logs))
+        if not asked.done(_PATIENCE):
+            self._cluster.connect_anew()
+            raise Unavailable(
+                f"Kafka has not said for {_PATIENCE:.0f} s whether records of {names} are still of "
+                "the same topic"
+            )
+        try:
+            found = asked.answer()
+        except KafkaException as error:
+            self._cluster.connect_anew()
+            servers = str(self._cluster.config["bootstrap.servers"])
+            if isinstance(refusal := failure(servers, error), ServiceError):
+                raise refusal from None
+            raise Unavailable(
+                f"Kafka does not say whether records of {names} are still of the same topic: "
+                f"{error.args[0].str()}"
+            ) from None
+        for topic, expected in self._logs.items():
+            if topic in found and expected.contradicts(found[topic]):
+                raise Recreated(f"topic {topic} was created again")
+        self._confirmed = True
+
+    def _ask(self) -> Asked:
+        return self._cluster.ask_topics(self._logs)
+
+
+class LogWatch:
+    """Compares the logs of one task's topics with those of the entries that it reads on from."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._logs: dict[str, LogId] = {}
+        self._asked: Asked | None = None
+        self._asked_at = 0.0
+
+    def expect(self, entries: Iterable[LedgerEntry]) -> None:
+        """These entries have been compared with Kafka just now."""
+        self._logs = {e.topic: e.log for e in entries if any(e.log)}
+        self._asked, self._asked_at = None, time.monotonic()
+
+    def check(self, topics: Collection[str]) -> Check:
+        """Begin to ask about topics whose records have just come. Those whose ids are not known, as
+        of brokers before Kafka 2.8, are not asked about."""
+        known = {t: self._logs[t] for t in topics if t in self._logs and self._logs[t].topic_id}
+        return Check(self._cluster, known)
+
+    def changed(self) -> bool:
+        """Whether one of the topics is another one now, as far as an answer is at hand."""
+        now = time.monotonic()
+        if self._asked is None:
+            if self._logs and now - self._asked_at > _NOW_AND_THEN:
+                self._asked, self._asked_at = self._cluster.ask_logs(self._logs), now
+            return False
+        if not self._asked.done():
+            return False
+        asked, self._asked = self._asked, None
+        try:
+            found = asked.answer()
+        except KafkaException as error:
+            self._cluster.connect_anew()
+            log.info("%s", error)
+            return False
+        return any(self._logs[t].contradicts(found[t]) for t in self._logs if t in found)

@@ -1,0 +1,1 @@
+"""The micro-batch engine: a Structured Streaming query for DataFrame transforms."""

@@ -1,0 +1,381 @@
+"""The micro-batch engine's driver: a Structured Streaming query whose batches semel commits.
+
+Spark plans the batches and reads Kafka; the ledger says where the first one begins. The query's
+checkpoint is scratch, new at each start: whatever ends the query, it starts again from the
+ledger's positions. See :mod:`semel.engine.microbatch.job` for what happens to a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import (
+    AnalysisException,
+    ArithmeticException,
+    PySparkException,
+    PythonException,
+    SparkRuntimeException,
+    StreamingQueryException,
+)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from semel.config import ConnectorConfig, under
+from semel.engine import firsts, ranges
+from semel.engine.base import Progress, Run, not_shipped
+from semel.engine.consumer import consumer_config
+from semel.engine.microbatch.job import MicroBatches, Stopped
+from semel.engine.microbatch.plan import FrameTransform
+from semel.engine.retry import Retries
+from semel.errors import (
+    BadRecord,
+    ConfigError,
+    GaveUp,
+    RolledBack,
+    SemelError,
+    ServiceError,
+    TransientError,
+)
+from semel.jars import SPARK_KAFKA
+from semel.kafka import security
+from semel.kafka.damage import examine, told_by_java
+from semel.kafka.retention import create_dead_letter_topic
+from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_BACKOFF = (1.0, 60.0)
+_SETTLE = 20.0
+_CANCELLED = 20.0
+"""Seconds that a batch gets to end, and to end once it is cancelled."""
+_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_NOT_SPARKS = (
+    "bootstrap.servers",
+    "auto.offset.reset",
+    "key.deserializer",
+    "value.deserializer",
+    "interceptor.classes",
+    "isolation.level",
+)
+"""Consumer keys that Spark refuses or that are set here."""
+
+
+class MicroBatchEngine:
+    """One run of a connector."""
+
+    def __init__(
+        self, run: Run, spark: Callable[[], SparkSession], transform: FrameTransform | None
+    ) -> None:
+        # Spark's own failOnDataLoss=false would skip in silence; the ledger records the hole.
+        skips = not run.connector.fail_on_data_loss
+        connector = replace(run.connector, offset_out_of_range="earliest") if skips else None
+        self._run = replace(run, connector=connector) if connector else run
+        self._spark = spark
+        self._transform = transform
+        self._progress = Progress()
+        self._in_hand = threading.Lock()
+        self._error: Exception | None = None
+        self._failure = ""
+        self._retries = Retries(self._run.connector, self._run.raw, log.warning)
+        self._unreadable: tuple[TopicPartition, int] | None = None
+
+    def run(self) -> Progress:
+        """Run until stopped, caught up, or an error ends the connector.
+
+        Raises:
+            SemelError: what ended it.
+        """
+        targets = self._prepare()
+        require_source(self._spark())
+        batches = MicroBatches(self._run, self._transform, self._progress)
+        try:
+            self._supervise(batches, targets)
+        finally:
+            batches.close()
+        return self._progress
+
+    def _supervise(self, batches: MicroBatches, targets: Mapping[TopicPartition, int]) -> None:
+        """Run queries, one after the other, until there is no need for another."""
+        backoff = _BACKOFF[0]
+        questions = Retries(self._run.connector, self._run.raw, log.warning)
+        while not self._run.stop.is_set():
+            started = time.monotonic()
+            try:
+                self._pass_over(batches)
+                entries = self._entries()
+            except RolledBack:
+                raise
+            except (ServiceError, TransientError) as error:
+                # At the start the user hears of it at once; later a service may be restarting.
+                if not self._progress.restarts:
+                    raise
+                self._run.stop.wait(questions.failed(error))
+                continue
+            else:
+                questions.succeeded()
+                if self._run.over(self._progress, targets):
+                    return
+                batches.enter(entries.values())
+                self._query(batches, {tp: e.position for tp, e in entries.items()})
+                if self._error is not None:
+                    raise self._error
+                if self._unreadable is not None or batches.size.outgrown:
+                    self._progress.restarts += 1
+                    continue
+                if self._run.over(self._progress, targets):
+                    return
+            if time.monotonic() - started > _BACKOFF[1]:
+                backoff = _BACKOFF[0]
+            log.warning(
+                "the streaming query ended (%s); it starts again in %.0f s",
+                self._failure or "early",
+                backoff,
+            )
+            self._progress.restarts += 1
+            self._run.stop.wait(backoff)
+            backoff = min(2 * backoff, _BACKOFF[1])
+
+    def _prepare(self) -> dict[TopicPartition, int]:
+        run = self._run
+        topics = run.topics
+        run.sink.claim()
+        if run.connector.dead_letter_topic:
+            create_dead_letter_topic(run.connector, run.cluster)
+        firsts.first_positions(run.connector, run.sink, run.cluster, topics)
+        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        return run.cluster.latest(partitions) if run.until_caught_up else {}
+
+    def _entries(self) -> dict[TopicPartition, LedgerEntry]:
+        """Where the ledger stands for all partitions there are now."""
+        run = self._run
+        topics = run.cluster.matching(run.connector)
+        run.sink.prepare(topics)
+        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        found = ranges.standing(run.connector, run.sink, run.cluster, partitions)
+        self._progress.positions |= {tp: e.position for tp, e in found.items()}
+        return found
+
+    def _pass_over(self, batches: MicroBatches) -> None:
+        """Commit what comes before a record batch that cannot be read; then record the hole, or
+        stop there.
+
+        Raises:
+            BadRecord: ``errors.tolerance`` is ``none``.
+        """
+        if self._unreadable is None:
+            return
+        run, (tp, offset) = self._run, self._unreadable
+        connector = run.connector
+        position = ranges.positions(connector, run.sink, run.cluster, [tp])[tp]
+        config = consumer_config(connector, run.raw, 0)
+        found = examine(connector.name, config, tp, max(position, offset))
+        if found is not None:
+            until = found.range.from_offset
+            if position < until:
+                batches.process(self._part(OffsetRange(*tp, position, until)))
+                position = until
+            if connector.errors_tolerance == "none":
+                raise found.stop(connector.name, position)
+            batches.pass_over(found, position)
+        self._unreadable = None
+
+    def _part(self, wanted: OffsetRange) -> DataFrame:
+        """The records of one range, as a streaming query would give them."""
+        tp = wanted.topic_partition
+        options = kafka_options(self._run.connector, self._run.raw, {})
+        chosen = {
+            "assign": {tp.topic: [tp.partition]},
+            "startingOffsets": {tp.topic: {tp.partition: wanted.from_offset}},
+            "endingOffsets": {tp.topic: {tp.partition: wanted.until_offset}},
+        }
+        options |= {name: json.dumps(value) for name, value in chosen.items()}
+        for name in ("subscribe", "subscribePattern", "maxOffsetsPerTrigger"):
+            options.pop(name, None)
+        return self._spark().read.format("kafka").options(**options).load()
+
+    # The query
+
+    def _query(self, batches: MicroBatches, positions: Mapping[TopicPartition, int]) -> None:
+        """Run one streaming query to its end."""
+        run = self._run
+        self._failure = ""
+        checkpoint = tempfile.mkdtemp(prefix="semel-checkpoint-")
+        reader = self._spark().readStream.format("kafka")
+        options = kafka_options(run.connector, run.raw, positions)
+        options["maxOffsetsPerTrigger"] = str(batches.size.records(positions))
+        reader = reader.options(**options)
+        try:
+            writer = (
+                reader.load()
+                .writeStream.queryName(f"semel-{run.connector.name}-{time.time_ns()}")
+                .option("checkpointLocation", f"file://{checkpoint}")
+                .foreachBatch(lambda batch, _id: self._process(batches, batch))
+            )
+            if run.until_caught_up:
+                writer = writer.trigger(availableNow=True)
+            else:
+                writer = writer.trigger(processingTime=run.connector.processing_time)
+            self._watch(writer.start())
+        except AnalysisException as error:
+            raise ConfigError(f"connector {run.connector.name}: {_reason(error)}") from None
+        finally:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def _watch(self, query: StreamingQuery) -> None:
+        try:
+            while not query.awaitTermination(0.1):  # type: ignore[arg-type]
+                self._run.observe(self._progress)
+                if self._run.stop.is_set():
+                    self._settle(query)
+                    query.stop()
+        except StreamingQueryException as error:
+            self._failure = self._failure or _reason(error)
+        except (Py4JNetworkError, ConnectionError) as error:
+            raise ServiceError(
+                f"connector {self._run.connector.name}: Spark has gone: {_reason(error)}"
+            ) from None
+        self._run.observe(self._progress)
+
+    def _settle(self, query: StreamingQuery) -> None:
+        """Wait for the batch in hand; one that does not end in time is cancelled, and what its
+        tasks have not committed rolls back.
+
+        Raises:
+            ServiceError: the driver's own commit hangs; it rolls back when the process ends.
+        """
+        if not self._in_hand.acquire(timeout=_SETTLE):
+            log.warning("the batch in hand does not end; it is cancelled")
+            self._spark().sparkContext.cancelJobGroup(str(query.runId))
+            if not self._in_hand.acquire(timeout=_CANCELLED):
+                raise ServiceError(
+                    f"connector {self._run.connector.name}: a commit does not end: "
+                    "nothing is heard of the store. It rolls back when this process ends"
+                )
+        self._in_hand.release()
+
+    def _process(self, batches: MicroBatches, batch: DataFrame) -> None:
+        """Called by Spark, in a thread of its own. What is raised here ends the query."""
+        with self._in_hand:
+            if self._run.stop.is_set() or self._error is not None or batches.size.outgrown:
+                raise Stopped
+            try:
+                batches.process(batch)
+                self._retries.succeeded()
+            except TransientError as error:
+                self._may_pass(error)
+                raise
+            except SemelError as error:
+                self._error = error
+                raise
+            except Stopped:
+                raise
+            except Exception as error:
+                self._failure = _reason(error)
+                self._unreadable = told_by_java(str(error))
+                if self._unreadable is not None:
+                    raise
+                self._error = self._lasting(error)
+                log.debug("a batch failed", exc_info=True)
+                raise
+
+    def _may_pass(self, error: TransientError) -> None:
+        """Let the next query try again, unless ``max.retries`` is used up."""
+        self._failure = str(error)
+        try:
+            self._retries.failed(error)
+        except GaveUp as end:
+            self._error = end
+
+    def _lasting(self, error: Exception) -> Exception | None:
+        """What would fail again: an error of the transform's own code or of its expressions, or one
+        that is not Spark's at all."""
+        if not isinstance(error, (Py4JError, PySparkException)):
+            return error
+        missing = not_shipped(self._run.connector, str(error))
+        if missing is not None:
+            return missing
+        if not isinstance(error, (PythonException, ArithmeticException, SparkRuntimeException)):
+            return None
+        return BadRecord(
+            f"connector {self._run.connector.name}: the transform fails on a record of this "
+            f"batch: {_reason(error)}. What is committed is committed; correct the transform, or "
+            "filter such records out before"
+        )
+
+
+def require_source(spark: SparkSession) -> None:
+    """Check that Spark can read Kafka.
+
+    Raises:
+        ConfigError: its Kafka source is missing; says how to add it.
+    """
+    session: Any = spark
+    if getattr(session, "_jvm", None) is None:
+        raise ConfigError(
+            "engine=micro-batch needs a classic Spark session: Spark Connect does not show which "
+            "offsets a batch holds"
+        )
+    if not session._jvm.org.apache.spark.util.Utils.classIsLoadable(_SOURCE):
+        packages = ",".join(SPARK_KAFKA.coordinates)
+        raise ConfigError(
+            "this Spark session has no Kafka source, which engine=micro-batch needs, and jars "
+            f"cannot be added to it any more. Start it with --packages {packages} (or "
+            "spark.jars.packages), or let semel start Spark"
+        )
+
+
+def kafka_options(
+    connector: ConnectorConfig, raw: Mapping[str, str], positions: Mapping[TopicPartition, int]
+) -> dict[str, str]:
+    """The options of Spark's Kafka source; client settings keep Java's names."""
+    starts: dict[str, dict[str, int]] = {}
+    for tp, at in positions.items():
+        starts.setdefault(tp.topic, {})[str(tp.partition)] = at
+    subscribed = (
+        {"subscribePattern": connector.topics_regex}
+        if connector.topics_regex
+        else {"subscribe": ",".join(connector.topics)}
+    )
+    given = under(raw, "consumer.override.")
+    try:
+        given = security.java(given)
+    except ConfigError as error:
+        raise ConfigError(f"connector {connector.name}: consumer.override.{error}") from None
+    options = {f"kafka.{k}": v for k, v in given.items() if k not in _NOT_SPARKS}
+    letters = connector.dead_letter_table or connector.dead_letter_topic
+    return {
+        **options,
+        **subscribed,
+        "kafka.bootstrap.servers": connector.bootstrap_servers,
+        "kafka.isolation.level": "read_committed",
+        "startingOffsets": json.dumps(starts) if starts else "earliest",
+        "maxOffsetsPerTrigger": str(connector.max_offsets_per_trigger),
+        "failOnDataLoss": "true",
+        "includeHeaders": "true" if letters else "false",
+    }
+
+
+def _reason(error: Exception) -> str:
+    """The line that says what happened: a Python error's last one, or the first one of Spark's."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if isinstance(error, PythonException):
+        raised = [n for n, line in enumerate(lines) if line.startswith("File ")]
+        after = [line for line in lines[raised[-1] :] if _is_error(line)] if raised else []
+        lines = after or lines
+    elif isinstance(error, PySparkException) and len(lines) > 1:
+        lines = [line for line in lines if "Exception:" in line][:1] or lines
+    return (lines or [type(error).__name__])[0][:500]
+
+
+def _is_error(line: str) -> bool:
+    name, colon, _ = line.partition(":")
+    return bool(colon) and name.replace(".", "").replace("_", "").isalnum() and "File" not in name

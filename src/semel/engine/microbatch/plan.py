@@ -1,0 +1,250 @@
+"""A DataFrame transform applied to one topic's part of a micro-batch."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import accumulators
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from semel.config import ConnectorConfig
+from semel.delivery import Mechanism
+from semel.engine.base import Run
+from semel.engine.microbatch import frames
+from semel.engine.microbatch import task as microtask
+from semel.engine.microbatch.commit import Refused, Side
+from semel.engine.microbatch.lineage import Source, is_one_to_one
+from semel.engine.microbatch.logs import Pinned
+from semel.engine.microbatch.task import COMMIT, MicroSpec, Reading
+from semel.engine.microbatch.topics import KnownTopics
+from semel.errors import ConfigError, SemelError
+from semel.ledger import OffsetRange, TopicPartition
+from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
+
+FrameTransform = Callable[[DataFrame], DataFrame]
+"""A transform of the micro-batch engine: the records of one topic in, rows of its target out."""
+
+
+class Sides:
+    """What decoding tasks tell the driver besides rows, by way of a Spark accumulator."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.accumulator = spark.sparkContext.accumulator([], _Gathered())
+
+    def forget(self) -> None:
+        self.accumulator.value = []
+
+    def of(self, reading: Reading) -> dict[int, Side]:
+        """By Spark partition. A task that Spark ran twice has told the same twice."""
+        return {
+            index: pickle.loads(side)
+            for id_, index, side in self.accumulator.value
+            if id_ == reading.id
+        }
+
+
+class _Gathered(accumulators.AccumulatorParam[list[Any]]):
+    """Tasks add lists, the driver gets one."""
+
+    def zero(self, value: list[Any]) -> list[Any]:
+        return []
+
+    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
+        value1.extend(value2)
+        return value1
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One topic's records as the transform sees them; ``indices`` are its ranges in the batch."""
+
+    topic: str
+    indices: Sequence[int]
+    reading: Reading
+    frame: DataFrame
+    source: int
+    sides: Sides
+
+    @property
+    def ranges(self) -> Sequence[OffsetRange]:
+        return self.reading.ranges
+
+    def drain(self) -> list[Side]:
+        """Decode all records for what goes around the transform alone."""
+        self.frame.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
+        self.sides.forget()
+        frame: Any = self.frame
+        frame._jdf.queryExecution().toRdd().count()
+        found = self.sides.of(self.reading)
+        return [found[i] for i in range(len(self.indices))]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """``result`` is what the transform made; ``answers`` commits it in tasks, if that is right."""
+
+    decoded: Decoded
+    result: DataFrame
+    answers: DataFrame
+    one_to_one: bool
+
+    def collect(self) -> tuple[pa.Table, list[Side]]:
+        """The rows, and what went around the transform."""
+        decoded = self.decoded
+        self.result.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
+        decoded.sides.forget()
+        rows = self.result.toArrow()
+        found = decoded.sides.of(decoded.reading)
+        if len(found) < len(decoded.indices):  # a plan may leave records unread
+            return rows, decoded.drain()
+        return rows, [found[i] for i in range(len(decoded.indices))]
+
+
+class Widened(Exception):
+    """The batch holds fields that its DataFrame lacks; they are known now: plan again."""
+
+
+class Planner:
+    """Plans the parts of one run's batches."""
+
+    def __init__(self, run: Run, transform: FrameTransform, topics: KnownTopics) -> None:
+        self._run = run
+        self._transform = transform
+        self._topics = topics
+        self._sides: Sides | None = None
+
+    def decoded(
+        self,
+        source: Source,
+        topic: str,
+        indices: Sequence[int],
+        refused: Refused,
+        moved: Collection[TopicPartition],
+        pinned: Pinned,
+    ) -> Decoded:
+        """The records of one topic as a DataFrame of the columns that are known."""
+        if self._sides is None:
+            self._sides = Sides(source.spark)
+        schema = self._topics.schema(topic) or pa.schema([])
+        reading = Reading(
+            [source.ranges[i] for i in indices],
+            dict(refused),
+            frozenset(moved),
+            schema,
+            uuid.uuid4().hex,
+            pinned,
+        )
+        base, rdd = source.frame(indices)
+        raw = raw_columns(self._run.connector, base, key=True)
+        body = _decoding(self._topics.spec, reading, self._sides.accumulator)
+        frame = raw.mapInArrow(body, frames.spark_schema(schema))
+        return Decoded(topic, indices, reading, frame, rdd, self._sides)
+
+    def plan(self, decoded: Decoded) -> Planned:
+        """Apply the transform.
+
+        Raises:
+            Widened: it uses a column that this batch has shown only now.
+            ConfigError: it does not fit the records, or drops metadata that is needed.
+        """
+        try:
+            result = self._transformed(decoded.frame)
+            self._check(decoded.topic, result)
+            answers = result.mapInArrow(
+                _committing(self._topics.spec, decoded.reading), "result binary"
+            )
+            one_to_one = is_one_to_one(answers, decoded.source)
+        except AnalysisException as error:
+            if self.widen(decoded.topic, decoded.drain()):
+                raise Widened from None
+            raise ConfigError(
+                f"connector {self._run.connector.name}: the transform does not fit topic "
+                f"{decoded.topic}: {first_line(error)}"
+            ) from None
+        return Planned(decoded, result, answers, one_to_one)
+
+    def widen(self, topic: str, sides: Sequence[Side]) -> bool:
+        """Learn the fields that decoding came upon; whether there are any."""
+        found = [side.grown for side in sides if side.grown is not None]
+        for schema in found:
+            self._topics.learn(topic, schema)
+        return bool(found)
+
+    def _transformed(self, decoded: DataFrame) -> DataFrame:
+        try:
+            result = self._transform(decoded)
+        except (AnalysisException, SemelError):
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"connector {self._run.connector.name}: the transform raised "
+                f"{type(error).__name__}: {first_line(error)}"
+            ) from error
+        if not isinstance(result, DataFrame):
+            raise ConfigError(
+                f"connector {self._run.connector.name}: the transform must return a DataFrame, "
+                f"not {type(result).__name__}"
+            )
+        return result
+
+    def _check(self, topic: str, result: DataFrame) -> None:
+        """Whether the metadata that the configuration needs has passed the transform."""
+        columns = set(result.columns)
+        for name, reason in self._needed().items():
+            if name not in columns:
+                raise ConfigError(
+                    f"connector {self._run.connector.name}: the transform of topic {topic} drops "
+                    f"the column {name}, but {reason} needs it. Let the column pass, or change "
+                    "that setting: rows that are made of several records cannot have it"
+                )
+
+    def _needed(self) -> Mapping[str, str]:
+        run = self._run
+        needed: dict[str, str] = {}
+        if run.connector.provenance:
+            needed |= dict.fromkeys((TOPIC, PARTITION, OFFSET, TIMESTAMP), "provenance=true")
+        if run.guarantee.mechanism is Mechanism.IDEMPOTENT:
+            # After a crash a batch may end elsewhere: only rows of single records stay the same.
+            needed |= dict.fromkeys((PARTITION, OFFSET), "delivery.mechanism=idempotent")
+        if run.sink.takes_tombstones:
+            needed |= dict.fromkeys((PARTITION, OFFSET), "deleting by tombstones")
+        return needed | dict.fromkeys(run.sink.key_metadata, "the key of the target")
+
+
+def raw_columns(connector: ConnectorConfig, base: DataFrame, *, key: bool) -> DataFrame:
+    """What is read of the records: keys and headers only where somebody wants them."""
+    names = ["value", "partition", "offset", "timestamp"]
+    letters = bool(connector.dead_letter_table or connector.dead_letter_topic)
+    if key or letters:
+        names.append("key")
+    if letters:
+        names.append("headers")
+    return base.select(*names)
+
+
+_Body = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _decoding(spec: MicroSpec, reading: Reading, report: Any) -> _Body:
+    def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from microtask.decode(spec, reading, batches, report)
+
+    return body
+
+
+def _committing(spec: MicroSpec, reading: Reading) -> _Body:
+    def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield microtask.commit_rows(spec, reading, batches)
+
+    return body
+
+
+def first_line(error: Exception) -> str:
+    """The line that says what happened."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

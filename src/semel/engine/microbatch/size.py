@@ -1,0 +1,72 @@
+"""How many records a micro-batch may hold, so that its tasks hold no more than so many bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+
+from semel.engine.base import Run
+from semel.errors import SemelError
+from semel.kafka.reader import read_ranges
+from semel.ledger import TopicPartition
+from semel.sizes import size_of
+
+log = logging.getLogger(__name__)
+
+_LOOKS = 20
+"""Records of each partition, at most, that a query looks at before it starts."""
+_BYTES = 4 * 1024 * 1024
+_SHARES = 2
+_SLACK = 2
+"""How many times too large a batch may be before a query is ended for it."""
+
+
+class BatchSize:
+    """Spark counts records: ``maxOffsetsPerTrigger`` is lowered to as many as fit, by the size of
+    those that come next. Each partition's part of a batch may have half of ``max.poll.bytes``."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._most = run.connector.max_offsets_per_trigger
+        self._room = run.connector.max_poll_bytes // _SHARES
+        self._smallest = False
+        self.outgrown = False
+
+    def records(self, positions: Mapping[TopicPartition, int]) -> int:
+        """How many records the batches of a query that begins there may have."""
+        self.outgrown = False
+        try:
+            average = self._average(positions)
+        except SemelError as error:  # the query will meet it, too, and is tried again
+            log.info("the size of the records is not known: %s", error)
+            return self._most
+        fitting = fits(self._room, len(positions), average, self._most)
+        self._smallest = fitting <= len(positions)
+        if fitting < self._most:
+            log.info("records of %d bytes: %d of them a batch", average, fitting)
+        return fitting
+
+    def note(self, size: int) -> None:
+        """A partition's part of a batch had so many bytes."""
+        self.outgrown |= size > _SLACK * self._room and not self._smallest
+
+    def _average(self, positions: Mapping[TopicPartition, int]) -> int:
+        run = self._run
+        latest = run.cluster.latest(positions)
+        ends = {tp: min(latest[tp], at + _LOOKS) for tp, at in positions.items()}
+        count = size = 0
+        polls = read_ranges(run.connector, run.raw, positions, ends, damaged=lambda _damage: None)
+        with contextlib.closing(polls):
+            for poll in polls:
+                count += len(poll)
+                size += size_of(poll)
+                if size > _BYTES:
+                    break
+        return size // max(1, count)
+
+
+def fits(room: int, partitions: int, average: int, most: int) -> int:
+    """How many records of this size ``partitions`` times ``room`` bytes hold: at least one for each
+    partition, at most ``most``."""
+    return min(most, max(partitions, partitions * room // max(1, average)))

@@ -1,0 +1,341 @@
+"""What a micro-batch runs on executors: decode raw records, and commit what becomes of them.
+
+A Spark task holds the records of one offset range. Without a transform it decodes and commits in
+one go. With one, decoding comes before it and the commit after it, in two Python workers of the
+same task; what must not pass through the transform (dead letters, tombstones, counts) goes around
+it as a :class:`Side`: in a file where the same task commits, to the driver where the driver does.
+
+Tasks answer with a :class:`Result` instead of raising, because Spark would try again. What a worker
+process keeps from batch to batch is one sink with its connection for each run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import SparkFiles, TaskContext
+
+from semel.config import ConnectorConfig
+from semel.delivery import Guarantee
+from semel.engine import memory
+from semel.engine.batch import Batcher
+from semel.engine.deliver import Deliverer
+from semel.engine.microbatch import frames
+from semel.engine.microbatch.commit import (
+    Refused,
+    Result,
+    Side,
+    arranged,
+    assembled,
+    committed,
+    rejection_of,
+    widened,
+)
+from semel.engine.microbatch.logs import Pinned
+from semel.engine.pipeline import Pipeline
+from semel.engine.poll import TopicTable
+from semel.errors import LogChanged, SemelError, ServiceError, TransientError
+from semel.failpoints import hit
+from semel.kafka.cluster import Cluster, client_config
+from semel.ledger import OffsetRange, TopicPartition
+from semel.records import Rejected, RowsRejected
+from semel.sinks import sink_class
+
+log = logging.getLogger(__name__)
+
+COMMIT = "semel.commit"
+"""The Spark local property that tells a decoding task who commits: ``task`` or ``driver``."""
+
+_CHUNK = 64 * 1024 * 1024
+_RUNS_KEPT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MicroSpec:
+    """What holds for a run; it travels in the closure of each job.
+
+    ``schemas`` are the value fields that the driver knows; ``version`` changes with them.
+    """
+
+    run: str
+    connector: ConnectorConfig
+    raw: Mapping[str, str] = field(repr=False)
+    guarantee: Guarantee
+    environment: Mapping[str, str]
+    frames: bool
+    version: int = 0
+    schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one job reads: ``ranges[i]`` is Spark partition ``i``.
+
+    ``schema`` holds the columns that decoded rows have on their way through a transform;
+    ``refused`` are records that the sink has refused before, ``moved`` the partitions of those
+    commits (see :meth:`semel.engine.deliver.Deliverer.deliver`).
+    """
+
+    ranges: Sequence[OffsetRange]
+    refused: Refused = field(default_factory=dict)
+    moved: Collection[TopicPartition] = ()
+    schema: pa.Schema | None = None
+    id: str = ""
+    pinned: Pinned = field(default_factory=Pinned)
+
+
+class Worker:
+    """What a worker process keeps for a run."""
+
+    def __init__(self, spec: MicroSpec) -> None:
+        self.spec = spec
+        self.sink = sink_class(spec.connector.connector_class, spec.raw)(spec.connector, spec.raw)
+        self.deliverer = Deliverer(
+            spec.connector, spec.raw, spec.guarantee, self.sink, _partition_id(), log.warning
+        )
+        self.batcher = self._batcher()
+        self.cluster = Cluster(client_config(spec.connector, spec.raw, "admin"))
+
+    def renew(self, spec: MicroSpec) -> None:
+        """Take the driver's newer schemas."""
+        if spec.version != self.spec.version:
+            self.spec = spec
+            self.batcher = self._batcher()
+
+    def _batcher(self) -> Batcher:
+        spec = self.spec
+        pipeline = Pipeline(
+            spec.connector,
+            spec.raw,
+            self.sink,
+            target=self.sink.schema,
+            schemas=spec.schemas,
+            frames=spec.frames,
+        )
+        return Batcher(spec.connector, pipeline)
+
+
+_workers: dict[str, Worker] = {}
+
+
+def _worker(spec: MicroSpec) -> Worker:
+    found = _workers.pop(spec.run, None)
+    if found is None:
+        os.environ.update(spec.environment)
+        memory.limit_caches()
+        found = Worker(spec)
+    found.renew(spec)
+    _workers[spec.run] = found
+    while len(_workers) > _RUNS_KEPT:
+        _workers.pop(next(iter(_workers))).sink.close()
+    return found
+
+
+def _context() -> Any:
+    return TaskContext.get()
+
+
+def _partition_id() -> int:
+    context = _context()
+    return context.partitionId() if context else 0
+
+
+# Without a transform
+
+
+def commit_raw(
+    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Decode one range and commit it."""
+    index = _partition_id()
+    worker = _worker(spec)
+    range_ = reading.ranges[index]
+    polls = list(_chunks(range_.topic, batches))
+    hit("task.after_poll")
+    return _answer(index, lambda: _commit_raw(worker, range_, polls, index, reading.pinned))
+
+
+def _commit_raw(
+    worker: Worker, range_: OffsetRange, polls: Sequence[TopicTable], index: int, pinned: Pinned
+) -> Result:
+    tp = range_.topic_partition
+    refused: list[Rejected] = []
+    pinned.confirm(worker.cluster, [range_])
+    while True:
+        batch = pinned.stamped(
+            worker.batcher.batch(
+                polls, {tp: range_.from_offset}, {tp: range_.until_offset}, refused
+            )
+        )
+        hit("task.after_convert")
+        try:
+            worker.deliverer.deliver(batch, [tp] if refused else ())
+        except RowsRejected as rejection:
+            refused.extend(rejection.rejected)
+            continue
+        if batch.nbytes > memory.LARGE:
+            memory.give_back()
+        return replace(committed(index, batch), size=sum(p.table.nbytes for p in polls))
+
+
+def _chunks(topic: str, batches: Iterable[pa.RecordBatch]) -> Iterator[TopicTable]:
+    """Whole ranges at once are quickest, but an Arrow string array ends at 2 GiB."""
+    chunk: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        chunk.append(batch)
+        size += batch.nbytes
+        if size >= _CHUNK:
+            yield TopicTable(topic, pa.Table.from_batches(chunk))
+            chunk, size = [], 0
+    if chunk:
+        yield TopicTable(topic, pa.Table.from_batches(chunk))
+
+
+# Before a transform
+
+
+def decode(
+    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch], report: Any
+) -> Iterator[pa.RecordBatch]:
+    """Decode one range for a transform; ``report`` takes what goes around it to the driver."""
+    context = _context()
+    index = context.partitionId()
+    decoder = _Decoder(_worker(spec), reading, reading.ranges[index].topic)
+    for batch in batches:
+        try:
+            yield from decoder.decode(batch)
+        except SemelError as error:
+            decoder.side.failed = (type(error).__name__, str(error))
+    if context.getLocalProperty(COMMIT) == "task":
+        _pass_on(_side_file(spec.run, context), decoder.side)
+    else:
+        report.add([(reading.id, index, pickle.dumps(decoder.side))])
+
+
+class _Decoder:
+    def __init__(self, worker: Worker, reading: Reading, topic: str) -> None:
+        assert reading.schema is not None
+        self._batcher = worker.batcher
+        self._tolerates = worker.spec.connector.errors_tolerance == "all"
+        self._schema = reading.schema
+        self._refused = reading.refused
+        self._topic = topic
+        self.side = Side()
+
+    def decode(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        side = self.side
+        if side.stop is not None or side.failed is not None:
+            return []
+        poll = TopicTable(self._topic, pa.Table.from_batches([batch]))
+        records, letters = self._batcher.convert(poll, self._refused)
+        if letters and not self._tolerates:
+            side.stop = min(letters, key=lambda letter: letter.offset)
+            poll = poll.only(poll.offsets < side.stop.offset)
+            records, letters = self._batcher.convert(poll, {})
+        side.read += len(poll.offsets)
+        side.letters += letters
+        if records.tombstones is not None:
+            side.tombstones.append(records.tombstones)
+        if not records.rows.num_rows:
+            return []
+        self._grow(records.rows.schema)
+        return [] if side.grown is not None else frames.carry(records.rows, self._schema)
+
+    def _grow(self, found: pa.Schema) -> None:
+        known = self.side.grown or self._schema
+        found = found.remove_metadata()
+        if all(_holds(known, f) for f in found):
+            return
+        merged = widened(self._topic, known, found)
+        if merged != known:
+            self.side.grown = merged
+
+
+def _holds(schema: pa.Schema, field_: pa.Field) -> bool:
+    at = schema.get_field_index(field_.name)
+    return bool(at >= 0 and (pa.types.is_null(field_.type) or schema.field(at).type == field_.type))
+
+
+# After a transform
+
+
+def commit_rows(
+    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Commit what a transform made of one range."""
+    index = _partition_id()
+    worker = _worker(spec)
+    parts = [batch for batch in batches if batch.num_rows]
+    return _answer(index, lambda: _commit_rows(worker, reading, index, parts))
+
+
+def _commit_rows(
+    worker: Worker, reading: Reading, index: int, parts: Sequence[pa.RecordBatch]
+) -> Result:
+    side = _passed_on(_side_file(worker.spec.run, _context()))
+    if side is None:
+        return Result("unread", index)
+    if side.failed is not None:
+        return Result("failed", index, error=side.failed[0], message=side.failed[1])
+    if side.grown is not None:
+        return Result("grown", index, grown=side.grown)
+    range_ = reading.ranges[index]
+    assert reading.schema is not None
+    tp = range_.topic_partition
+    rows = pa.Table.from_batches(parts) if parts else reading.schema.empty_table()
+    records = arranged(rows, reading.schema, range_.topic, [side], partition=range_.partition)
+    reading.pinned.confirm(worker.cluster, [range_])
+    batch = reading.pinned.stamped(assembled([range_], [side], [records], {tp: records.count}))
+    hit("task.after_convert")
+    try:
+        worker.deliverer.deliver(batch, reading.moved)
+    except RowsRejected as rejection:
+        return rejection_of(index, rejection, [range_])
+    return replace(committed(index, batch), size=rows.nbytes)
+
+
+def _side_file(run: str, context: Any) -> Path:
+    """In the directory that Spark made for this application, and removes with it."""
+    return Path(SparkFiles.getRootDirectory()) / f"semel-{run}-{context.taskAttemptId()}"
+
+
+def _pass_on(path: Path, side: Side) -> None:
+    """Leave a side for the other worker of this task, in a file that only this user can read."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(pickle.dumps(side))
+
+
+def _passed_on(path: Path) -> Side | None:
+    """Take what the other worker left. A file of another user is never unpickled."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        if os.fstat(handle).st_uid != os.geteuid():
+            raise ServiceError(f"{path} belongs to another user; it is not read")
+        side: Side = pickle.loads(file.read())
+    path.unlink()
+    return side
+
+
+def _answer(index: int, action: Any) -> pa.RecordBatch:
+    """Run ``action`` and pack its result, or its error, as the one row that the task returns."""
+    try:
+        result = action()
+    except LogChanged as error:  # not this task's to try again
+        result = Result("failed", index, error=type(error).__name__, message=str(error))
+    except TransientError as error:
+        result = Result("transient", index, error=type(error).__name__, message=str(error))
+    except SemelError as error:
+        result = Result("failed", index, error=type(error).__name__, message=str(error))
+    return pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})

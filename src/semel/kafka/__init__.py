@@ -1,0 +1,1 @@
+"""Everything that talks to Kafka: clients, cluster, groups, security, reading ranges."""

@@ -1,0 +1,123 @@
+"""Questions to a Kafka cluster about a consumer group, and its offsets set by hand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import ConsumerGroupDescription
+
+from semel.errors import SemelError
+from semel.kafka.cluster import admin_client, failure
+from semel.ledger import TopicPartition
+
+log = logging.getLogger("semel.kafka")
+_AT_ONCE = 1000
+"""Partitions in a question: librdkafka looks each of them up by going through all."""
+_PENDING = 1.0
+"""Seconds that a position may be on its way before an open transaction is what keeps it."""
+_TIMEOUT = 5.0
+"""A client that has seen a broker restart may ask its old coordinator for ever; a new one does
+not."""
+
+_UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT)
+"""librdkafka asks again while a transaction is pending, and does not say on which partition."""
+
+
+class Groups:
+    """The consumer groups of a cluster. Raises as :class:`~semel.kafka.Cluster` does."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = config
+        self._admin = admin_client(self._config)
+        self._readers: dict[tuple[str, bool], Consumer] = {}
+
+    def offsets(
+        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
+    ) -> tuple[dict[TopicPartition, tuple[int, str]], set[TopicPartition]]:
+        """A group's offsets with their metadata.
+
+        With ``stable``, they are returned apart, without their offsets, if an open transaction may
+        yet have its say on one of them.
+        """
+        wanted = list(partitions)
+        asked = [KafkaPartition(tp.topic, tp.partition) for tp in wanted]
+        reader, timeout = self._reader(group, stable), _PENDING if stable else _TIMEOUT
+        found: dict[TopicPartition, tuple[int, str]] = {}
+        try:
+            for at in range(0, len(asked), _AT_ONCE):
+                for p in reader.committed(asked[at : at + _AT_ONCE], timeout):
+                    if p.error is not None:
+                        raise KafkaException(p.error)
+                    if p.offset >= 0:
+                        found[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
+        except KafkaException as error:
+            if not stable or error.args[0].code() not in _UNSTABLE:
+                raise self._failed(error) from None
+            self.offsets(group, wanted)  # which waits for no transaction: the broker does answer
+            return {}, set(wanted)
+        return found, set()
+
+    def _reader(self, group: str, stable: bool) -> Consumer:
+        """A consumer that never joins the group.
+
+        librdkafka's (2.16) admin client takes the process down with it (SIGSEGV) when it asks for
+        offsets and the group has just got another coordinator.
+        """
+        if (group, stable) not in self._readers:
+            level = "read_committed" if stable else "read_uncommitted"
+            settings = {**self._config, "group.id": group, "isolation.level": level}
+            settings["retry.backoff.ms"] = 20  # a transaction that ends has soon ended
+            self._readers[group, stable] = Consumer({**settings, "log_level": 0}, logger=log)
+        return self._readers[group, stable]
+
+    def describe(self, group: str) -> ConsumerGroupDescription | None:
+        """Who is in a group now, by the coordinator's word; None if there is no group."""
+        try:
+            answer = self._admin.describe_consumer_groups([group], request_timeout=_TIMEOUT)
+            found: ConsumerGroupDescription = answer[group].result()
+            return found
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return None
+            raise self._failed(error) from None
+
+    def is_idle(self, group: str) -> bool:
+        """Whether a group has no members."""
+        found = self.describe(group)
+        idle = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+        return found is None or found.state in idle
+
+    def set_offsets(self, group: str, offsets: list[KafkaPartition]) -> None:
+        """Commit offsets for a group; Kafka refuses it while the group has members."""
+        try:
+            answer = self._admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, offsets)], request_timeout=_TIMEOUT
+            )
+            refused = [p.error for p in answer[group].result().topic_partitions if p.error]
+        except KafkaException as error:
+            raise self._failed(error) from None
+        if refused:
+            raise self._failed(KafkaException(refused[0]))
+
+    def delete(self, group: str) -> None:
+        """Delete a group with its offsets, if there is one; refused while it has members."""
+        try:
+            self._admin.delete_consumer_groups([group], request_timeout=_TIMEOUT)[group].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise self._failed(error) from None
+
+    def _failed(self, error: KafkaException) -> SemelError:
+        self._admin = admin_client(self._config)
+        self._readers.clear()
+        return failure(str(self._config["bootstrap.servers"]), error)

@@ -1,0 +1,144 @@
+"""Reading given offset ranges of a topic outside a consumer group: for samples and audits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.config import ConnectorConfig
+from semel.errors import BadRecord, OffsetOutOfRange, TransientError
+from semel.kafka.cluster import SEEK_AGAIN, client_config
+from semel.kafka.damage import UNREADABLE, Damage, examine
+from semel.ledger import TopicPartition
+from semel.sizes import Sizes
+
+_BATCH = 50_000
+_ROOM = 16 * 1024 * 1024
+"""Records, and their bytes, that are read at once."""
+_SILENCE = 1.0
+"""Seconds of silence that one poll may count for: one that took longer was frozen."""
+
+
+def read_ranges(
+    connector: ConnectorConfig,
+    raw: Mapping[str, str],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    *,
+    client: Mapping[str, Any] | None = None,
+    patience: float = 30.0,
+    damaged: Callable[[Damage], None] | None = None,
+) -> Generator[Sequence[Message]]:
+    """Yield the committed records in ``[start, end)`` of each partition, a poll at a time.
+
+    ``client`` is the configuration of a consumer in another cluster than the connector reads from;
+    ``damaged`` hears of offsets that cannot be read and are passed over.
+
+    Raises:
+        OffsetOutOfRange: records at a start are gone.
+        BadRecord: some cannot be read, and nobody wants to hear of it.
+        TransientError: Kafka sends nothing for ``patience`` seconds before the ranges are read.
+    """
+    open_ = {tp: end for tp, end in ends.items() if starts[tp] < end}
+    if not open_:
+        return
+    config = {
+        "fetch.queue.backoff.ms": 10,
+        "queued.max.messages.kbytes": _ROOM // 1024,
+        **(client_config(connector, raw, "consumer") if client is None else client),
+        "group.id": f"{connector.group_id}-reader",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+        "log_level": 0,
+    }
+    consumer = Consumer(config)
+    at = dict(starts)
+    try:
+        consumer.assign([KafkaPartition(t.topic, t.partition, starts[t]) for t in open_])
+        silent, sizes = 0.0, Sizes()
+        while open_:
+            began = time.monotonic()
+            polled: list[Message] = []
+            sizes.gather(consumer.consume, polled, most=_BATCH, room=_ROOM, wait=0.1)
+            silent = 0.0 if polled else silent + min(time.monotonic() - began, _SILENCE)
+            if silent > patience:
+                raise TransientError(
+                    f"connector {connector.name}: Kafka sent nothing for {patience:.0f} s; "
+                    f"{', '.join(map(str, sorted(open_)))} could not be read to the end"
+                )
+            records, unreadable = _judged(connector, consumer, polled, at, open_)
+            if records:
+                yield records
+            for tp in unreadable:
+                at[tp] = _after(connector, config, tp, at[tp], damaged)
+                if at[tp] >= open_[tp]:
+                    del open_[tp]
+            if unreadable:  # one that has come upon damage does not always obey
+                consumer.close()
+                consumer = Consumer(config)
+                consumer.assign([KafkaPartition(*tp, at[tp]) for tp in open_])
+    finally:
+        consumer.close()
+
+
+def _after(
+    connector: ConnectorConfig,
+    config: Mapping[str, Any],
+    tp: TopicPartition,
+    position: int,
+    damaged: Callable[[Damage], None] | None,
+) -> int:
+    """Where to read on after what could not be read: there, if it was whole when asked again."""
+    found = examine(connector.name, config, tp, position)
+    if found is None:
+        return position
+    if damaged is None:
+        raise BadRecord(f"connector {connector.name}: {tp}: {found.told(position)}")
+    damaged(found)
+    return found.range.until_offset
+
+
+def _judged(
+    connector: ConnectorConfig,
+    consumer: Consumer,
+    polled: Sequence[Message],
+    at: dict[TopicPartition, int],
+    open_: dict[TopicPartition, int],
+) -> tuple[list[Message], set[TopicPartition]]:
+    """The records of a poll that lie in the ranges, and the partitions that came upon a batch that
+    cannot be read; ``at`` and ``open_`` follow."""
+    records: list[Message] = []
+    unreadable: set[TopicPartition] = set()
+    for message in polled:
+        tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+        error = message.error()
+        offset = int(message.offset() or 0)
+        if tp in unreadable or tp not in open_:
+            continue
+        if error is not None and error.code() in UNREADABLE:
+            unreadable.add(tp)
+            continue
+        if error is not None and error.code() in SEEK_AGAIN:
+            raise OffsetOutOfRange(
+                f"connector {connector.name}: {tp} no longer has the records from offset "
+                f"{at[tp]} on: retention has removed them meanwhile. Try again"
+            )
+        if error is None and offset < open_[tp]:
+            records.append(message)
+            at[tp] = offset + 1
+        if _reached(error, offset, open_[tp]):
+            del open_[tp]
+            consumer.incremental_unassign([KafkaPartition(tp.topic, tp.partition)])
+    return records, unreadable
+
+
+def _reached(error: KafkaError | None, offset: int, end: int) -> bool:
+    if error is None:
+        return offset >= end - 1
+    return bool(error.code() == KafkaError._PARTITION_EOF)

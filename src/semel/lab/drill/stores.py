@@ -1,0 +1,323 @@
+"""The stores that a drill's connector may write to, and which faults befall them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from semel import sinks
+from semel.errors import ConfigError
+from semel.failpoints import OF_FILES, OF_STAGING
+from semel.lab.drill.disk import Disk
+from semel.lab.drill.lakes import DeltaLake, IcebergLake, Lake
+from semel.lab.drill.plan import Kind
+from semel.lab.embedded import Postgres
+from semel.lab.embedded.hdfs import Hdfs
+from semel.lab.embedded.mariadb import MariaDB
+from semel.lab.embedded.opensearch import OpenSearch
+from semel.lab.embedded.server import Server
+from semel.sinks import jdbc
+from semel.sinks.files.config import CLASSES as FILES
+from semel.sinks.files.store import protocol_of
+from semel.sinks.search.config import CLASSES as SEARCH
+
+SESSION = 3.0
+"""Seconds after which Kafka gives a frozen task's partitions to another one."""
+TRANSACTION = SESSION + 2
+"""Seconds after which the broker aborts a transaction; another task has the partitions by then."""
+
+_CATALOG = "iceberg.catalog."
+_PLACES_OF_FILES = (
+    "s3.bucket.name",
+    "aws.s3.bucket.name",
+    "gcs.bucket.name",
+    "azblob.container.name",
+    "azure.storage.container.name",
+    "store.url",
+    "aws.s3.endpoint",
+)
+"""What may say, instead of ``path`` or beside it, where files are."""
+
+_OF_ANY = frozenset(
+    {
+        Kind.DRIVER_KILL,
+        Kind.WORKER_KILL,
+        Kind.ZOMBIE,
+        Kind.ERROR,
+        Kind.SECOND_DRIVER,
+        Kind.EXECUTOR_KILL,
+        Kind.BROKER_RESTART,
+        Kind.BROKER_KILL,
+        Kind.OFFSETS_DELETED,
+        Kind.PARTITIONS_ADDED,
+        Kind.RETENTION,
+        Kind.TOPIC_RECREATED,
+        Kind.LOG_TRUNCATED,
+        Kind.BATCH_DAMAGED,
+    }
+)
+_OF_SERVERS = frozenset({Kind.STORE_RESTART, Kind.STORE_KILL, Kind.STORE_AWAY})
+_OF_SESSIONS = frozenset({Kind.STORE_SILENT})
+"""Faults of servers that ``connection.url`` leads to."""
+_OF_KAFKA = frozenset({Kind.TIME_OUT})
+_OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE, Kind.CONCURRENT_WRITER})
+_OF_DISKS = frozenset({Kind.DISK_FULL})
+_OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
+"""Faults of tasks that commit."""
+_CLUSTER = 3
+_AT_ONCE = {"processingTime": "0 seconds"}
+_SHORT_WAIT = {"connection.lock.timeout.ms": "1000"}
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a drill knows of a store.
+
+    ``where`` puts it into the drill's hands, None if the drill has no such store, and ``keys`` are
+    short timeouts for it; ``faults`` are what can happen to it, and ``places`` its own failpoints.
+    ``server``, ``lake`` and ``disk`` are what it is, if it is one, or is on one. With
+    ``one_writer`` a frozen task may hold up those that replace it. With several ``brokers`` one at
+    a time dies, in the middle of transactions, too.
+    """
+
+    where: Mapping[str, str] | None
+    faults: frozenset[Kind]
+    keys: Mapping[str, str] = field(default_factory=dict)
+    server: Server | None = None
+    one_writer: bool = False
+    lake: Lake | None = None
+    disk: Disk | None = None
+    places: tuple[str, ...] = ()
+    brokers: int = 1
+
+    def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
+        """Those of the faults that can happen.
+
+        Raises:
+            ConfigError: none of them can.
+        """
+        found = [k for k in kinds if k in self.faults]
+        if kinds and not found:
+            raise ConfigError(
+                f"connector {connector}: the faults {', '.join(k.value for k in kinds)} cannot "
+                "happen to it; choose others (--only)"
+            )
+        return found
+
+    def of_the_user(self) -> Store:
+        """Such a store where the configuration says that it is; the drill leaves it alone."""
+        faults = self.faults - _OF_SERVERS - _OF_SESSIONS - _OF_LAKES - _OF_DISKS
+        return replace(self, where={}, faults=faults, server=None, lake=None, disk=None)
+
+
+def store_of(raw: Mapping[str, str], directory: Path, *, own: bool = False) -> Store:
+    """The store that a connector writes to, in a directory of the drill's or on a server there.
+
+    Args:
+        raw: the connector's configuration.
+        directory: the drill's.
+        own: take the one that the configuration names.
+
+    Raises:
+        ConfigError: the drill has no such store, or the sink of a third party does not say how.
+    """
+    store, name = _store(raw, directory), raw.get("connector.class", "")
+    if own and name == "kafka":
+        raise ConfigError(
+            "connector.class=kafka: a drill kills brokers, so its Kafka is one of its own. Leave "
+            "--own-store out"
+        )
+    if own:
+        return store.of_the_user()
+    if store.where is None:
+        why = (
+            "the drill has no such store"
+            if sinks.brought(name)
+            else "the sink does not say where the results of a drill may go (Sink.drilled)"
+        )
+        raise ConfigError(
+            f"connector.class={name}: {why}. Name an empty one of yours in the configuration, and "
+            "drill with --own-store"
+        )
+    return store
+
+
+def _store(raw: Mapping[str, str], directory: Path) -> Store:
+    name = raw.get("connector.class", "")
+    if not sinks.brought(name):
+        return _others(name, directory)
+    if "delta.table.path" in raw:
+        return _delta(directory / "lake")
+    if any(k.startswith(_CATALOG) for k in raw):
+        return _iceberg(directory / "lake")
+    if name in FILES:
+        return _files(raw, directory)
+    if name in SEARCH:
+        return _search(raw, directory / "search")
+    if name == "kafka":
+        return _kafka()
+    return _DATABASES[_system(name, raw)](directory)
+
+
+def _others(name: str, directory: Path) -> Store:
+    """What is known of a store that a third party's sink writes to."""
+    return Store(sinks.sink_class(name).drilled(directory), _OF_ANY, one_writer=True)
+
+
+# Lakes and files
+
+
+def _delta(lake: Path) -> Store:
+    return Store(
+        {"delta.table.path": str(lake)},
+        _OF_ANY | _OF_LAKES | _OF_DISKS,
+        _AT_ONCE,
+        places=OF_STAGING,
+        lake=DeltaLake(lake),
+        disk=Disk(lake),
+    )
+
+
+def _iceberg(lake: Path) -> Store:
+    catalog = {
+        "type": "sql",
+        "uri": f"sqlite:///{lake}/catalog.db",
+        "warehouse": f"file://{lake}/warehouse",
+    }
+    return Store(
+        {f"{_CATALOG}{k}": v for k, v in catalog.items()},
+        _OF_ANY | _OF_LAKES | _OF_DISKS,
+        {**_AT_ONCE, "iceberg.tables.auto-create-enabled": "true"},
+        places=OF_STAGING,
+        lake=IcebergLake(catalog),
+        disk=Disk(lake),
+    )
+
+
+def _files(raw: Mapping[str, str], directory: Path) -> Store:
+    given = (raw.get(k, "") for k in ("path", "hdfs.url", "store.url"))
+    keys = {**_AT_ONCE, "behavior.on.null.values": "ignore"}  # one that fails would end the drill
+    if "webhdfs" in map(protocol_of, given):
+        server = Hdfs(directory / "hdfs")
+        where = _place_of_files(raw, f"{server.url}/files")
+        where["storage.options.user"] = server.user
+        return Store(where, _OF_ANY | _OF_SERVERS, keys, server=server, places=OF_FILES)
+    disk = Disk(directory / "files")
+    where = _place_of_files(raw, str(disk.directory))
+    return Store(where, _OF_ANY | _OF_DISKS, keys, places=OF_FILES, disk=disk)
+
+
+def _place_of_files(raw: Mapping[str, str], where: str) -> dict[str, str]:
+    return {
+        "path": where,
+        **{k: where for k in ("hdfs.url",) if k in raw},
+        **{k: "" for k in _PLACES_OF_FILES if k in raw},
+        **{k: "false" for k in ("hdfs.authentication.kerberos",) if k in raw},
+    }
+
+
+# Servers
+
+
+def _search(raw: Mapping[str, str], directory: Path) -> Store:
+    server = OpenSearch(directory)
+    tombstones = raw.get("behavior.on.null.values", "fail").strip().lower()
+    return Store(
+        {
+            "connection.url": server.url,
+            "connection.username": "",
+            "connection.user": "",
+            "connection.password": "",
+            "elastic.security.protocol": "PLAINTEXT",
+        },
+        _OF_ANY | _OF_SERVERS | _OF_SESSIONS | _OF_TASKS,
+        {
+            "connection.timeout.ms": "1000",
+            "read.timeout.ms": "10000",
+            # One that fails would end the drill.
+            "behavior.on.null.values": "ignore" if tombstones == "fail" else tombstones,
+        },
+        server=server,
+    )
+
+
+def _kafka() -> Store:
+    """On a cluster: a lone broker's transactions do not survive it. One that ends while its
+    partitions have no leader is complete for Kafka (4.3), though its markers were never written:
+    it hangs for good. Two brokers of three can die, one at a time."""
+    return Store(
+        {},
+        _OF_ANY | _OF_KAFKA | _OF_TASKS,
+        {
+            "dest.topic.replication.factor": "-1",
+            "replication.factor": "-1",
+            "errors.deadletterqueue.topic.replication.factor": str(_CLUSTER),
+            "producer.override.transaction.timeout.ms": str(int(TRANSACTION * 1000)),
+            "producer.override.reconnect.backoff.ms": "50",
+            "producer.override.reconnect.backoff.max.ms": "500",
+        },
+        brokers=_CLUSTER,
+    )
+
+
+def _postgresql(directory: Path) -> Store:
+    return _server(server := Postgres(directory / "postgres"), server.jdbc_url, server.password)
+
+
+def _mariadb(directory: Path) -> Store:
+    return _server(server := MariaDB(directory / "mariadb"), server.jdbc_url, "")
+
+
+def _server(server: Postgres | MariaDB, url: str, password: str) -> Store:
+    return Store(
+        {
+            "connection.url": url,
+            "connection.user": server.user,
+            "connection.password": password,
+        },
+        _OF_ANY | _OF_SERVERS | _OF_SESSIONS | _OF_TASKS,
+        {"connection.idle.in.transaction.timeout.ms": "5000"},
+        server=server,
+    )
+
+
+def _in_a_file(system: str, directory: Path) -> Store:
+    where = directory / system
+    return Store(
+        {"connection.url": f"jdbc:{system}:{where / 'database'}"},
+        _OF_ANY | _OF_DISKS,
+        _SHORT_WAIT,
+        one_writer=True,
+        disk=Disk(where),
+    )
+
+
+_DATABASES: Mapping[str, Callable[[Path], Store]] = {
+    "postgresql": _postgresql,
+    "postgres": _postgresql,
+    "mariadb": _mariadb,
+    "mysql": _mariadb,  # one code serves both
+    "sqlite": lambda directory: _in_a_file("sqlite", directory),
+    "duckdb": lambda directory: _in_a_file("duckdb", directory),
+    "sqlserver": lambda _directory: Store(None, _OF_ANY, _SHORT_WAIT, one_writer=True),
+}
+"""Databases by what a JDBC URL calls them, and a ``connector.class`` too."""
+
+
+def _system(name: str, raw: Mapping[str, str]) -> str:
+    """Which database is meant.
+
+    Raises:
+        ConfigError: one that the drill has not, or not for this class.
+    """
+    own = _DATABASES.get(name)
+    wanted = [s for s, made in _DATABASES.items() if name in jdbc.CLASSES or made is own]
+    url = raw.get("connection.url", "").strip().removeprefix("jdbc:")
+    system = url.partition(":")[0] if url or own is None else name
+    if system not in wanted:  # not the URL itself: it may hold a password
+        raise ConfigError(
+            f"connector.class={name}: the drill has no database for connection.url={system}:... "
+            f"Set one that begins with {' or '.join(f'jdbc:{s}:' for s in wanted)}"
+        )
+    return system

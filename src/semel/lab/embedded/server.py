@@ -1,0 +1,104 @@
+"""What the embedded servers share: one process in a directory, on ports that are kept."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from signal import SIGTERM, Signals
+from types import TracebackType
+from typing import ClassVar, Self
+
+from semel.errors import ServiceError
+from semel.lab.embedded.process import PortFile, ServerProcess, check_port_free
+
+
+class Server(ABC):
+    """One server with its data, log and settings in ``directory``; used again if data is there.
+
+    Its ports are chosen once and kept. As a context manager it lives as long as this process at
+    most, even if that one is killed; ``detached=True`` lets it live on until ``stop``. Nothing
+    outside this machine can connect.
+    """
+
+    name: ClassVar[str]
+    log_name: ClassVar[str]
+    port_names: ClassVar[tuple[str, ...]]
+    """What it listens on; clients connect to the first."""
+    stop_signal: ClassVar[Signals] = SIGTERM
+    start_timeout: ClassVar[float]
+    stop_timeout: ClassVar[float]
+
+    def __init__(self, directory: Path, port: int | None = None, *, detached: bool = False) -> None:
+        self.directory = Path(directory).absolute()
+        self.detached = detached
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.log = self.directory / self.log_name
+        self._ports = PortFile(self.name, self.directory / "ports.json").ports(
+            self.port_names, wanted=port
+        )
+        self._process = ServerProcess(self.name, self.directory, self.log)
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        return self._ports[self.port_names[0]]
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, or None if it is not running."""
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Starts the server and waits until it is ready."""
+        if self.pid is not None:
+            raise ServiceError(
+                f"{self.name} is running in {self.directory} already: process {self.pid}, "
+                f"port {self.port}."
+            )
+        self._launch()
+        try:
+            self._process.await_ready(self._answers, self.start_timeout)
+            self._complete()
+        except BaseException:  # an interrupted start leaves nothing behind
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stops the server in order; nothing happens if it is not running."""
+        self._process.stop(self.stop_signal, self.stop_timeout)
+
+    def kill(self) -> None:
+        """Kills the server and its children (SIGKILL), as a crash would."""
+        self._process.kill()
+
+    def restart(self) -> Self:
+        """Stops the server if it runs and starts it on the same data and ports."""
+        self.stop()
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _check_ports(self) -> None:
+        for port in self._ports.values():
+            check_port_free(self.name, port)
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Prepare the directory and start the process."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether clients can use it."""
+
+    def _complete(self) -> None:  # noqa: B027
+        """What is left to do once it answers."""

@@ -1,0 +1,118 @@
+"""Questions to a Kafka cluster, answered in ways that a broker can hardly be brought to."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
+
+from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.kafka import cluster as kafka
+from semel.kafka.cluster import IDEMPOTENCE, Cluster, is_idempotent
+from semel.ledger import TopicPartition
+from semel.run import plan
+
+ZERO = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What a new client says of the end of a partition, once each; the last one again and again."""
+    offsets: list[int] = []
+
+    def answer(_client: AdminClient, request: dict[Any, Any], **_keys: Any) -> dict[Any, Any]:
+        offset = offsets.pop(0) if len(offsets) > 1 else offsets[0]
+        found: dict[Any, Future[ListOffsetsResultInfo]] = {place: Future() for place in request}
+        for future in found.values():
+            future.set_result(ListOffsetsResultInfo(offset, -1, -1))
+        return found
+
+    monkeypatch.setattr(AdminClient, "list_offsets", answer)
+    return offsets
+
+
+def test_an_end_that_is_none_during_an_election_is_asked_for_again(answers: list[int]) -> None:
+    answers += [-1, -1001, 7]
+    assert Cluster({"bootstrap.servers": "localhost:1"}).latest([ZERO]) == {ZERO: 7}
+    assert answers == [7]
+
+
+def test_an_end_that_stays_unknown_is_no_answer(answers: list[int]) -> None:
+    answers += [-1]
+    with pytest.raises(TransientError):
+        Cluster({"bootstrap.servers": "localhost:1"}).latest([ZERO], patience=0.2)
+
+
+UNKNOWN, SILENCE = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("codes", "found"),
+    [
+        ([SILENCE, UNKNOWN, UNKNOWN], True),
+        ([UNKNOWN, UNKNOWN], True),
+        ([UNKNOWN, UNKNOWN, UNKNOWN], False),
+    ],
+)
+def test_a_partition_is_gone_when_it_has_been_said_for_a_while_and_thrice(
+    codes: list[int], found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "_GONE_AFTER", 0.05)
+    left = list(codes)
+
+    def answer(_client: AdminClient, request: dict[Any, Any], **_keys: Any) -> dict[Any, Any]:
+        if left:
+            raise KafkaException(KafkaError(left.pop(0)))
+        future: Future[ListOffsetsResultInfo] = Future()
+        future.set_result(ListOffsetsResultInfo(7, -1, -1))
+        return dict.fromkeys(request, future)
+
+    monkeypatch.setattr(AdminClient, "list_offsets", answer)
+    cluster = Cluster({"bootstrap.servers": "localhost:1"})
+    with nullcontext() if found else pytest.raises(ServiceError, match="Was a topic deleted"):
+        assert cluster.latest([ZERO]) == {ZERO: 7}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError._TIMED_OUT, TransientError),
+        (KafkaError.NOT_CONTROLLER, TransientError),
+        (KafkaError.INVALID_REPLICATION_FACTOR, ServiceError),
+    ],
+)
+def test_a_topic_whose_creation_nobody_confirms_may_be_there_later(
+    code: int, error: type[SemelError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(_client: AdminClient, topics: list[Any], **_keys: Any) -> dict[str, Future[None]]:
+        future: Future[None] = Future()
+        future.set_exception(KafkaException(KafkaError(code)))
+        return {topics[0].topic: future}
+
+    monkeypatch.setattr(AdminClient, "create_topics", create)
+    monkeypatch.setattr(Cluster, "topics", lambda _self: {})
+    with pytest.raises(error):
+        Cluster({"bootstrap.servers": "localhost:1"}).create_topic("t", 1)
+
+
+@pytest.mark.parametrize("value", ["true", "TRUE", "t", "T", "1", "false", "f", "0"])
+def test_a_producer_is_idempotent_where_librdkafka_takes_it_so(value: str) -> None:
+    config = {IDEMPOTENCE: value}
+    # librdkafka demands confirmation by all of producers that are, only.
+    try:
+        Producer({**config, "acks": "1"})
+    except KafkaException:
+        expected = True
+    else:
+        expected = False
+    assert is_idempotent(config) is expected
+    raw = {"name": "c", "topics": "t", "bootstrap.servers": "localhost:1"}
+    raw |= {"connector.class": "kafka", "topic.rename.format": "to_${topic}"}
+    raw |= {f"producer.override.{IDEMPOTENCE}": value}
+    refusal = nullcontext() if expected else pytest.raises(ConfigError, match="idempotence")
+    with refusal:
+        plan(raw).sink.close()

@@ -1,0 +1,71 @@
+"""The first contact with Kafka: mistakes are told, brokers that are away are waited for."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from semel.errors import ServiceError
+from semel.kafka.contact import meet
+from semel.sinks.postgresql.connection import _reason
+
+
+def test_a_host_that_does_not_exist_is_told_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(ServiceError, match=r"Failed to resolve '.*invalid:9092': Name"):
+        meet({"bootstrap.servers": "no-such-host.invalid:9092,nor-this.invalid:9092"})
+    assert time.monotonic() - began < 10.0
+
+
+def test_what_is_waited_for_is_said_once_and_named_in_the_end() -> None:
+    said: list[str] = []
+    with pytest.raises(ServiceError, match=r"no Kafka broker answers at 127\.0\.0\.1:1: Connect"):
+        meet({"bootstrap.servers": "127.0.0.1:1"}, 3.0, said.append)
+    (line,) = said
+    assert "Connection refused. Trying for 3 s" in line
+
+
+def test_one_host_that_does_not_exist_beside_others_is_no_mistake() -> None:
+    servers = "no-such-host.invalid:9092,127.0.0.1:1"
+    with pytest.raises(ServiceError, match="no Kafka broker answers"):
+        meet({"bootstrap.servers": servers}, 1.0)
+
+
+def test_a_login_to_a_broker_without_tls_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                client.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(ServiceError, match="security settings"):
+            meet({"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "ssl"}, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "IO: [libpq] Failed to execute query 'BEGIN; SET LOCAL x = '1s'; SELECT 1': no "
+            "connection to the server",
+            "no connection to the server",
+        ),
+        (
+            "IO: Failed to prepare query: no connection to the server\n\nQuery was: SELECT 1",
+            "no connection to the server",
+        ),
+        ("server closed the connection", "server closed the connection"),
+    ],
+)
+def test_errors_do_not_show_semels_own_statements(text: str, reason: str) -> None:
+    assert _reason(text) == reason

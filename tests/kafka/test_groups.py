@@ -1,0 +1,108 @@
+"""Questions about a consumer group while brokers come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.errors import SemelError, TransientError
+from semel.kafka.groups import Groups
+from semel.lab.embedded import Kafka
+from semel.ledger import TopicPartition
+from semel.leftbehind import left
+from semel.sinks.kafka.offsets import stranger
+from semel.sinks.kafka.producer import LEFT_BEHIND, Report, Transactions
+from tests.conftest import MakeTopic
+from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.integration
+
+ZERO = TopicPartition("t", 0)
+
+
+def test_offsets_with_an_open_transaction_are_pending_and_are_told_without_it(
+    kafka: Kafka, topic: MakeTopic
+) -> None:
+    source = topic(partitions=2)
+    client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
+    groups, places = Groups(client), {TopicPartition(source, p) for p in range(2)}
+    first = min(places)
+    groups.set_offsets(source, [KafkaPartition(source, 0, 5, "note")])
+    producer = Producer({**client, "transactional.id": source})
+    producer.init_transactions(PATIENCE)
+    producer.begin_transaction()
+    moved = [KafkaPartition(source, 0, 9, "later")]
+    producer.send_offsets_to_transaction(moved, stranger(client, source), PATIENCE)
+    assert groups.offsets(source, places, stable=True) == ({}, places)
+    assert groups.offsets(source, places) == ({first: (5, "note")}, set())
+    producer.abort_transaction(PATIENCE)
+    wait_until(lambda: not groups.offsets(source, places, stable=True)[1])
+    assert groups.offsets(source, places, stable=True) == ({first: (5, "note")}, set())
+
+
+@pytest.mark.long  # three brokers
+def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> None:
+    """librdkafka's admin client dies of it, and the process with it."""
+    with Kafka(tmp_path, heap="256m", brokers=2, session=2) as kafka:
+        kafka.create_topic("t", 2)
+        client = {"bootstrap.servers": kafka.bootstrap_servers}
+        groups, broker = Groups(client), kafka.others[0]
+
+        def coordinator(group: str) -> int:
+            try:
+                found = Groups(client).describe(group)
+            except TransientError:
+                return -1
+            return -1 if found is None else int(found.coordinator.id)
+
+        def known(group: str) -> bool:  # the topic may be new to the coordinator
+            with suppress(SemelError):
+                groups.set_offsets(group, [KafkaPartition("t", 0, 5, "note")])
+                return True
+            return False
+
+        def created(group: str) -> str:
+            wait_until(lambda: known(group))
+            return group
+
+        def told(position: int, note: str = "") -> bool:
+            try:
+                found = [groups.offsets(group, [ZERO], stable=stable) for stable in (False, True)]
+            except TransientError:
+                return False
+            return found == [({ZERO: (position, note)}, set())] * 2
+
+        names = (created(f"group-{number}") for number in range(50))
+        group = next(name for name in names if coordinator(name) == broker.node)
+        wait_until(lambda: told(5, "note"))
+        transactions, generation = Transactions("t", client), stranger(client, group)
+
+        def commit(position: int, send: Callable[[Producer, Report], None]) -> None:
+            if not transactions.is_open:
+                transactions.open("mine")
+            transactions.run(send, [KafkaPartition("t", 0, position)], generation)
+
+        commit(6, lambda _producer, _report: None)
+        broker.stop()
+        wait_until(lambda: told(6))
+        assert coordinator(group) != broker.node
+
+        def after_all_know(producer: Producer, _report: Report) -> None:
+            wait_until(lambda: len(producer.list_topics(timeout=PATIENCE).brokers) == 1)
+
+        # librdkafka waits for the coordinator that it knew, and for ever: once it does not (its
+        # issue 5511), the call need not be left behind.
+        with pytest.raises(TransientError):
+            commit(7, after_all_know)
+        assert LEFT_BEHIND in left()
+        commit(8, lambda _producer, _report: None)
+        wait_until(lambda: told(8))
+        broker.start()
+        wait_until(lambda: coordinator(group) == broker.node)  # it leads again
+        wait_until(lambda: told(8))

@@ -1,0 +1,85 @@
+"""The house has floors: a module imports from its own room or from the floors below, never from a
+floor above and never from a room beside it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "semel"
+
+FLOORS = [
+    {"redact", "leftbehind", "sizes"},
+    {"errors", "watchdog"},
+    {"delivery", "extras", "failpoints", "jars", "ledger", "problems", "records"},
+    {"archives", "config", "targets"},
+    {"converters", "gateway"},
+    {"kafka"},
+    {"sinks"},
+    {
+        *("sinks.delta", "sinks.files", "sinks.iceberg", "sinks.kafka"),
+        *("sinks.postgresql", "sinks.search"),
+    },
+    {"sinks.sql"},
+    {"engine", "spark"},
+    {"warmup", "engine.direct", "engine.bounded", "engine.microbatch"},
+    {"run"},
+    {"", "audit"},
+    {"lab.embedded"},
+    {"lab.demo", "lab.drill"},
+    {"cli"},
+    {"__main__"},
+]
+"""From the ground up. Rooms of one floor do not know each other."""
+
+HOUSES = {"engine", "lab", "sinks"}
+"""Folders whose folders are rooms of their own."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+NAMES = {name for name, _ in modules()}
+
+
+def room(module: str) -> str:
+    first, *rest = module.split(".")
+    if first in HOUSES and rest and (len(rest) > 1 or (SOURCE / first / rest[0]).is_dir()):
+        return f"{first}.{rest[0]}"
+    return f"{first}.{rest[0]}" if first == "lab" and rest else first
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules of semel that a module imports, wherever in it the import stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            head, _, inside = name.partition(".")
+            if head == "semel":
+                yield inside if inside in NAMES else inside.rpartition(".")[0]
+
+
+def test_every_room_has_its_floor() -> None:
+    placed = [r for floor in FLOORS for r in floor]
+    assert len(placed) == len(set(placed))
+    assert {room(name) for name in NAMES} == set(placed) | {"lab"}
+
+
+def test_no_import_goes_up_or_sideways() -> None:
+    floor_of = {r: n for n, floor in enumerate(FLOORS) for r in floor}
+    wrong = [
+        f"{name} imports {other}"
+        for name, path in modules()
+        for other in imported(path)
+        if room(name) != room(other) and floor_of[room(name)] <= floor_of[room(other)]
+    ]
+    assert not wrong, "\n".join(wrong)
