@@ -18,7 +18,8 @@ from semel.audit.hashes import ChangedRow
 from semel.cli import app, meter
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import by_topic
-from semel.kafka.cluster import Cluster, client_config
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.ledger import Advance, OffsetRange, TopicPartition, firsts
 from semel.records import Commit, RowsRejected

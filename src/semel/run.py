@@ -27,7 +27,7 @@ from semel.config import (
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
-from semel.kafka.cluster import check_clients, client_config
+from semel.kafka.clients import check_clients, client_config
 from semel.kafka.contact import meet
 from semel.problems import Problems, gathering, located
 from semel.sinks import sink_class

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from semel.config import ConnectorConfig, read
 from semel.engine import deadletters
 from semel.errors import ServiceError, TransientError
-from semel.kafka.cluster import error_headers
+from semel.kafka.dead_letters import error_headers
 from semel.records import DeadLetter
 
 NEEDED = {

@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka import cluster as kafka
-from semel.kafka.cluster import IDEMPOTENCE, Cluster, is_idempotent
+from semel.kafka.clients import IDEMPOTENCE, is_idempotent
+from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
 from semel.run import plan
 

@@ -14,7 +14,8 @@ from semel.audit.values import Progress, Values
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.errors import NothingToAudit, OffsetOutOfRange
-from semel.kafka.cluster import Cluster, client_config
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry
 from semel.run import Plan, plan
 from semel.sinks.base import Snapshot

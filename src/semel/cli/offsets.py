@@ -16,7 +16,8 @@ from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
-from semel.kafka.cluster import Cluster, client_config
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition, first, firsts
 from semel.run import Plan, plan

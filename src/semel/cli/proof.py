@@ -18,7 +18,7 @@ from semel.cli.console import console
 from semel.cli.follow import follow_
 from semel.cli.meter import Meter
 from semel.errors import ConfigError
-from semel.kafka.cluster import client_config
+from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
 from semel.kafka.lag import lag
 from semel.run import plan

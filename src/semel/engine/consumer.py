@@ -12,8 +12,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from semel.config import ConnectorConfig
 from semel.engine.poll import OutOfOrder
 from semel.errors import Displaced, SemelError, ServiceError
-from semel.kafka.cluster import MEMBERSHIP, SEEK_AGAIN, client_config
+from semel.kafka.clients import MEMBERSHIP, client_config
 from semel.kafka.damage import UNREADABLE
+from semel.kafka.errors import SEEK_AGAIN
 from semel.ledger import TopicPartition
 from semel.sizes import Sizes
 

@@ -15,7 +15,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from semel.config import ConnectorConfig
 from semel.errors import ServiceError, TransientError
-from semel.kafka.cluster import IDEMPOTENCE, error_headers
+from semel.kafka.clients import IDEMPOTENCE
+from semel.kafka.dead_letters import error_headers
 from semel.records import DeadLetter
 
 _TIMEOUT = 30.0

@@ -10,7 +10,7 @@ from semel.engine.batch import Batch
 from semel.engine.deadletters import DeadLetterProducer
 from semel.errors import TransientError
 from semel.failpoints import hit
-from semel.kafka.cluster import client_config
+from semel.kafka.clients import client_config
 from semel.ledger import Advance, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter
 from semel.sinks.base import Sink

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import TransientError
-from semel.kafka.cluster import SEEK_AGAIN
 from semel.kafka.damage import UNREADABLE
+from semel.kafka.errors import SEEK_AGAIN
 from semel.ledger import LedgerEntry, TopicPartition
 
 log = logging.getLogger(__name__)

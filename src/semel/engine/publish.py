@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.engine.base import Run
-from semel.kafka.cluster import client_config
+from semel.kafka.clients import client_config
 from semel.ledger import TopicPartition
 from semel.leftbehind import Left, within
 from semel.sinks.base import Sink

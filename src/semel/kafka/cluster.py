@@ -1,4 +1,4 @@
-"""Kafka clients: configuration in Java's names, and the few admin calls that semel makes."""
+"""Questions to a Kafka cluster: the few admin calls that semel makes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import (
-    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
-    Producer,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (
@@ -22,13 +20,11 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from semel import converters
-from semel.config import ConnectorConfig, under
-from semel.errors import ConfigError, Problem, SemelError, ServiceError, TransientError, Unavailable
-from semel.kafka import security
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.kafka.errors import GONE, MAY_PASS, REFUSED, failure
 from semel.kafka.logids import Asked
 from semel.ledger import LogId, TopicPartition
-from semel.records import DeadLetter
 
 _TIMEOUT = 20.0
 _AT_FIRST = 2.0
@@ -38,227 +34,7 @@ _GONE_AFTER, _GONE_TIMES = 3.0, 3
 """Seconds for which, and how often, a broker says that it does not know a partition before it is
 believed: it may hear of a new one later than its clients."""
 
-# The Java client's name -> librdkafka's, where they differ; None: has no counterpart.
-_JAVA_NAMES: dict[str, str | None] = {
-    "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
-    "fetch.max.wait.ms": "fetch.wait.max.ms",
-    "max.partition.fetch.bytes": "max.partition.fetch.bytes",
-    "max.request.size": "message.max.bytes",
-    "buffer.memory": None,
-    "max.block.ms": None,
-    "key.serializer": None,
-    "value.serializer": None,
-    "receive.buffer.bytes": "socket.receive.buffer.bytes",
-    "send.buffer.bytes": "socket.send.buffer.bytes",
-    "connections.max.idle.ms": "connections.max.idle.ms",
-    "request.timeout.ms": "socket.timeout.ms",
-    "max.poll.records": None,
-    "auto.offset.reset": None,
-    "bootstrap.servers": None,
-    "key.deserializer": None,
-    "value.deserializer": None,
-    "default.api.timeout.ms": None,
-    "exclude.internal.topics": None,
-}
-
 _INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
-_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
-_MAY_PASS = (
-    KafkaError._TIMED_OUT,
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.NETWORK_EXCEPTION,
-    KafkaError.BROKER_NOT_AVAILABLE,
-    KafkaError.NOT_CONTROLLER,
-    KafkaError.THROTTLING_QUOTA_EXCEEDED,
-)
-_REFUSED = (
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
-
-Header = tuple[str, bytes | None]
-Headers = list[Header]
-
-ERRORS = "__connect.errors."
-"""What the names of a dead letter's context headers begin with."""
-
-SESSION, HEARTBEAT = "session.timeout.ms", "heartbeat.interval.ms"
-MEMBERSHIP: Mapping[str, int] = {
-    # Short, because the ledger, not the session, keeps a zombie from doing harm.
-    SESSION: 10_000,
-    HEARTBEAT: 3_000,
-}
-"""Milliseconds, of a task's membership in its group."""
-IDEMPOTENCE = "enable.idempotence"
-
-SEEK_AGAIN = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-"""Errors after which the position must be looked up, and judged, again."""
-
-RESERVED = ("group.id", "group.instance.id", "enable.auto.commit", "partition.assignment.strategy")
-"""Consumer keys that the engine sets; overriding them would break the guarantee."""
-
-
-def client_config(connector: ConnectorConfig, raw: Mapping[str, str], kind: str) -> dict[str, Any]:
-    """librdkafka's configuration for a ``consumer``, ``producer`` or ``admin`` client.
-
-    Raises:
-        ConfigError: a key that the engine reserves is overridden.
-    """
-    overrides = under(raw, f"{kind}.override.")
-    if kind != "consumer":  # security settings are usually given once
-        consumer = under(raw, "consumer.override.")
-        shared = ("security.", "sasl.", "ssl.")
-        overrides = {k: v for k, v in consumer.items() if k.startswith(shared)} | overrides
-    for name in RESERVED:
-        if kind == "consumer" and name in overrides:
-            raise ConfigError(
-                f"connector {connector.name}: consumer.override.{name} is set by semel: the "
-                "guarantee depends on it. Remove it"
-            )
-    isolation = overrides.get("isolation.level", "read_committed")
-    if kind == "consumer" and isolation != "read_committed":
-        raise ConfigError(
-            f"connector {connector.name}: consumer.override.isolation.level={isolation}: semel "
-            "reads committed records only; an aborted transaction's are none. Remove it"
-        )
-    config: dict[str, Any] = {
-        "bootstrap.servers": connector.bootstrap_servers,
-        # Once no broker has answered for a while, librdkafka (2.16) would give up all that it has
-        # heard of and begin anew, and then wait for the group's coordinator for ever.
-        "metadata.recovery.strategy": "none",
-    }
-    if kind == "consumer":  # Java's clients check them unless they are told not to
-        config["check.crcs"] = True
-    try:
-        overrides = security.librdkafka(overrides)
-    except ConfigError as error:
-        raise ConfigError(f"connector {connector.name}: {kind}.override.{error}") from None
-    for name, value in overrides.items():
-        translated = _JAVA_NAMES.get(name, name)
-        if translated is not None:
-            config[translated] = value
-    return config
-
-
-def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
-    """Let librdkafka judge the overrides, without connecting to anything.
-
-    Raises:
-        ConfigError: a setting that it does not know, or a value that it does not take.
-    """
-    found: list[Problem] = []
-    for kind in ("consumer", "producer", "admin"):
-        try:
-            _check_client(connector, raw, kind)
-        except ConfigError as error:
-            # Security settings of the consumer are the others' too: what is wrong is told once.
-            told = {p.message.replace("consumer.", f"{kind}.", 1) for p in found}
-            found += [p for p in error.problems if p.message not in told]
-    if found:
-        raise ConfigError(*found)
-
-
-def _check_client(connector: ConnectorConfig, raw: Mapping[str, str], kind: str) -> None:
-    config = client_config(connector, raw, kind) | {"bootstrap.servers": "", "log_level": 0}
-    problems = []
-    if kind == "consumer":
-        _check_heartbeat(connector.name, config)
-    if kind == "producer" and connector.dead_letter_topic and not confirms_all(config):
-        problems.append(
-            f"connector {connector.name}: producer.override.acks={acks(config)} confirms dead "
-            "letters that a broker may still lose. Set it to all, or remove it"
-        )
-    while True:  # librdkafka names one setting at a time
-        try:
-            if kind == "producer":
-                Producer({IDEMPOTENCE: confirms_all(config), **config})
-            else:
-                Consumer({"group.id": connector.group_id, **config}).close()
-            break
-        except KafkaException as error:
-            reason = error.args[0].str()
-            named = next((n for n in _QUOTED.findall(reason) if n in config), "")
-            problems.append(
-                f"connector {connector.name}: {kind}.override.{_as_given(named) or '*'}: {reason}. "
-                "The client is librdkafka, which lacks some settings of the Java client: remove or "
-                "correct it"
-            )
-            if not named:
-                break
-            del config[named]
-    if problems:
-        raise ConfigError(*problems)
-
-
-_QUOTED = re.compile(r'"([\w.]+)"')
-
-
-def _as_given(name: str) -> str:
-    """The Java client's name of a setting of librdkafka's, where they differ."""
-    return next((java for java, own in _JAVA_NAMES.items() if own == name), name)
-
-
-def _check_heartbeat(name: str, consumer: Mapping[str, Any]) -> None:
-    """Java's client refuses it, too: the session would end between two heartbeats."""
-    session, heartbeat = (str({**MEMBERSHIP, **consumer}[k]) for k in (SESSION, HEARTBEAT))
-    if session.isdigit() and heartbeat.isdigit() and int(heartbeat) >= int(session):
-        raise ConfigError(
-            f"connector {name}: consumer.override.{HEARTBEAT}={heartbeat} must be less than "
-            f"consumer.override.{SESSION}={session}, best a third of it"
-        )
-
-
-def acks(producer: Mapping[str, Any]) -> str:
-    """Whose confirmation a producer waits for."""
-    return str(producer.get("acks", producer.get("request.required.acks", "all")))
-
-
-def confirms_all(producer: Mapping[str, Any]) -> bool:
-    """Whether a producer's records are confirmed by all replicas that are in sync."""
-    return acks(producer).lower() in ("all", "-1")
-
-
-def is_idempotent(producer: Mapping[str, Any]) -> bool:
-    """Whether a producer numbers its records, so that brokers drop what is sent twice: unless it is
-    told otherwise, or ``acks`` rule it out."""
-    return confirms_all(producer) and is_true(producer.get(IDEMPOTENCE, True))
-
-
-def is_true(value: Any) -> bool:
-    """Whether librdkafka takes a setting's value for true."""
-    return str(value).lower() in ("true", "t", "1")
-
-
-def error_headers(connector: ConnectorConfig, letter: DeadLetter, task: int) -> Headers:
-    """The headers that Kafka Connect gives to a dead letter (KIP-298), if they are wanted."""
-    if not connector.dead_letter_headers:
-        return []
-    context = {
-        "topic": letter.topic,
-        "partition": str(letter.partition),
-        "offset": str(letter.offset),
-        "connector.name": connector.name,
-        "task.id": str(task),
-        "stage": letter.stage,
-        "class.name": _executing_class(connector, letter.stage),
-        "exception.class.name": letter.exception,
-        "exception.message": letter.message,
-    }
-    return [(f"{ERRORS}{k}", v.encode()) for k, v in context.items()]
-
-
-def _executing_class(connector: ConnectorConfig, stage: str) -> str:
-    """What has failed, as Kafka Connect names it; a sink's refusals are its SinkTask's there."""
-    return {
-        "KEY_CONVERTER": converters.full_name(connector.key_converter),
-        "VALUE_CONVERTER": converters.full_name(connector.value_converter),
-        "TRANSFORMATION": "transform",
-    }.get(stage, "org.apache.kafka.connect.sink.SinkTask")
 
 
 class Cluster:
@@ -400,12 +176,12 @@ class Cluster:
             except KafkaException as error:
                 code = error.args[0].code()
                 now = time.monotonic()
-                if code in _GONE:
+                if code in GONE:
                     gone.append(now)
                     longest = min(patience, _GONE_AFTER)
                     over = len(gone) >= _GONE_TIMES and now - gone[0] > longest
                 else:
-                    over = code in _REFUSED or now - asked > patience
+                    over = code in REFUSED or now - asked > patience
                 if over:
                     raise self._failed(error) from None
                 # After a leader election librdkafka's ListOffsets asks with the old leader epoch,
@@ -440,7 +216,7 @@ class Cluster:
             code = error.args[0].code()
             if code == KafkaError.TOPIC_ALREADY_EXISTS:
                 return
-            failed = TransientError if code in _MAY_PASS else ServiceError
+            failed = TransientError if code in MAY_PASS else ServiceError
             raise failed(
                 f"cannot create topic {name} in Kafka at {self._servers}: {error.args[0].str()}"
             ) from None
@@ -460,7 +236,7 @@ class Cluster:
                 return {k: str(v.value) for k, v in answer[resource].result().items()}
             except KafkaException as error:
                 # A broker may not have heard yet of a topic that was just created.
-                gone = error.args[0].code() in _GONE
+                gone = error.args[0].code() in GONE
                 if gone and time.monotonic() - asked < _GONE_AFTER:
                     time.sleep(0.05)
                     continue
@@ -500,24 +276,6 @@ class Cluster:
 
 def _epoch(told: int | None) -> int:
     return -1 if told is None else told
-
-
-def failure(servers: str, error: KafkaException) -> SemelError:
-    """What the error of a question to a cluster means."""
-    cause = error.args[0]
-    if cause.code() in _REFUSED:
-        return ServiceError(f"Kafka at {servers} refuses: {cause.str()}")
-    if cause.code() in _GONE:
-        return ServiceError(
-            f"Kafka at {servers}: {cause.str()}. Was a topic deleted, or created again with fewer "
-            "partitions?"
-        )
-    if cause.code() == KafkaError.LEADER_NOT_AVAILABLE:
-        return TransientError(f"Kafka at {servers}: {cause.str()}")
-    return Unavailable(
-        f"no Kafka broker answers at {servers}: {cause.str()}. Check bootstrap.servers and that "
-        "the broker runs"
-    )
 
 
 def admin_client(config: Mapping[str, Any]) -> AdminClient:

@@ -17,7 +17,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConsumerGroupDescription
 
 from semel.errors import SemelError
-from semel.kafka.cluster import admin_client, failure
+from semel.kafka.cluster import admin_client
+from semel.kafka.errors import failure
 from semel.ledger import TopicPartition
 
 log = logging.getLogger("semel.kafka")

@@ -11,8 +11,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
 from semel.errors import BadRecord, OffsetOutOfRange, TransientError
-from semel.kafka.cluster import SEEK_AGAIN, client_config
+from semel.kafka.clients import client_config
 from semel.kafka.damage import UNREADABLE, Damage, examine
+from semel.kafka.errors import SEEK_AGAIN
 from semel.ledger import TopicPartition
 from semel.sizes import Sizes
 

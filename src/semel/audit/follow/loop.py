@@ -14,7 +14,8 @@ from semel.audit.follow.settling import SHARE
 from semel.audit.follow.state import default_path, load, save
 from semel.engine.pipeline import Pipeline
 from semel.errors import ConfigError, SemelError, TransientError
-from semel.kafka.cluster import Cluster, client_config
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
 from semel.run import Plan
 from semel.sinks.rereading import ShowsRows
 

@@ -21,7 +21,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.engine.base import Run
 from semel.engine.consumer import consumer_config
-from semel.kafka.cluster import HEARTBEAT, SESSION, client_config
+from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.groups import Groups
 from semel.leftbehind import Left, within
 

@@ -17,7 +17,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.config import ConnectorConfig
 from semel.engine.consumer import METADATA_AGE, consumer_config
 from semel.errors import SemelError, TransientError
-from semel.kafka.cluster import HEARTBEAT, SESSION, Cluster, client_config
+from semel.kafka.clients import HEARTBEAT, SESSION, client_config
+from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
 from semel.leftbehind import Left, within

@@ -19,7 +19,8 @@ from confluent_kafka import KafkaException
 
 from semel.engine.poll import OutOfOrder
 from semel.errors import ServiceError, Unavailable
-from semel.kafka.cluster import Cluster, failure
+from semel.kafka.cluster import Cluster
+from semel.kafka.errors import failure
 from semel.kafka.logids import Asked
 from semel.ledger import LedgerEntry, LogId
 

@@ -43,7 +43,8 @@ from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicTable
 from semel.errors import LogChanged, SemelError, ServiceError, TransientError
 from semel.failpoints import hit
-from semel.kafka.cluster import Cluster, client_config
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
 from semel.ledger import OffsetRange, TopicPartition
 from semel.records import Rejected, RowsRejected
 from semel.sinks import sink_class

@@ -19,7 +19,8 @@ from confluent_kafka.admin import AdminClient
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.errors import ConfigError, SemelError, TransientError
-from semel.kafka.cluster import Cluster, client_config
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
 from semel.lab.drill import own
 from semel.lab.drill.disk import Disk
 from semel.lab.drill.lakes import Lake

@@ -34,7 +34,8 @@ from semel.config import ConnectorConfig, read, under
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.failpoints import hit
-from semel.kafka.cluster import Cluster, client_config
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
 from semel.kafka.contact import meet
 from semel.kafka.groups import Groups
 from semel.ledger import (

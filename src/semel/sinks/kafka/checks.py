@@ -8,7 +8,7 @@ from typing import Any
 from semel.config import ConnectorConfig
 from semel.delivery import Delivery
 from semel.errors import ConfigError
-from semel.kafka.cluster import IDEMPOTENCE, acks, confirms_all, is_true
+from semel.kafka.clients import IDEMPOTENCE, acks, confirms_all, is_true
 
 
 def check(connector: ConnectorConfig, producer: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from semel.config import ConnectorConfig
 from semel.converters import Converter
-from semel.kafka.cluster import Header, Headers, error_headers
+from semel.kafka.dead_letters import Header, Headers, error_headers
 from semel.records import (
     HEADERS,
     KEY,

@@ -10,7 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic, TopicDescription
 
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.kafka.cluster import Cluster, admin_client, failure
+from semel.kafka.cluster import Cluster, admin_client
+from semel.kafka.errors import failure
 
 _TIMEOUT = 10.0
 _AGREED_AFTER, _AGREED_TIMES = 3.0, 3

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import LedgerConflict, NotAssigned, SemelError, ServiceError, TransientError
-from semel.kafka.cluster import IDEMPOTENCE, confirms_all, is_idempotent
+from semel.kafka.clients import IDEMPOTENCE, confirms_all, is_idempotent
 from semel.leftbehind import Left, within
 
 log = logging.getLogger("semel.kafka")

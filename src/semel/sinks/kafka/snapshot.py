@@ -17,7 +17,8 @@ from confluent_kafka import Message
 
 from semel.config import ConnectorConfig
 from semel.errors import TransientError
-from semel.kafka.cluster import ERRORS, Cluster
+from semel.kafka.cluster import Cluster
+from semel.kafka.dead_letters import ERRORS
 from semel.kafka.reader import read_ranges
 from semel.ledger import Hole, LedgerEntry, TopicPartition
 from semel.sinks.base import Snapshot

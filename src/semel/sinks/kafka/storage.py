@@ -19,7 +19,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.kafka.cluster import Cluster, failure
+from semel.kafka.cluster import Cluster
+from semel.kafka.errors import failure
 from semel.ledger import Hole, LedgerEntry, TopicPartition, now
 from semel.sinks.kafka.entries import dumped, entry_of, facts_of, loaded
 from semel.sinks.kafka.presence import check_replicas, is_there

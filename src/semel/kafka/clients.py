@@ -1,0 +1,183 @@
+"""Configurations of Kafka clients: Java's names turned into librdkafka's, and checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    KafkaException,
+    Producer,
+)
+
+from semel.config import ConnectorConfig, under
+from semel.errors import ConfigError, Problem
+from semel.kafka import security
+
+# The Java client's name -> librdkafka's, where they differ; None: has no counterpart.
+_JAVA_NAMES: dict[str, str | None] = {
+    "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.partition.fetch.bytes": "max.partition.fetch.bytes",
+    "max.request.size": "message.max.bytes",
+    "buffer.memory": None,
+    "max.block.ms": None,
+    "key.serializer": None,
+    "value.serializer": None,
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "connections.max.idle.ms": "connections.max.idle.ms",
+    "request.timeout.ms": "socket.timeout.ms",
+    "max.poll.records": None,
+    "auto.offset.reset": None,
+    "bootstrap.servers": None,
+    "key.deserializer": None,
+    "value.deserializer": None,
+    "default.api.timeout.ms": None,
+    "exclude.internal.topics": None,
+}
+
+SESSION, HEARTBEAT = "session.timeout.ms", "heartbeat.interval.ms"
+MEMBERSHIP: Mapping[str, int] = {
+    # Short, because the ledger, not the session, keeps a zombie from doing harm.
+    SESSION: 10_000,
+    HEARTBEAT: 3_000,
+}
+"""Milliseconds, of a task's membership in its group."""
+IDEMPOTENCE = "enable.idempotence"
+
+RESERVED = ("group.id", "group.instance.id", "enable.auto.commit", "partition.assignment.strategy")
+"""Consumer keys that the engine sets; overriding them would break the guarantee."""
+
+
+def client_config(connector: ConnectorConfig, raw: Mapping[str, str], kind: str) -> dict[str, Any]:
+    """librdkafka's configuration for a ``consumer``, ``producer`` or ``admin`` client.
+
+    Raises:
+        ConfigError: a key that the engine reserves is overridden.
+    """
+    overrides = under(raw, f"{kind}.override.")
+    if kind != "consumer":  # security settings are usually given once
+        consumer = under(raw, "consumer.override.")
+        shared = ("security.", "sasl.", "ssl.")
+        overrides = {k: v for k, v in consumer.items() if k.startswith(shared)} | overrides
+    for name in RESERVED:
+        if kind == "consumer" and name in overrides:
+            raise ConfigError(
+                f"connector {connector.name}: consumer.override.{name} is set by semel: the "
+                "guarantee depends on it. Remove it"
+            )
+    isolation = overrides.get("isolation.level", "read_committed")
+    if kind == "consumer" and isolation != "read_committed":
+        raise ConfigError(
+            f"connector {connector.name}: consumer.override.isolation.level={isolation}: semel "
+            "reads committed records only; an aborted transaction's are none. Remove it"
+        )
+    config: dict[str, Any] = {
+        "bootstrap.servers": connector.bootstrap_servers,
+        # Once no broker has answered for a while, librdkafka (2.16) would give up all that it has
+        # heard of and begin anew, and then wait for the group's coordinator for ever.
+        "metadata.recovery.strategy": "none",
+    }
+    if kind == "consumer":  # Java's clients check them unless they are told not to
+        config["check.crcs"] = True
+    try:
+        overrides = security.librdkafka(overrides)
+    except ConfigError as error:
+        raise ConfigError(f"connector {connector.name}: {kind}.override.{error}") from None
+    for name, value in overrides.items():
+        translated = _JAVA_NAMES.get(name, name)
+        if translated is not None:
+            config[translated] = value
+    return config
+
+
+def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+    """Let librdkafka judge the overrides, without connecting to anything.
+
+    Raises:
+        ConfigError: a setting that it does not know, or a value that it does not take.
+    """
+    found: list[Problem] = []
+    for kind in ("consumer", "producer", "admin"):
+        try:
+            _check_client(connector, raw, kind)
+        except ConfigError as error:
+            # Security settings of the consumer are the others' too: what is wrong is told once.
+            told = {p.message.replace("consumer.", f"{kind}.", 1) for p in found}
+            found += [p for p in error.problems if p.message not in told]
+    if found:
+        raise ConfigError(*found)
+
+
+def _check_client(connector: ConnectorConfig, raw: Mapping[str, str], kind: str) -> None:
+    config = client_config(connector, raw, kind) | {"bootstrap.servers": "", "log_level": 0}
+    problems = []
+    if kind == "consumer":
+        _check_heartbeat(connector.name, config)
+    if kind == "producer" and connector.dead_letter_topic and not confirms_all(config):
+        problems.append(
+            f"connector {connector.name}: producer.override.acks={acks(config)} confirms dead "
+            "letters that a broker may still lose. Set it to all, or remove it"
+        )
+    while True:  # librdkafka names one setting at a time
+        try:
+            if kind == "producer":
+                Producer({IDEMPOTENCE: confirms_all(config), **config})
+            else:
+                Consumer({"group.id": connector.group_id, **config}).close()
+            break
+        except KafkaException as error:
+            reason = error.args[0].str()
+            named = next((n for n in _QUOTED.findall(reason) if n in config), "")
+            problems.append(
+                f"connector {connector.name}: {kind}.override.{_as_given(named) or '*'}: {reason}. "
+                "The client is librdkafka, which lacks some settings of the Java client: remove or "
+                "correct it"
+            )
+            if not named:
+                break
+            del config[named]
+    if problems:
+        raise ConfigError(*problems)
+
+
+_QUOTED = re.compile(r'"([\w.]+)"')
+
+
+def _as_given(name: str) -> str:
+    """The Java client's name of a setting of librdkafka's, where they differ."""
+    return next((java for java, own in _JAVA_NAMES.items() if own == name), name)
+
+
+def _check_heartbeat(name: str, consumer: Mapping[str, Any]) -> None:
+    """Java's client refuses it, too: the session would end between two heartbeats."""
+    session, heartbeat = (str({**MEMBERSHIP, **consumer}[k]) for k in (SESSION, HEARTBEAT))
+    if session.isdigit() and heartbeat.isdigit() and int(heartbeat) >= int(session):
+        raise ConfigError(
+            f"connector {name}: consumer.override.{HEARTBEAT}={heartbeat} must be less than "
+            f"consumer.override.{SESSION}={session}, best a third of it"
+        )
+
+
+def acks(producer: Mapping[str, Any]) -> str:
+    """Whose confirmation a producer waits for."""
+    return str(producer.get("acks", producer.get("request.required.acks", "all")))
+
+
+def confirms_all(producer: Mapping[str, Any]) -> bool:
+    """Whether a producer's records are confirmed by all replicas that are in sync."""
+    return acks(producer).lower() in ("all", "-1")
+
+
+def is_idempotent(producer: Mapping[str, Any]) -> bool:
+    """Whether a producer numbers its records, so that brokers drop what is sent twice: unless it is
+    told otherwise, or ``acks`` rule it out."""
+    return confirms_all(producer) and is_true(producer.get(IDEMPOTENCE, True))
+
+
+def is_true(value: Any) -> bool:
+    """Whether librdkafka takes a setting's value for true."""
+    return str(value).lower() in ("true", "t", "1")
