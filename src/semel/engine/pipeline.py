@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from semel import converters, records
 from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter
+from semel.engine.unwrap import CLASSES, Unwrapper, are_change_events
 from semel.errors import ConfigError
 from semel.records import Records
 from semel.sinks.base import Sink
@@ -73,6 +74,8 @@ class Pipeline:
         self._transforms = transform is not None or frames
         self._schemas = dict(schemas or {})
         self._converters: dict[tuple[str, bool], Converter] = {}
+        unwraps = connector.connector_class.startswith(CLASSES)
+        self._unwrapper = Unwrapper(connector.name) if unwraps else None
 
     @property
     def wants_key(self) -> bool:
@@ -110,7 +113,12 @@ class Pipeline:
 
     def infer(self, topic: str, raw: pa.Table) -> pa.Schema | None:
         """The fields found in a sample; remembered for :meth:`convert`."""
-        found = self._converter(topic, is_key=False).infer(whole(raw.column("value")))
+        column = whole(raw.column("value"))
+        if self._unwrapper is None:
+            found = self._converter(topic, is_key=False).infer(column)
+        else:
+            rows = self._values(topic, raw, {}).type
+            found = pa.schema(list(rows)) if pa.types.is_struct(rows) else None
         if found is not None:
             self._schemas[topic] = found
         return found
@@ -130,8 +138,11 @@ class Pipeline:
         index = np.flatnonzero(~null & ~gone)
         rows = self._flatten(values, metadata, index)
         tombstones = None
-        if self._sink.takes_tombstones and (null & ~gone).any():
-            tombstones = metadata.take(pa.array(np.flatnonzero(null & ~gone)))
+        deletes = null & ~gone
+        if self._unwrapper is not None:  # truncations have no key, and delete no row
+            deletes &= metadata.column(records.KEY).is_valid().to_numpy()
+        if self._sink.takes_tombstones and deletes.any():
+            tombstones = metadata.take(pa.array(np.flatnonzero(deletes)))
         if self._transform is not None and rows.num_rows:
             rows = self._transformed(rows, index, failed)
         return Converted(Records(topic, rows, tombstones), [failed[i] for i in sorted(failed)])
@@ -161,9 +172,13 @@ class Pipeline:
     def _values(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
         column = whole(raw.column("value"))
         decoded = self._converter(topic, is_key=False).decode(column, self.schema(topic))
-        for f in decoded.failures:
+        values, failures = decoded.values, decoded.failures
+        if self._unwrapper is not None and are_change_events(values):
+            values, more = self._unwrapper.unwrap(values)
+            failures = [*failures, *more]
+        for f in failures:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
-        return decoded.values
+        return values
 
     def _metadata(self, topic: str, raw: pa.Table, keys: pa.Array) -> pa.Table:
         columns = {
@@ -183,7 +198,6 @@ class Pipeline:
             chosen = pa.array(index)
             values, metadata = values.take(chosen), metadata.take(chosen)
         if pa.types.is_struct(values.type):
-            self._refuse_change_events({f.name for f in values.type})
             columns = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
             self._refuse_overwriting(columns)
         else:
@@ -193,21 +207,6 @@ class Pipeline:
         known = {f.name: f.metadata for f in values.type} if pa.types.is_struct(values.type) else {}
         fields = [f.with_metadata(known.get(f.name)) for f in rows.schema]
         return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
-
-    def _refuse_change_events(self, fields: set[str]) -> None:
-        """Debezium's JDBC sink unwraps its change events; written as they are, they would fill
-        columns named ``before`` and ``after``, and no delete would happen."""
-        if self._connector.connector_class.startswith("io.debezium.") and fields >= {
-            "before",
-            "after",
-            "source",
-            "op",
-        }:
-            raise ConfigError(
-                f"connector {self._connector.name}: the values are Debezium change events "
-                "(before, after, op), which semel does not unwrap. Unwrap them at the source: "
-                "transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState"
-            )
 
     def _refuse_overwriting(self, columns: Mapping[str, pa.Array]) -> None:
         """Of a target that has columns of provenance, all may be null."""

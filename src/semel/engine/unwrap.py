@@ -1,0 +1,77 @@
+"""Debezium's change events as rows and deletes, as Debezium's own JDBC sink takes them.
+
+A change event holds a row before and after a change, and what happened to it: ``op`` is ``c``
+(create), ``u`` (update), ``r`` (read by a snapshot), ``d`` (delete) or ``t`` (truncate). What it
+leaves is the row after the change; after a delete there is none, so the value is null, as in the
+tombstone that usually follows. Truncations and events without a row leave nothing.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.base import Failure
+from semel.converters.json_columns import CONNECT
+from semel.converters.json_envelope import PayloadReader
+from semel.converters.json_text import place
+from semel.errors import ConfigError
+from semel.records import DATA_EXCEPTION
+
+CLASSES = "io.debezium."
+"""What the names of the sinks begin with that unwrap change events."""
+
+_FIELDS = frozenset({"before", "after", "source", "op"})
+_WITH_A_ROW = pa.array(["c", "u", "r"])
+
+
+def are_change_events(values: pa.Array) -> bool:
+    return pa.types.is_struct(values.type) and {f.name for f in values.type} >= _FIELDS
+
+
+class Unwrapper:
+    """Remembers how the rows of a schema are read."""
+
+    def __init__(self, connector: str) -> None:
+        self._connector = connector
+        self._readers: dict[bytes, PayloadReader] = {}
+
+    def unwrap(self, events: pa.StructArray) -> tuple[pa.Array, list[Failure]]:
+        """The row after each change, null where there is none.
+
+        Raises:
+            ConfigError: the events have no schemas, so what a row consists of is not known.
+        """
+        fields = dict(zip([f.name for f in events.type], events.flatten(), strict=True))
+        operations, after = fields["op"], fields["after"]
+        known = events.type.field("after").metadata or {}
+        if CONNECT not in known:
+            raise ConfigError(
+                f"connector {self._connector}: the values are Debezium change events (before, "
+                "after, op) without schemas. Let the source write them with schemas "
+                "(value.converter.schemas.enable=true there and here), or unwrap them there: "
+                "transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState"
+            )
+        failures = [
+            Failure(i, DATA_EXCEPTION, "a change event without op, which says what has happened")
+            for i in pc.indices_nonzero(
+                pc.and_(events.is_valid(), operations.is_null())
+            ).to_pylist()
+        ]
+        text = after.storage if isinstance(after, pa.ExtensionArray) else after
+        wanted = pc.and_(pc.is_in(operations, _WITH_A_ROW), text.is_valid())
+        rows = pc.indices_nonzero(wanted)
+        block, refused = self._reader(known[CONNECT]).read(text.take(rows).cast(pa.string()))
+        at = rows.to_numpy()
+        failures += [Failure(int(at[f.index]), f.exception, f"after: {f.message}") for f in refused]
+        return place(block, rows, len(events)), sorted(failures, key=lambda f: f.index)
+
+    def _reader(self, schema: bytes) -> PayloadReader:
+        if schema not in self._readers:
+            described = json.loads(schema)
+            self._readers[schema] = PayloadReader(
+                json.dumps({"type": "struct", "fields": described["fields"]})
+            )
+        return self._readers[schema]
