@@ -10,13 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from semel.audit.follow.intervals import Interval, Mark, begun, broken_off, judge, spelled
+from semel.audit.follow.intervals import (
+    Interval,
+    Mark,
+    begun,
+    broken_off,
+    judge,
+    spelled,
+    too_early,
+)
 from semel.audit.follow.loop import pause
 from semel.audit.follow.progress import Missing, Progress
 from semel.audit.follow.report import Judged
 from semel.audit.follow.state import State, default_path, load, save
 from semel.errors import ConfigError
 from semel.ledger import (
+    RECREATED,
     RETENTION,
     TRUNCATED,
     Hole,
@@ -75,6 +84,14 @@ def test_rows_that_compaction_or_a_cut_log_account_for_are_no_findings() -> None
     assert found(interval(HERE, HERE[:5], holes=cut)) == ([], [], 0, 0)
     unread = [Hole(*TP, 10, 12, RETENTION)]
     assert found(interval(HERE[2:], dead=[10], holes=unread))[0] == [10, 11]
+
+
+def test_rows_above_the_position_are_too_early_unless_a_log_that_is_gone_left_them() -> None:
+    ahead = np.array([20, 21, 22, 23])
+    assert too_early(ahead, []).tolist() == [20, 21, 22, 23]
+    assert too_early(ahead, [Hole(*TP, 15, 22, TRUNCATED)]).tolist() == [22, 23]
+    assert too_early(ahead, [Hole(*TP, 0, 23, RECREATED)]).tolist() == [23]
+    assert too_early(ahead, [Hole(*TP, 15, 22, RETENTION)]).tolist() == [20, 21, 22, 23]
 
 
 def test_a_row_of_another_time_than_its_record_is_a_ghost_and_its_record_lost() -> None:

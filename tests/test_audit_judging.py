@@ -135,6 +135,14 @@ def test_rows_of_a_log_that_is_gone_are_ghosts_and_no_duplicates(
     assert (found.lost, found.duplicated, found.ghosts) == (0, duplicated, ghosts)
 
 
+def test_rows_of_a_log_that_is_gone_are_no_duplicates_before_the_new_one_is_read_that_far() -> None:
+    hole = Hole("t", 0, 7, 13, TRUNCATED)
+    (found,), _ = judged(snapshot(places=[*HERE, (0, 11), (0, 12)], holes=[hole]))
+    assert (found.lost, found.duplicated, found.ghosts) == (0, 0, 2)
+    (found,), _ = judged(snapshot(places=[*HERE, (0, 12), (0, 13)], holes=[hole]))
+    assert (found.lost, found.duplicated) == (0, 1)
+
+
 def test_upserts_without_provenance_are_held_to_their_keys() -> None:
     assert judged(snapshot(rows=5), live=LiveKeys(5, 5))[0][0].lost == 0
     assert judged(snapshot(rows=0), live=LiveKeys(5, 5))[0][0].lost == 5

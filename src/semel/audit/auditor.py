@@ -212,7 +212,7 @@ class Auditor:
         rows, times = rows[mine], None if times is None else times[mine]
         kafka = seen.all()
         other = strangers(rows, times, kafka, seen.all_times())
-        gone = within(rows, self._holes_of(tp, RECREATED, TRUNCATED)) & (rows < entry.position)
+        gone = within(rows, self._holes_of(tp, RECREATED, TRUNCATED))
         beyond = other | ~np.isin(rows, kafka) if times is not None else copies(rows, kafka)
         known = gone & beyond
         odd = other & ~known

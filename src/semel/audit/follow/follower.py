@@ -15,6 +15,7 @@ from semel.audit.follow.intervals import (
     begun,
     broken_off,
     judge,
+    too_early,
 )
 from semel.audit.follow.logs import check_logs
 from semel.audit.follow.look import Look, Spans, ledger_only, look
@@ -326,7 +327,8 @@ class Follower:
             self._progress[tp].open.append(Missing(missing, until))
         surplus, ghosts = findings.surplus, findings.ghosts
         if self._atomic and told.until_offset == told.position:
-            ahead, _ = seen.rows(tp, told.position)
+            holes = [h for h in seen.snapshot.holes if h.topic_partition == tp]
+            ahead = too_early(seen.rows(tp, told.position)[0], holes)
             if self._replaces:  # after the ledger was moved back, the same rows are written again
                 ahead = ahead[ahead >= latest[tp]]
             surplus = np.concatenate([surplus, ahead])

@@ -61,9 +61,8 @@ def judge(interval: Interval) -> Findings:
     """Judge an interval of which the store shows all rows, below its position at that instant."""
     rows, times, kafka = interval.rows, interval.times, interval.kafka
     other = strangers(rows, times, kafka, interval.stamps)
-    former = [h for h in interval.holes if h.reason in (RECREATED, TRUNCATED)]
     beyond = other | ~np.isin(rows, kafka) if times is not None else copies(rows, kafka)
-    known = within(rows, former) & beyond
+    known = within(rows, former(interval.holes)) & beyond
     odd = other & ~known
     strange, rows = rows[odd], rows[~known & ~odd]
 
@@ -96,6 +95,18 @@ def judge(interval: Interval) -> Findings:
         min(ghosts, len(stray) + len(twice)) + len(strange),
         unknown,
     )
+
+
+def former(holes: Sequence[Hole]) -> list[Hole]:
+    """The offsets whose rows may come from a log that is gone."""
+    return [h for h in holes if h.reason in (RECREATED, TRUNCATED)]
+
+
+def too_early(ahead: np.ndarray, holes: Sequence[Hole]) -> np.ndarray:
+    """Which of the rows at or above the position may not be there yet. Those of a log that is gone
+    stay, however far the new one has been read."""
+    early: np.ndarray = ahead[~within(ahead, former(holes))]
+    return early
 
 
 @dataclass(frozen=True, slots=True)
