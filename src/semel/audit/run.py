@@ -134,5 +134,5 @@ def check_not_recreated(
             raise OffsetOutOfRange(
                 f"connector {connector}: the ledger stands at {entry.position} for "
                 f"{entry.topic_partition}, which Kafka does not have. Was the topic deleted and "
-                "created again? There is nothing to compare the rows with"
+                "created again, or its log truncated? There is nothing to compare the rows with"
             )

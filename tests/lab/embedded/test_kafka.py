@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from semel.errors import ServiceError
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.java import find_java, java_release
+from semel.lab.embedded.kafka import Broker
 from semel.lab.embedded.process import comes_true
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.patience import PATIENCE
@@ -178,6 +179,20 @@ def test_transactions_go_on_while_one_of_three_brokers_is_away(tmp_path: Path) -
         pids = [each.pid for each in running]
         assert None not in pids
     assert not any(each.pid for each in running)
+
+
+@pytest.mark.long
+def test_cluster_starts_again_although_its_first_broker_may_not_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Kafka, "start_timeout", 120.0)
+    with Kafka(tmp_path, heap="256m", brokers=3, session=2) as kafka:
+        kafka.create_topic("kept", 3)
+        for other in kafka.others:
+            other.stop()
+        Broker.kill(kafka)  # the last one in sync is killed: it was too slow to stop
+        kafka.start()
+        kafka.create_topic("new", 3)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from time import monotonic, sleep
 from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewPartitions, NewTopic
 
 from semel import jars
 from semel.errors import ServiceError
@@ -47,7 +47,7 @@ class Broker(Server):
     log_name = "kafka.log"
     port_names: ClassVar[tuple[str, ...]] = ("kafka",)
     start_timeout = 300.0  # after a crash it recovers its logs first
-    stop_timeout = 15.0
+    stop_timeout = 60.0  # one that is killed instead may not lead its partitions when it is back
 
     def __init__(
         self, directory: Path, port: int | None, heap: str, *, detached: bool, node: int, of: Kafka
@@ -114,18 +114,31 @@ class Broker(Server):
     def _answers(self) -> bool:
         """Ready: the broker is in its own metadata, every partition has a leader, and it has all
         that the leaders of its partitions have."""
-        if not listening(self.port):
-            return False
-        try:
-            metadata = self._administer().list_topics(timeout=5)
-        except (KafkaException, ServiceError):
-            return False
-        return self.node in metadata.brokers and all(
-            partition.leader in metadata.brokers
-            and (self.node in partition.isrs or self.node not in partition.replicas)
-            for topic in metadata.topics.values()
-            for partition in topic.partitions.values()
+        metadata = self._metadata()
+        return (
+            metadata is not None
+            and self.node in metadata.brokers
+            and all(
+                partition.leader in metadata.brokers
+                and (self.node in partition.isrs or self.node not in partition.replicas)
+                for topic in metadata.topics.values()
+                for partition in topic.partitions.values()
+            )
         )
+
+    def _is_registered(self) -> bool:
+        """Whether the broker is in its own metadata."""
+        metadata = self._metadata()
+        return metadata is not None and self.node in metadata.brokers
+
+    def _metadata(self) -> ClusterMetadata | None:
+        """What the broker knows of its cluster; None while it does not answer."""
+        if not listening(self.port):
+            return None
+        try:
+            return self._administer().list_topics(timeout=5)
+        except (KafkaException, ServiceError):
+            return None
 
     def _format(self, java: Path, classpath: str, properties: Path, logging: Path) -> None:
         done = subprocess.run(
@@ -338,6 +351,11 @@ class Kafka(Broker):
                 f"{ADMIN_TIMEOUT:.0f} s."
             )
 
+    def _answers(self) -> bool:
+        """With others, ready to take them in. A partition may need one of them as its leader: after
+        an unclean stop this broker has to copy it first."""
+        return self._is_registered() if self.others else super()._answers()
+
     def _complete(self) -> None:
         """Starts the others, and creates the topics of groups and transactions as the brokers would
         at first use.
@@ -348,6 +366,7 @@ class Kafka(Broker):
         with ThreadPoolExecutor(max_workers=1 + len(stopped)) as pool:
             for starting in [pool.submit(each.start) for each in stopped]:
                 starting.result()
+        self._process.await_ready(super()._answers, self.start_timeout)
         try:
             existing = self._administer().list_topics(timeout=ADMIN_TIMEOUT).topics
         except KafkaException as failure:
