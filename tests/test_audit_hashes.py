@@ -22,6 +22,8 @@ VALUES = {
     "o": pa.array([{"a": 1, "b": ["x"]}, {"a": None, "b": None}, None, {"a": 2, "b": []}]),
     "topic": pa.array(["a", "b", None, "d"]),  # named like the places of rows
     "at": pa.array([1, None, 3, 4]),
+    "N": pa.array([4, 5, 6, 7]),  # another column than n
+    "^n": pa.array(["w", "x", "y", "z"]),
     "t": pa.array([0, -(2**63), 2**63 - 1, None]).cast(pa.timestamp("us")),
 }
 
@@ -116,6 +118,17 @@ def test_by_key_only_the_last_record_of_each_counts(workspace: Workspace) -> Non
     assert (found.counts, found.unsure) == ({}, 1)
     found = made.by_key(stored({**rows, "n": [0, 1, -1, -1, -1]}))
     assert found.first == [ChangedRow("t", 0, 2, ("n",))]
+
+
+def test_keys_that_differ_only_in_case_are_two(workspace: Workspace) -> None:
+    made = Expected(workspace, key=["K", "k"], replaces=True)
+    keys = pa.table({"K": [0, 1], "k": [1, 0]})
+    made.add("t", places(0, 1), keys.append_column("n", pa.array([0, 1])), ())
+    made.change("t", keys, places(0, 1), deleted=False)
+    assert made.columns == ["K", "k", "n"]
+    assert not made.by_key(stored({"K": [0, 1], "k": [1, 0], "n": [0, 1]})).counts
+    found = made.by_key(stored({"K": [0, 1], "k": [1, 0], "n": [0, 7]}))
+    assert found.first == [ChangedRow("t", 0, 1, ("n",))]
 
 
 def test_an_error_in_reading_rows_leaves_as_it_is(workspace: Workspace) -> None:

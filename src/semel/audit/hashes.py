@@ -7,6 +7,7 @@ and null for what is not to be judged.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -78,9 +79,9 @@ class Workspace:
         """The columns ``kept`` as they are, and of all others the hashes of their values. A null in
         an ``optional`` one is not to be judged."""
         relation = self.session.from_arrow(plain(table))
-        chosen = [_quoted(n) for n in kept]
+        chosen = [_quoted(_apart(n)) for n in kept]
         chosen += [
-            f"{_hash(n, 'NULL' if n in optional else '0')} AS {_quoted(n)}"
+            f"{_hash(_apart(n), 'NULL' if n in optional else '0')} AS {_quoted(_apart(n))}"
             for n in table.column_names
             if n not in kept
         ]
@@ -127,8 +128,8 @@ class Parts:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Values in types that have one form of each."""
-    return pa.table({n: canonical(table.column(n)) for n in table.column_names})
+    """Values in types that have one form of each, under names of :func:`_apart`."""
+    return pa.table({_apart(n): canonical(table.column(n)) for n in table.column_names})
 
 
 class Expected:
@@ -145,8 +146,7 @@ class Expected:
     @property
     def columns(self) -> list[str]:
         """The columns to read: those of the key first."""
-        compared = (n.removeprefix(_VALUE) for n in self._rows.columns if n.startswith(_VALUE))
-        return [*self._key, *compared]
+        return [*self._key, *map(_told, self._compared)]
 
     def add(
         self, topic: str, places: pa.Table, values: pa.Table, optional: Collection[str]
@@ -154,7 +154,8 @@ class Expected:
         """Rows; ``places`` may say the records' times."""
         if not values.num_rows:
             return
-        own = {_VALUE + n: values.column(n) for n in values.column_names if n not in self._key}
+        names = [n for n in values.column_names if n not in self._key]
+        own = {_VALUE + n: values.column(n) for n in names}
         place = self._place(topic, places)
         keys = {_KEY + n: values.column(n) for n in self._key}
         table = pa.table({**place, **keys, **own})
@@ -166,7 +167,7 @@ class Expected:
         """Keys as they are in records, for finding out which record of each is the last one."""
         if not keys.num_rows:
             return
-        named = {_KEY + n: canonical(keys.column(n)) for n in keys.column_names}
+        named = {_KEY + _apart(n): canonical(keys.column(n)) for n in keys.column_names}
         gone = pa.repeat(pa.scalar(deleted), keys.num_rows)
         self._changes.add(pa.table({**self._place(topic, places), **named, "deleted": gone}))
 
@@ -214,7 +215,8 @@ class Expected:
                 min({one}) <> max({one}) AS unsure
             FROM {self._changes.sql()} GROUP BY {keys}"""
         )
-        matches = " AND ".join(f"e.{_quoted(_KEY + n)} = s.{_quoted(n)}" for n in self._key)
+        key = [_apart(n) for n in self._key]
+        matches = " AND ".join(f"e.{_quoted(_KEY + n)} = s.{_quoted(n)}" for n in key)
         differing = ", ".join(
             f"bool_and({self._differs_in(n)}) AS {_quoted(_VALUE + n)}" for n in self._compared
         )
@@ -227,7 +229,7 @@ class Expected:
                 FROM {self._rows.sql()} e
                 JOIN latest l ON l.topic = e.topic AND l.partition = e.partition
                     AND l.last = e."offset" * 2 AND NOT l.unsure
-                JOIN {self._stored(rows, self._key)} s ON {matches}
+                JOIN {self._stored(rows, key)} s ON {matches}
                 GROUP BY ALL HAVING bool_and({self._differs()})"""
             )
         ((unsure,),) = self._asked("SELECT count(*) FROM latest WHERE unsure")
@@ -236,7 +238,8 @@ class Expected:
     def by_count(self, stored: Iterator[pa.RecordBatch]) -> tuple[int, int, list[ChangedRow]]:
         """Rows without a name: how many of those that are expected are not there, how many that
         are there are not expected, and some of the former."""
-        columns = [n for n in self._compared if n not in self.uncompared]
+        unsure = self.uncompared
+        columns = [n for n in self._compared if _told(n) not in unsure]
         if not columns:
             return 0, 0, []
         one = ", ".join(_quoted(_VALUE + n) for n in columns)
@@ -270,7 +273,7 @@ class Expected:
         if not unknown:
             return []
         (found,) = self._asked(f"SELECT {unknown} FROM {self._rows.sql()}")
-        return [n for n, is_unknown in zip(self._compared, found, strict=True) if is_unknown]
+        return [_told(n) for n, unsure in zip(self._compared, found, strict=True) if unsure]
 
     @property
     def _session(self) -> duckdb.DuckDBPyConnection:
@@ -281,6 +284,7 @@ class Expected:
 
     @property
     def _compared(self) -> list[str]:
+        """The columns with values, in names of :func:`_apart`."""
         return [n.removeprefix(_VALUE) for n in self._rows.columns if n.startswith(_VALUE)]
 
     def _stored(self, rows: _Rows, kept: Iterable[str]) -> str:
@@ -323,7 +327,7 @@ class Expected:
                     self._topics[t],
                     p,
                     o,
-                    tuple(n for n, d in zip(self._compared, differ, strict=True) if d),
+                    tuple(_told(n) for n, d in zip(self._compared, differ, strict=True) if d),
                 )
                 for t, p, o, *differ in first
             ],
@@ -332,7 +336,8 @@ class Expected:
 
 
 class _Rows:
-    """Batches of rows that a query reads once, in types of one form."""
+    """Batches of rows that a query reads once, in types of one form and names of
+    :func:`_apart`."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -372,6 +377,16 @@ def _reading(workspace: Workspace, batches: Iterator[pa.RecordBatch]) -> Iterato
     finally:
         if rows.columns:
             workspace.session.unregister(rows.name)
+
+
+def _apart(name: str) -> str:
+    """A name that DuckDB tells from those that differ only in case: ``Id`` is ``^id``."""
+    return re.sub(r"[A-Z^]", lambda capital: "^" + capital[0].lower(), name)
+
+
+def _told(apart: str) -> str:
+    """The name of which :func:`_apart` has made this one."""
+    return re.sub(r"\^(.)", lambda capital: capital[1].upper(), apart)
 
 
 def _hash(name: str, null: str) -> str:
