@@ -160,6 +160,17 @@ def test_compaction_expiry_and_rows_of_others_stop_nobody(warehouse: Warehouse) 
     assert ids(warehouse) == [*range(40), 100, 101]
 
 
+def test_a_commit_is_found_behind_several_expiries(warehouse: Warehouse) -> None:
+    filled(warehouse)
+    compact(warehouse)  # its files are gone, too
+    expire(warehouse.table())
+    for number in (100, 101, 102):
+        append(warehouse, number)
+        expire(warehouse.table())
+    assert warehouse.sink().commit([advance(20, 30)], values(20, 30)) is Outcome.APPLIED
+    assert ids(warehouse) == [*range(30), 100, 101, 102]
+
+
 def test_what_an_idle_run_has_seen_outlives_the_snapshots_that_showed_it(
     warehouse: Warehouse,
 ) -> None:

@@ -44,13 +44,20 @@ def holds(table: Table, known: frozenset[int]) -> bool:
     parents = parents_in(table.metadata)
     if not known.isdisjoint(ancestors(parents, head)) or table.added_by(known):
         return True
+    met = _has(table.metadata, known)
     for older in table.history():
         parents = parents_in(older) | parents
         if not known.isdisjoint(ancestors(parents, head)):
             return True
-        if known.isdisjoint(s.snapshot_id for s in older.snapshots):
-            return False  # of the time before them
+        has = _has(older, known)
+        if met and not has:
+            return False  # of the time before them; later ones may lack them by expiry
+        met = met or has
     return False
+
+
+def _has(metadata: TableMetadata, snapshots: frozenset[int]) -> bool:
+    return not snapshots.isdisjoint(s.snapshot_id for s in metadata.snapshots)
 
 
 def position_texts(table: Table, mark: str) -> Mapping[str, str]:
