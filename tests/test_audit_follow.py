@@ -211,11 +211,11 @@ def test_values_are_compared_where_that_is_wanted(
     watch: Watch,
 ) -> None:
     source = topic()
-    produce(source, [*records(20), *records(5)])
-    config = configure(source, keys)
+    produce(source, [*records(20), *records(4), b"{", *records(1, start=4)])
+    config = configure(source, {**keys, "errors.tolerance": "all"})
     caught_up(config)
     watching = watch(config, values=True)
-    watching.until(25)
+    watching.until(26)
     assert watching.end().complete
     sql(config["connection.url"], f'UPDATE "{source}" SET text = 17 WHERE id = 8')
     produce(source, records(5, start=100))

@@ -26,7 +26,7 @@ from semel.records import Commit, RowsRejected
 from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake, configure, lake, warehouse, written
-from tests.engine.harness import sql
+from tests.engine.harness import caught_up, sql
 
 pytestmark = pytest.mark.integration
 
@@ -140,6 +140,29 @@ def test_a_row_changed_by_hand_in_an_iceberg_table_is_found(
     table.overwrite(rows.set_column(at, rows.schema.field(at), prices))
     named = () if keys else ("price",)
     assert changed(config) == (1, [ChangedRow(source, 0, 9, named)], ())
+
+
+@pytest.mark.parametrize("provenance", ["true", "false"])
+def test_rows_of_records_that_are_refused_by_now_are_not_judged(
+    provenance: str, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, [*values(*range(20)), *[b"{"] * 5])
+    keys = {
+        **UPSERT,
+        "provenance": provenance,
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.table": "dead",
+    }
+    config = configure(source, keys)
+    caught_up(config)
+    assert changed(config) == (0, [], ())
+    sql(config["connection.url"], f'ALTER TABLE "{source}" ALTER price TYPE numeric(2, 1) USING 0')
+    why = (
+        f"{source}: values of 10 records that converter or target refuse by now, although the "
+        "connector has written them"
+    )
+    assert why in changed(config)[2]
 
 
 def test_a_sink_that_does_not_show_its_rows_is_not_judged(

@@ -130,7 +130,7 @@ class Auditor:
                     converted = self._pipeline.convert(poll.topic, taken)
                     replacing.add(poll.topic, converted.records)
                     if self._values is not None:
-                        self._values.add(poll.topic, converted)
+                        self._values.add(poll.topic, taken, converted)
                 self._progress("records", done, total)
         for tp, (gone, unsure) in replacing.gone().items():
             seen[tp].replaced, seen[tp].unsure = gone, unsure

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 
 from semel.audit.hashes import ChangedRow, Differences, Expected, Workspace
 from semel.audit.report import PartitionAudit
 from semel.engine.pipeline import Converted
 from semel.ledger import LedgerEntry, OffsetRange
+from semel.records import OFFSET, PARTITION
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import View
 
@@ -57,10 +59,12 @@ class Values:
         self._expected: dict[str, Expected] = {}
         self._topics: dict[str, list[str]] = {}
         self._failed: dict[str, int] = {}
+        self._refused: dict[str, list[np.ndarray]] = {}
+        """With provenance, by target: the places of records that make no row by now."""
         self._unlike: dict[str, dict[str, str]] = {}
 
-    def add(self, topic: str, converted: Converted) -> None:
-        """Take records that the sink has not refused."""
+    def add(self, topic: str, raw: pa.Table, converted: Converted) -> None:
+        """Take records that the sink has not refused, raw and converted."""
         records = converted.records
         target = self._target(topic)
         by_key = self._sink.replaces and not self._exact
@@ -75,6 +79,12 @@ class Values:
         held = self._view.held(records)
         refused = records.rows.num_rows - held.places.num_rows + len(converted.failed)
         self._failed[target] = self._failed.get(target, 0) + refused
+        if refused and self._exact:
+            failed = raw.take(pa.array([f.index for f in converted.failed], pa.int64()))
+            places = np.setdiff1d(
+                _spots(records.rows, PARTITION, OFFSET), _spots(held.places, PARTITION, OFFSET)
+            )
+            self._refused.setdefault(target, []).extend((_spots(failed), places))
         self._unlike.setdefault(target, {}).update(held.unlike)
         expected.add(topic, held.places, held.values, held.optional)
         if keys is not None:
@@ -116,12 +126,23 @@ class Values:
         self, target: str, entries: Collection[LedgerEntry], found: ValuesFound
     ) -> None:
         """Records without values to compare, although they were written once."""
-        known = sum(e.records_failed for e in entries if e.topic in self._topics[target])
-        if self._failed[target] > known:
+        if self._exact:
+            refused = np.concatenate([*self._refused.get(target, []), np.array([], np.int64)])
+            rows = self._snapshot.records.get(target)
+            count = 0 if rows is None else int(np.isin(refused, _spots(rows)).sum())
+        else:
+            topics = self._topics[target]
+            known = sum(e.records_failed for e in entries if e.topic in topics)
+            count = self._failed[target] - max(0, known - self._dead(topics))
+        if count > 0:
             found.not_judged.append(
-                f"{target}: values of {self._failed[target] - known} records that converter or "
-                "target refuse by now, although the connector has written them"
+                f"{target}: values of {count} records that converter or target refuse by now, "
+                "although the connector has written them"
             )
+
+    def _dead(self, topics: Collection[str]) -> int:
+        """How many records are among the dead letters, so that they are not among those taken."""
+        return sum(d.num_rows for t, d in self._snapshot.dead.items() if t in topics)
 
     def _by_count(
         self,
@@ -140,8 +161,8 @@ class Values:
             )
         missing, extra, first = expected.by_count(stored)
         mine = [p for p in found.partitions if p.topic in topics]
-        dead = sum(d.num_rows for t, d in self._snapshot.dead.items() if t in topics)
         refused = sum(e.records_failed for e in entries if e.topic in topics)
+        dead = self._dead(topics)
         gone = sum(p.lost for p in mine) + max(0, refused - dead - self._failed[target])
         changed = min(extra, max(0, missing - gone))
         if not changed or not mine:
@@ -159,6 +180,13 @@ class Values:
             done += batch.num_rows
             self._progress(f"rows of {topic}", done, total)
             yield batch
+
+
+def _spots(places: pa.Table, partition: str = "partition", offset: str = "offset") -> np.ndarray:
+    """One number for each place of a topic."""
+    partitions = places.column(partition).to_numpy().astype(np.int64)
+    found: np.ndarray = (partitions << 48) + places.column(offset).to_numpy()
+    return found
 
 
 def _with(

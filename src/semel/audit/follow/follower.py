@@ -284,10 +284,11 @@ class Follower:
                 values = values_of(self._sink, seen, seen.view, starts, ends, workspace)
 
             def taken(poll: TopicPoll) -> None:
-                converted = self._pipeline.convert(poll.topic, poll.raw(key=True, timestamp=True))
+                raw = poll.raw(key=True, timestamp=True)
+                converted = self._pipeline.convert(poll.topic, raw)
                 self._replacing.add(poll.topic, converted.records)
                 if values is not None:
-                    values.add(poll.topic, converted)
+                    values.add(poll.topic, raw, converted)
 
             converts = values is not None or (self.exact and self._replaces)
             try:

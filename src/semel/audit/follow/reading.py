@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,6 +36,7 @@ def read(
         TransientError: Kafka is away.
     """
     found = {tp: Seen() for tp in starts}
+    dead = {tp: dead_letters(seen, tp) for tp in starts}
     damaged: list[Damage] = []
     dated = any("timestamp" in t.column_names for t in seen.records.values())
     messages = read_ranges(planned.connector, planned.raw, starts, ends, damaged=damaged.append)
@@ -47,7 +49,7 @@ def read(
                 found[tp].offsets.append(poll.offsets[mine])
                 if dated:
                     found[tp].times.append(poll.timestamps()[mine])
-                keep &= ~(mine & np.isin(poll.offsets, dead_letters(seen, tp)))
+                keep &= ~(mine & np.isin(poll.offsets, dead[tp]))
             if taken is not None:
                 taken(poll.only(keep))
     return found, damaged
@@ -102,7 +104,7 @@ def values_of(
     return Values(
         sink,
         view,
-        seen.snapshot,
+        replace(seen.snapshot, records=seen.records),
         workspace,
         exact=True,
         progress=lambda *_: None,
