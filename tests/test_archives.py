@@ -44,6 +44,16 @@ def test_what_was_made_is_found_with_its_facts(archive: Archive) -> None:
     assert "-Xshare:auto" in archive.options()
 
 
+def test_it_is_found_where_new_files_may_be_written_by_the_group(archive: Archive) -> None:
+    before = os.umask(0o002)
+    try:
+        assert archive.make(_write)
+    finally:
+        os.umask(before)
+    assert archive.facts() is not None
+    assert not archive.wanted()
+
+
 @pytest.mark.parametrize("changed", ["bin/java", "release", "lib/server/libjvm.so", "spark.jar"])
 @pytest.mark.parametrize("change", ["content", "time"])
 def test_another_jvm_or_other_jars_have_another_key(java: Path, changed: str, change: str) -> None:

@@ -35,6 +35,8 @@ QUIET = "-Xlog:cds=off,cds+dynamic=off"
 
 _FORMAT = "1"
 """Changes with what the training runs and with what is remembered."""
+_MODE = 0o600
+"""Whatever the umask: what the user's group may write is not used."""
 _UNUSED = 30 * 86400.0
 _AGAIN = 86400.0
 """Seconds after which an archive that could not be made is tried again."""
@@ -113,9 +115,11 @@ class Archive:
                     os.fsync(written.fileno())
                 size = part.stat().st_size
                 self._facts.unlink(missing_ok=True)
+                part.chmod(_MODE)
                 part.replace(self.file)
                 half = self._facts.with_suffix(".half")
                 half.write_text(json.dumps({**facts, "size": size}))
+                half.chmod(_MODE)
                 half.replace(self._facts)
                 self._failed.unlink(missing_ok=True)
             except BaseException:
