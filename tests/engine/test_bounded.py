@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from semel.errors import (
     SemelError,
     ServiceError,
 )
-from semel.lab.embedded import Kafka
+from semel.lab.embedded import Kafka, logs
 from semel.ledger import Hole, TopicPartition
 from semel.run import plan
 from tests import matrix
@@ -492,3 +492,36 @@ def test_a_trigger_is_split_evenly_and_loses_no_offset() -> None:
     assert sorted(read) == [(0, o) for o in range(450)] + [(1, o) for o in range(10, 60)]
     assert all(len({r.partition for r in part}) == len(part) for part in parts)
     assert len(triggers.shared(triggers.bounded({a: 0}, {a: 9}, 500), 4)) == 1
+
+
+@pytest.mark.long
+def test_a_log_that_is_cut_between_plan_and_reading_stops_it_before_anything_is_committed(
+    own_kafka: Callable[[], Kafka],
+    produce: Produce,
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kafka, source = own_kafka(), name()
+    servers = kafka.bootstrap_servers
+    kafka.create_topic(source, 1)
+    for start in range(0, 50, 10):
+        produce(source, records(10, start), bootstrap_servers=servers)
+    config = lake(source, {"bootstrap.servers": servers})
+    caught_up(config, spark=InlineSpark())
+    produce(source, records(10, 50), bootstrap_servers=servers)
+    staged = bounded.BoundedEngine._staged
+
+    def cut_first(engine: bounded.BoundedEngine, wanted: Any) -> Any:
+        monkeypatch.undo()
+        kafka.stop()
+        directory = kafka.directory / "data"
+        logs.truncate(logs.partition_directory(directory, TopicPartition(source, 0)), 30)
+        kafka.start()
+        for start in range(100, 150, 10):
+            produce(source, records(10, start), bootstrap_servers=servers)
+        return staged(engine, wanted)
+
+    monkeypatch.setattr(bounded.BoundedEngine, "_staged", cut_first)
+    with pytest.raises(OffsetOutOfRange, match=r"gone from Kafka \(offsets 30 to 49\)"):
+        caught_up(config, spark=InlineSpark())
+    assert positions(config) == {TopicPartition(source, 0): 50}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import TransientError
+from semel.kafka.cluster import Cluster
 from semel.kafka.damage import UNREADABLE
 from semel.kafka.errors import SEEK_AGAIN
 from semel.ledger import LedgerEntry, TopicPartition
@@ -34,6 +35,25 @@ def assignment(entry: LedgerEntry) -> KafkaPartition:
     return KafkaPartition(
         *entry.topic_partition, entry.epoch_offset, leader_epoch=entry.leader_epoch
     )
+
+
+def parted(
+    cluster: Cluster,
+    entries: Collection[LedgerEntry],
+    ends: Mapping[TopicPartition, tuple[int, int]],
+) -> dict[TopicPartition, int]:
+    """The :func:`forks` of these entries. Only a change of leaders cuts a log, and raises the
+    epoch: otherwise nobody is asked.
+
+    Raises:
+        TransientError: Kafka does not answer for all of them.
+    """
+    asked = {
+        e.topic_partition: e
+        for e in entries
+        if e.leader_epoch >= 0 and ends[e.topic_partition][1] not in (-1, e.leader_epoch)
+    }
+    return forks(cluster.config, asked) if asked else {}
 
 
 def forks(

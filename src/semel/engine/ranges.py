@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from semel.config import ConnectorConfig
-from semel.engine.epochs import forks
+from semel.engine import epochs
 from semel.errors import OffsetOutOfRange
 from semel.kafka.cluster import Cluster
 from semel.ledger import (
@@ -235,8 +235,7 @@ def _truncated(
 ) -> dict[TopicPartition, LedgerEntry]:
     """Entries whose last records are not in the log any more, moved back to where the logs part.
 
-    Only a change of leaders cuts a log, and raises the epoch: otherwise nobody is asked. What is
-    known of an epoch is of no use once retention has passed its record.
+    What is known of an epoch is of no use once retention has passed its record.
     """
     ends = cluster.ends(found)
     forgotten = {
@@ -245,12 +244,7 @@ def _truncated(
         if 0 <= e.epoch_offset < earliest[tp]
     }
     entries = {**found, **forgotten}
-    asked = {
-        tp: e
-        for tp, e in entries.items()
-        if e.leader_epoch >= 0 and ends[tp][1] not in (-1, e.leader_epoch)
-    }
-    cut = forks(cluster.config, asked) if asked else {}
+    cut = epochs.parted(cluster, entries.values(), ends)
     for tp, at in parted.items():
         if tp in entries and at < entries[tp].position:  # it may be another task's by now
             cut[tp] = min(at, cut.get(tp, at))

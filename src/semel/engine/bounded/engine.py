@@ -35,6 +35,7 @@ from semel.engine.bounded.task import BoundedSpec, TaskResult, run_task
 from semel.engine.committer import described
 from semel.engine.control import Report
 from semel.engine.deliver import Deliverer
+from semel.engine.epochs import parted
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Transform
 from semel.engine.publish import Publisher
@@ -53,7 +54,7 @@ from semel.errors import (
 from semel.failpoints import hit
 from semel.kafka.damage import Damage
 from semel.kafka.retention import create_dead_letter_topic
-from semel.ledger import Advance, LogId, OffsetRange, TopicPartition
+from semel.ledger import Advance, LedgerEntry, OffsetRange, TopicPartition
 from semel.records import DeadLetter
 from semel.sinks.base import Staged, StagingSink
 from semel.targets import Target
@@ -91,7 +92,7 @@ class BoundedEngine:
         self._prepared: set[str] = set()
         self._sampled: set[str] = set()
         self._publisher: Publisher | None = None
-        self._logs: dict[str, LogId] = {}
+        self._entries: dict[TopicPartition, LedgerEntry] = {}
         self._spec = BoundedSpec(
             uuid.uuid4().hex[:12],
             run.connector,
@@ -209,9 +210,14 @@ class BoundedEngine:
         return more or bool(damaged)
 
     def _others(self, wanted: Sequence[OffsetRange]) -> bool:
-        """Whether what was read may be of topics that were created again meanwhile."""
-        found = self._run.cluster.logs({r.topic for r in wanted})
-        return any(self._logs[t].contradicts(log) for t, log in found.items())
+        """Whether what was read may be of other logs than the positions are: of topics that were
+        created again meanwhile, or of logs that were cut before the positions."""
+        cluster = self._run.cluster
+        found = cluster.logs({r.topic for r in wanted})
+        there = [self._entries[r.topic_partition] for r in wanted if r.topic in found]
+        if any(e.log.contradicts(found[e.topic]) for e in there):
+            return True
+        return bool(parted(cluster, there, cluster.ends([e.topic_partition for e in there])))
 
     def _pass_over(self, damage: Damage) -> None:
         """Record the hole that offsets leave which cannot be read, or stop there.
@@ -237,7 +243,7 @@ class BoundedEngine:
             self._prepared |= new
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
         entries = ranges.standing(run.connector, run.sink, run.cluster, partitions)
-        self._logs = {tp.topic: e.log for tp, e in entries.items()}
+        self._entries = entries
         positions = {tp: e.position for tp, e in entries.items()}
         self._progress.positions |= positions
         ends = run.cluster.latest(partitions)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from semel.engine.batch import Batch
-from semel.engine.epochs import forks
+from semel.engine.epochs import parted
 from semel.errors import LogChanged
 from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
@@ -105,12 +105,6 @@ def _check_kept(
     reached: Collection[LedgerEntry],
     ends: Mapping[TopicPartition, tuple[int, int]],
 ) -> None:
-    """Check that the logs still have what was read. That can only have changed, and the leader is
-    only asked, where its epoch is a later one."""
-    asked = {
-        e.topic_partition: e
-        for e in reached
-        if e.leader_epoch >= 0 and ends[e.topic_partition][1] not in (-1, e.leader_epoch)
-    }
-    if asked and (cut := forks(cluster.config, asked)):
+    """Check that the logs still have what was read."""
+    if cut := parted(cluster, reached, ends):
         raise LogChanged(f"the log of {', '.join(map(str, sorted(cut)))} was truncated")
