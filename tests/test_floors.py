@@ -19,9 +19,9 @@ FLOORS = [
     {"sinks"},
     {
         *("sinks.delta", "sinks.files", "sinks.iceberg", "sinks.kafka"),
-        *("sinks.postgresql", "sinks.search"),
+        *("sinks.search", "sinks.sql"),
     },
-    {"sinks.sql"},
+    {"sinks.postgresql"},
     {"engine", "spark"},
     {"warmup", "engine.direct", "engine.bounded", "engine.microbatch"},
     {"run"},

@@ -14,7 +14,7 @@ from semel.errors import ConfigError, ServiceError
 from semel.ledger import firsts
 from semel.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.postgresql.config import DEBEZIUM, PostgresConfig
-from semel.sinks.postgresql.tables import Name, parse_name
+from semel.sinks.sql.names import Name, parse_name
 from tests.sinks.target import Target, advance, changes, put, records
 
 UPSERT = {"insert_mode": "upsert", "pk_mode": "record_key", "pk_fields": "id"}

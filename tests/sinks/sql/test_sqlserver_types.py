@@ -7,7 +7,7 @@ from datetime import datetime
 import pyarrow as pa
 import pytest
 
-from semel.sinks.postgresql.convert import UNFIT, convert
+from semel.sinks.sql.convert import UNFIT, convert
 from semel.sinks.sql.sqlserver_types import column_of
 
 

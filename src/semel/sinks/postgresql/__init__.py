@@ -27,22 +27,17 @@ from semel.sinks.jdbc import check_key, upgrade_refused
 from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, keys_of, layout
 from semel.sinks.postgresql import dead_letters, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
-from semel.sinks.postgresql.connection import (
-    Connection,
-    DataRefused,
-    LockTimeout,
-    SchemaChanged,
-    literal,
-)
+from semel.sinks.postgresql.connection import Connection, DataRefused, LockTimeout, SchemaChanged
 from semel.sinks.postgresql.frozen import end_frozen
 from semel.sinks.postgresql.ledger import OFFSETS, PostgresLedger
-from semel.sinks.postgresql.prepare import Prepared, prepare
 from semel.sinks.postgresql.refusals import find_refused
-from semel.sinks.postgresql.tables import Name, Table
 from semel.sinks.postgresql.url import libpq_uri
 from semel.sinks.postgresql.view import ONE_INSTANT, PostgresView
 from semel.sinks.postgresql.writer import Hope, compare, write
 from semel.sinks.rereading import View
+from semel.sinks.sql.columns import Table
+from semel.sinks.sql.names import Name, check_apart, check_letters, literal, parse_name
+from semel.sinks.sql.prepare import Prepared, prepare
 from semel.targets import Target
 
 
@@ -65,7 +60,7 @@ class PostgresSink(Sink):
                 self._config.parameters(),
             ),
             lambda: check_key(connector, self._config),
-            lambda: tables.check_letters(connector),
+            lambda: check_letters(connector),
             lambda: check_provenance(self._config, connector.provenance_columns, mine),
             *(partial(self._name, topic) for topic in connector.topics),
         )
@@ -157,8 +152,8 @@ class PostgresSink(Sink):
             ) from None
 
     def _name(self, topic: str) -> Name:
-        name = tables.parse_name(self._config.table(topic), fold=self._config.folds_names)
-        tables.check_apart(self._connector, topic, name, fold=False)
+        name = parse_name(self._config.table(topic), fold=self._config.folds_names)
+        check_apart(self._connector, topic, name, fold=False)
         return name
 
     def _missing(self, topic: str) -> ConfigError:

@@ -22,6 +22,7 @@ from semel import watchdog
 from semel.errors import SemelError, ServiceError, TransientError, Unavailable
 from semel.sinks.postgresql import silence
 from semel.sinks.postgresql.url import shown
+from semel.sinks.sql.names import quote
 from semel.watchdog import Watchdog
 
 _LOCK_TIMEOUT = "55P03"
@@ -327,13 +328,3 @@ def _reason(text: str) -> str:
     """The driver's words without the statement that it was about: it is semel's own."""
     text = re.sub(r"(?s)^(\w+: )?(\[libpq\] )?Failed to \w+ query( '.*')?: ", "", text)
     return text.partition("Query was:")[0].strip()
-
-
-def quote(identifier: str) -> str:
-    """A quoted SQL identifier."""
-    return '"' + identifier.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """A quoted SQL string (sessions have ``standard_conforming_strings`` on)."""
-    return "'" + text.replace("'", "''") + "'"

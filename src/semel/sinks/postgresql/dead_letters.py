@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from semel.records import TIMESTAMP_TYPE, DeadLetter
 from semel.sinks.postgresql.connection import Connection
-from semel.sinks.postgresql.tables import exists, parse_name, serialise
+from semel.sinks.postgresql.tables import exists, serialise
+from semel.sinks.sql.names import parse_name
 
 _SCHEMA = pa.schema(
     [

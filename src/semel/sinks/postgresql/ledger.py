@@ -22,7 +22,8 @@ from semel.ledger import (
     judge,
     pending,
 )
-from semel.sinks.postgresql.connection import Connection, literal
+from semel.sinks.postgresql.connection import Connection
+from semel.sinks.sql.names import literal
 
 OFFSETS = "semel_offsets"
 HOLES = "semel_holes"

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.records import Rejected
-from semel.sinks.postgresql.connection import Connection, quote
-from semel.sinks.postgresql.convert import json_text
-from semel.sinks.postgresql.prepare import Prepared, Rows, rejected
-from semel.sinks.postgresql.types import is_list, is_text
-from semel.sinks.postgresql.writer import by_given_columns, delete, put, stage_rows
+from semel.sinks.postgresql.connection import Connection
+from semel.sinks.postgresql.writer import delete, put, stage_rows
+from semel.sinks.sql.columns import is_list, is_text
+from semel.sinks.sql.convert import json_text
+from semel.sinks.sql.names import quote
+from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns, rejected
 
 _ROW = "__semel_row"
 _REFUSED = "pg_temp.semel_refused"

@@ -10,9 +10,11 @@ import pyarrow.compute as pc
 from semel.errors import ConfigError
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
-from semel.sinks.postgresql.connection import Connection, quote
+from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.ledger import PostgresLedger
-from semel.sinks.postgresql.tables import Name, Table, exists, find, parse_name
+from semel.sinks.postgresql.tables import exists, find
+from semel.sinks.sql.columns import Table
+from semel.sinks.sql.names import Name, parse_name, quote
 
 _LAX = """SELECT a.attname::text AS name FROM pg_attribute a
 JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation

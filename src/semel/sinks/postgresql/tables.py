@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from semel.config import ConnectorConfig
-from semel.errors import ConfigError
-from semel.sinks.postgresql.connection import Connection, literal, quote
-from semel.sinks.postgresql.types import Column, column, sql_type
+from semel.sinks.postgresql.connection import Connection
+from semel.sinks.postgresql.types import column, sql_type
+from semel.sinks.sql.columns import Table
+from semel.sinks.sql.names import Name, literal, quote
 from semel.targets import Target
 
 # A name is looked up once: COPY needs the schema in which the search path finds the table.
@@ -49,74 +47,6 @@ WHERE i.indrelid = {oid} AND i.indisunique AND i.indisvalid AND i.indimmediate
 GROUP BY i.indexrelid ORDER BY bool_or(i.indisprimary) DESC, i.indexrelid"""
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A table's name, in a schema or found by the search path."""
-
-    schema: str | None
-    table: str
-
-    @property
-    def quoted(self) -> str:
-        return ".".join(quote(p) for p in (self.schema, self.table) if p)
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.table}" if self.schema else self.table
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """An existing table: its columns, and the column sets that are unique.
-
-    ``name`` always has the schema. Not ``copyable`` are views, foreign tables, and tables with row
-    level security.
-    """
-
-    name: Name
-    oid: int
-    columns: dict[str, Column]
-    keys: Sequence[frozenset[str]]
-    copyable: bool
-
-    def key_columns(self, declared: Sequence[str]) -> list[str]:
-        """The declared columns of the key, or those of the first unique key if none are.
-
-        Raises:
-            ValueError: the table has no unique key, or lacks a column.
-        """
-        chosen = list(declared) or sorted(next(iter(self.keys), ()))
-        if not chosen:
-            raise ValueError(f"table {self.name} has no unique key; set provenance=true")
-        missing = [n for n in chosen if n not in self.columns]
-        if missing:
-            raise ValueError(f"table {self.name} has no column {missing[0]}; set provenance=true")
-        return chosen
-
-    @property
-    def writable(self) -> dict[str, Column]:
-        return {n: c for n, c in self.columns.items() if not c.generated}
-
-
-_PART = r'"(?:[^"]|"")+"|[^".]+'
-_NAME = re.compile(rf"\s*(?:({_PART})\.)?({_PART})\s*")
-
-
-def parse_name(text: str, *, fold: bool) -> Name:
-    """Parse ``table``, ``schema.table`` or quoted parts.
-
-    Raises:
-        ConfigError: more than two parts, or an empty one.
-    """
-    match = _NAME.fullmatch(text)
-    if match is None:
-        raise ConfigError(
-            f"table name {text!r} is not table or schema.table. Does the topic's name contain a "
-            'dot? Set table.name.format, with quotes where a dot belongs to the name: "${topic}"'
-        )
-    schema, table = match.groups()
-    return Name(_unquoted(schema, fold) if schema else None, _unquoted(table, fold))
-
-
 def targets(
     connection: Connection, names: Mapping[str, Name], ledger: str
 ) -> dict[str, Target | None]:
@@ -137,43 +67,6 @@ def targets(
     ).to_pylist()
     found = {r["topic"]: Target(r["name"], r["made"], r["store"] or "") for r in rows}
     return {topic: found.get(topic) for topic in names}
-
-
-_LEDGER = ("semel_offsets", "semel_holes")
-
-
-def check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: bool) -> None:
-    """Raises ConfigError if a topic's rows would go to the ledger's tables or among dead letters.
-
-    ``fold``: names that differ in case only are one.
-    """
-    same = str.lower if fold else str
-    holds = "the ledger" if same(name.table) in _LEDGER else ""
-    if connector.dead_letter_table and same(str(name)) == same(
-        str(parse_name(connector.dead_letter_table, fold=False))
-    ):
-        holds = f"dead letters: errors.deadletterqueue.table={connector.dead_letter_table}"
-    if holds:
-        raise ConfigError(
-            f"connector {connector.name}: topic {topic} goes to table {name}, which holds {holds}. "
-            "Name another one in table.name.format or topics.to.tables.mapping"
-        )
-
-
-def check_letters(connector: ConnectorConfig) -> None:
-    """Raises ConfigError if dead letters have no table of their own."""
-    table = connector.dead_letter_table
-    where = f"connector {connector.name}: errors.deadletterqueue.table={table}"
-    if table and _NAME.fullmatch(table) is None:
-        raise ConfigError(f"{where} is not table or schema.table, or quoted parts")
-    if table and parse_name(table, fold=True).table in _LEDGER:
-        raise ConfigError(f"{where} is a table of the ledger. Name another one")
-
-
-def _unquoted(part: str, fold: bool) -> str:
-    if part.startswith('"'):
-        return part[1:-1].replace('""', '"')
-    return part.strip().lower() if fold else part.strip()
 
 
 def exists(connection: Connection, name: Name) -> bool:

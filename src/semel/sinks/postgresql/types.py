@@ -7,9 +7,9 @@ composite types, ...) are *staged*: copied as text into a temporary table and ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
+
+from semel.sinks.sql.columns import Column, is_binary, is_list, is_text
 
 _COPIED = {
     "int2": pa.int16(),
@@ -49,39 +49,6 @@ _INEXACT = {"citext", "bpchar", "float4", "float8", "jsonb", "interval"}
 _MICROSECONDS = 6
 _FRACTIONS = {"timestamp", "timestamptz", "time", "timetz"}
 _TO_THE_SECOND = 1 << 28  # of an interval's modifier: that it has seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a target table.
-
-    ``arrow`` is the type that converters are asked for, ``copied`` the one that COPY takes, None
-    where text must be cast by the server, to ``cast``: the column's type without length or scale,
-    because a cast to ``varchar(3)`` would cut what an assignment refuses. ``digits`` are those
-    after the point: of seconds, where they are fewer than a microsecond's, or of a numeric. What
-    the server casts for a column that ``rounds`` must be compared with what is kept of it.
-    """
-
-    name: str
-    oid: int
-    type: str
-    cast: str
-    arrow: pa.DataType
-    copied: pa.DataType | None
-    has_default: bool = False
-    generated: bool = False
-    element: Column | None = None
-    any_numeric: bool = False  # without bounds, or with bounds that no Arrow decimal has
-    digits: int | None = None
-    rounds: bool = False
-    length: int | None = None  # of text, in characters
-    base: str = ""  # the type that a domain is made of, as the catalog names it
-    collation: str | None = None  # quoted, if texts can be equal by it that are not the same
-    exact: bool = True  # whether values are equal only if they are the same
-
-    @property
-    def is_json(self) -> bool:
-        return bool(self.arrow == pa.json_())
 
 
 def column(
@@ -182,35 +149,6 @@ def sql_type(field: pa.DataType, *, in_key: bool = False) -> str:
         if matches(field):
             return name
     return "text" if in_key else "jsonb"
-
-
-def is_text(field: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(field) or pa.types.is_large_string(field) or field == pa.string_view()
-    )
-
-
-def is_binary(field: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(field)
-        or pa.types.is_large_binary(field)
-        or pa.types.is_fixed_size_binary(field)
-        or field == pa.binary_view()
-    )
-
-
-def is_list(field: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(field)
-        or pa.types.is_large_list(field)
-        or pa.types.is_fixed_size_list(field)
-    )
-
-
-def is_number(field: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(field) or pa.types.is_floating(field) or pa.types.is_decimal(field)
-    )
 
 
 _NEW = (

@@ -19,13 +19,14 @@ from semel.sinks.base import Snapshot
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import layout
 from semel.sinks.postgresql import snapshot
-from semel.sinks.postgresql.connection import Connection, DataRefused, literal, quote
+from semel.sinks.postgresql.connection import Connection, DataRefused
 from semel.sinks.postgresql.ledger import PostgresLedger
-from semel.sinks.postgresql.prepare import Rows, converted
-from semel.sinks.postgresql.tables import Name, Table, find
-from semel.sinks.postgresql.types import Column
+from semel.sinks.postgresql.tables import find
 from semel.sinks.postgresql.writer import stage_rows
 from semel.sinks.rereading import Held, SomeRefused, held_of, places
+from semel.sinks.sql.columns import Column, Table
+from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.prepare import Rows, converted
 
 _PLAIN = {
     *("int2", "int4", "int8", "float4", "float8", "bool", "bytea", "uuid"),

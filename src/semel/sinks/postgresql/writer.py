@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from semel.sinks.postgresql.connection import (
-    Connection,
-    DataRefused,
-    SchemaChanged,
-    literal,
-    quote,
-)
-from semel.sinks.postgresql.prepare import Prepared, Rows, optional
-from semel.sinks.postgresql.tables import Name, Table
+from semel.sinks.postgresql.connection import Connection, DataRefused, SchemaChanged
+from semel.sinks.sql.columns import Table
+from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
 
 MERGE_FROM = 1000
 """Rows from which on MERGE, which must be planned as a join, is quicker than ON CONFLICT."""
@@ -67,20 +62,6 @@ def _copy(connection: Connection, table: Table, rows: Rows) -> None:
         raise SchemaChanged(f"table {table.name} was altered or made anew")
     assert table.name.schema is not None
     connection.copy(table.name.table, rows.columns, table.name.schema)
-
-
-def by_given_columns(rows: Rows, table: Table) -> Iterator[Rows]:
-    """The rows, those apart that lack a value in different optional columns, without these."""
-    if not rows.count:
-        return
-    nullable = optional(rows, table)
-    given = np.zeros(rows.count, dtype=np.int64)
-    for bit, values in enumerate(nullable.values()):
-        given |= values.is_valid().to_numpy().astype(np.int64) << bit
-    for pattern in np.unique(given) if nullable else [0]:
-        absent = [n for bit, n in enumerate(nullable) if not pattern >> bit & 1]
-        part = rows if (given == pattern).all() else rows.take(np.flatnonzero(given == pattern))
-        yield Rows(part.columns.drop_columns(absent), part.staged, part.places, part.count)
 
 
 class Hope:

@@ -1,1 +1,1 @@
-"""SQL databases besides PostgreSQL: one transactional sink over a small seam, a module each."""
+"""SQL databases: what all of them share, and a dialect each of those besides PostgreSQL."""

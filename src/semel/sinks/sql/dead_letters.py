@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from semel.errors import ConfigError
 from semel.records import TIMESTAMP_TYPE, DeadLetter
-from semel.sinks.postgresql.tables import parse_name
 from semel.sinks.sql.dialect import Dialect
+from semel.sinks.sql.names import parse_name
 
 _TIME = pa.timestamp("us", "UTC")
 _FIELDS = (

@@ -17,11 +17,10 @@ from semel.converters import json_duck
 from semel.errors import ConfigError, SemelError, ServiceError, Unavailable
 from semel.sinks.casts import cast
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.postgresql.connection import literal, quote
-from semel.sinks.postgresql.convert import Converted, convert
-from semel.sinks.postgresql.prepare import Rows
-from semel.sinks.postgresql.tables import Name, Table
-from semel.sinks.postgresql.types import Column, is_text
+from semel.sinks.sql.columns import Column, Table, is_text
+from semel.sinks.sql.convert import Converted, convert
+from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.prepare import Rows
 
 STAGE = "semel_stage"
 

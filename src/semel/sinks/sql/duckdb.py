@@ -20,10 +20,8 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.postgresql.connection import literal
-from semel.sinks.postgresql.convert import Converted
-from semel.sinks.postgresql.tables import Name, Table
-from semel.sinks.postgresql.types import Column, is_binary, is_text
+from semel.sinks.sql.columns import Column, Table, is_binary, is_text
+from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import (
     STAGE,
     DataRefused,
@@ -42,6 +40,7 @@ from semel.sinks.sql.files import (
     database_path,
     holder,
 )
+from semel.sinks.sql.names import Name, literal
 from semel.sinks.sql.sink import SqlSink
 
 CLASSES = ("duckdb",)

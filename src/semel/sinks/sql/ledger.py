@@ -22,9 +22,8 @@ from semel.ledger import (
     judge,
     pending,
 )
-from semel.sinks.postgresql.connection import quote
-from semel.sinks.postgresql.tables import Name
 from semel.sinks.sql.dialect import Dialect, listed
+from semel.sinks.sql.names import Name, quote
 
 OFFSETS, HOLES = Name(None, "semel_offsets"), Name(None, "semel_holes")
 _KEY = ("connector", "topic", "partition")

@@ -16,12 +16,9 @@ from semel.errors import ConfigError, TransientError, Unavailable
 from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.postgresql.connection import literal, quote
-from semel.sinks.postgresql.convert import Converted
-from semel.sinks.postgresql.prepare import Rows
-from semel.sinks.postgresql.tables import Name, Table
-from semel.sinks.postgresql.types import Column, is_binary
 from semel.sinks.sql import mysql_silence, mysql_text
+from semel.sinks.sql.columns import Column, Table, is_binary
+from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import (
     STAGE,
     DataRefused,
@@ -36,6 +33,8 @@ from semel.sinks.sql.dialect import (
 from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
 from semel.sinks.sql.mysql_errors import REFUSED, translated
 from semel.sinks.sql.mysql_types import check, column_of, new_type
+from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.prepare import Rows
 from semel.sinks.sql.sink import SqlSink
 from semel.watchdog import Watchdog
 

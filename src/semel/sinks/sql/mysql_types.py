@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.sinks.postgresql.types import Column, is_binary, is_text
+from semel.sinks.sql.columns import Column, is_binary, is_text
 from semel.sinks.sql.dialect import column
 
 _KEY_LENGTH = 255  # of four bytes each: an index takes 3072 bytes in all

@@ -19,17 +19,12 @@ from semel.records import Commit, Records, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key, upgrade_refused
 from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, keys_of, layout
-from semel.sinks.postgresql.prepare import Prepared, prepare
-from semel.sinks.postgresql.tables import (
-    Name,
-    Table,
-    check_apart,
-    check_letters,
-    parse_name,
-)
 from semel.sinks.sql import dead_letters, snapshot
+from semel.sinks.sql.columns import Table
 from semel.sinks.sql.dialect import DataRefused, Dialect, SchemaChanged
 from semel.sinks.sql.ledger import OFFSETS, SqlLedger
+from semel.sinks.sql.names import Name, check_apart, check_letters, parse_name
+from semel.sinks.sql.prepare import Prepared, prepare
 from semel.sinks.sql.refusals import find_refused
 from semel.sinks.sql.writer import write
 from semel.targets import Target

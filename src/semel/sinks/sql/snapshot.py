@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 from semel.errors import ConfigError
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
-from semel.sinks.postgresql.connection import quote
-from semel.sinks.postgresql.tables import Name, Table, parse_name
+from semel.sinks.sql.columns import Table
 from semel.sinks.sql.dialect import Dialect, listed
 from semel.sinks.sql.ledger import SqlLedger
+from semel.sinks.sql.names import Name, parse_name, quote
 
 _PLACE = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 

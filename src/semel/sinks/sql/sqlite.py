@@ -18,11 +18,8 @@ from semel.config import key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.extras import require
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.postgresql.connection import literal, quote
-from semel.sinks.postgresql.convert import Converted
-from semel.sinks.postgresql.prepare import Rows
-from semel.sinks.postgresql.tables import Name, Table
-from semel.sinks.postgresql.types import Column, is_binary, is_text
+from semel.sinks.sql.columns import Column, Table, is_binary, is_text
+from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import (
     STAGE,
     DataRefused,
@@ -34,6 +31,8 @@ from semel.sinks.sql.dialect import (
     table,
 )
 from semel.sinks.sql.files import RunLock, anchored, check_directory, database_path, holder, room
+from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.prepare import Rows
 from semel.sinks.sql.sink import SqlSink
 
 CLASSES = ("sqlite",)

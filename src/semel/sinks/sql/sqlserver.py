@@ -13,9 +13,9 @@ from semel.errors import ServiceError, TransientError, Unavailable
 from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.postgresql.connection import literal, quote
-from semel.sinks.postgresql.tables import Name, Table
+from semel.sinks.sql.columns import Table
 from semel.sinks.sql.dialect import STAGE, DataRefused, Dialect, SchemaChanged, listed, table
+from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.sink import SqlSink
 from semel.sinks.sql.sqlserver_client import Session, is_broken, number_of
 from semel.sinks.sql.sqlserver_config import SqlServerConfig, login

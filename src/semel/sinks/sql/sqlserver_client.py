@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from semel.errors import ServiceError
-from semel.sinks.postgresql.types import is_binary
 from semel.sinks.sql import sqlserver_rows
+from semel.sinks.sql.columns import is_binary
 from semel.sinks.sql.dialect import fetched
 from semel.sinks.sql.sqlserver_config import Login
 from semel.watchdog import Watchdog

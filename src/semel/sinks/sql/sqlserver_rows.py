@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.sinks.postgresql.types import is_binary
+from semel.sinks.sql.columns import is_binary
 
 _ROW = b"\xd1"
 _DAY = 86_400_000_000  # microseconds

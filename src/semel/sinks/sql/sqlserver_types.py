@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.sinks.postgresql.connection import quote
-from semel.sinks.postgresql.types import Column, is_binary, is_text
+from semel.sinks.sql.columns import Column, is_binary, is_text
 from semel.sinks.sql.dialect import column
+from semel.sinks.sql.names import quote
 
 COLLATION = "Latin1_General_100_BIN2"
 """Texts are equal if their characters are; but SQL Server pads what it compares with spaces."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from semel.sinks.postgresql.prepare import Prepared, Rows
-from semel.sinks.postgresql.writer import by_given_columns
 from semel.sinks.sql.dialect import Dialect
+from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
 
 
 def write(dialect: Dialect, prepared: Prepared) -> None:

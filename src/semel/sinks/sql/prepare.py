@@ -1,8 +1,8 @@
-"""From converted records to what is left to do in a table, in the types that COPY takes."""
+"""From converted records to what is left to do in a table, in the types that its columns take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +22,8 @@ from semel.records import (
 from semel.sinks.changes import Changes, Left, all_of_each, last_of_each
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
-from semel.sinks.postgresql.convert import UNFIT, Converted, convert, unfit_rows
-from semel.sinks.postgresql.tables import Table
-from semel.sinks.postgresql.types import Column
+from semel.sinks.sql.columns import Column, Table
+from semel.sinks.sql.convert import UNFIT, Converted, convert, unfit_rows
 
 Convert = Callable[[pa.ChunkedArray, Column], Converted]
 Compare = Callable[["Table", "Rows"], Mapping[str, pa.ChunkedArray]]
@@ -181,6 +180,20 @@ def optional(rows: Rows, table: Table) -> dict[str, pa.ChunkedArray]:
         for name, values in zip(rows.columns.column_names, rows.columns.columns, strict=True)
         if values.null_count and table.columns[name].has_default
     }
+
+
+def by_given_columns(rows: Rows, table: Table) -> Iterator[Rows]:
+    """The rows, those apart that lack a value in different optional columns, without these."""
+    if not rows.count:
+        return
+    nullable = optional(rows, table)
+    given = np.zeros(rows.count, dtype=np.int64)
+    for bit, values in enumerate(nullable.values()):
+        given |= values.is_valid().to_numpy().astype(np.int64) << bit
+    for pattern in np.unique(given) if nullable else [0]:
+        absent = [n for bit, n in enumerate(nullable) if not pattern >> bit & 1]
+        part = rows if (given == pattern).all() else rows.take(np.flatnonzero(given == pattern))
+        yield Rows(part.columns.drop_columns(absent), part.staged, part.places, part.count)
 
 
 def rejected(topic: str, places: pa.Table, index: int, reason: str) -> Rejected:

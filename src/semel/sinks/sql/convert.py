@@ -1,6 +1,6 @@
-"""Arrow values to the exact Arrow type that COPY takes for a column, without losing anything.
+"""Arrow values to the exact Arrow type that the database takes for a column, losing nothing.
 
-Text of other forms than Arrow reads is left to the server, but not what it would cut or round.
+PostgreSQL's server casts texts that Arrow cannot read, except those that it would cut or round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
-from semel.sinks.postgresql.types import Column, is_binary, is_list, is_number, is_text
+from semel.sinks.sql.columns import Column, is_binary, is_list, is_number, is_text
 
 __all__ = ["UNFIT", "Converted", "convert", "json_text", "text_of", "unfit_rows"]
 

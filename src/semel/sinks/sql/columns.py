@@ -1,0 +1,106 @@
+"""Tables and their columns: what a database's catalog says of them, and in which Arrow types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from semel.sinks.sql.names import Name
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a target table.
+
+    ``arrow`` is the type that converters are asked for, ``copied`` the one in which values are
+    written (by COPY to PostgreSQL), None where the server must cast text to ``cast``: the column's
+    type without length or scale, because a cast to ``varchar(3)`` would cut what an assignment
+    refuses. ``digits`` are those after the point: of seconds, where they are fewer than a
+    microsecond's, or of a numeric. What the server casts for a column that ``rounds`` must be
+    compared with what is kept of it.
+    """
+
+    name: str
+    oid: int
+    type: str
+    cast: str
+    arrow: pa.DataType
+    copied: pa.DataType | None
+    has_default: bool = False
+    generated: bool = False
+    element: Column | None = None
+    any_numeric: bool = False  # without bounds, or with bounds that no Arrow decimal has
+    digits: int | None = None
+    rounds: bool = False
+    length: int | None = None  # of text, in characters
+    base: str = ""  # the type that a domain is made of, as the catalog names it
+    collation: str | None = None  # quoted, if texts can be equal by it that are not the same
+    exact: bool = True  # whether values are equal only if they are the same
+
+    @property
+    def is_json(self) -> bool:
+        return bool(self.arrow == pa.json_())
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An existing table: its columns, and the column sets that are unique.
+
+    ``name`` always has the schema. Not ``copyable`` are views, foreign tables, and tables with row
+    level security.
+    """
+
+    name: Name
+    oid: int
+    columns: dict[str, Column]
+    keys: Sequence[frozenset[str]]
+    copyable: bool
+
+    def key_columns(self, declared: Sequence[str]) -> list[str]:
+        """The declared columns of the key, or those of the first unique key if none are.
+
+        Raises:
+            ValueError: the table has no unique key, or lacks a column.
+        """
+        chosen = list(declared) or sorted(next(iter(self.keys), ()))
+        if not chosen:
+            raise ValueError(f"table {self.name} has no unique key; set provenance=true")
+        missing = [n for n in chosen if n not in self.columns]
+        if missing:
+            raise ValueError(f"table {self.name} has no column {missing[0]}; set provenance=true")
+        return chosen
+
+    @property
+    def writable(self) -> dict[str, Column]:
+        return {n: c for n, c in self.columns.items() if not c.generated}
+
+
+def is_text(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(field) or pa.types.is_large_string(field) or field == pa.string_view()
+    )
+
+
+def is_binary(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(field)
+        or pa.types.is_large_binary(field)
+        or pa.types.is_fixed_size_binary(field)
+        or field == pa.binary_view()
+    )
+
+
+def is_list(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(field)
+        or pa.types.is_large_list(field)
+        or pa.types.is_fixed_size_list(field)
+    )
+
+
+def is_number(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(field) or pa.types.is_floating(field) or pa.types.is_decimal(field)
+    )

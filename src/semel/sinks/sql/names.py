@@ -1,0 +1,91 @@
+"""Names of tables and columns, and how SQL quotes them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A table's name, in a schema or found by the search path."""
+
+    schema: str | None
+    table: str
+
+    @property
+    def quoted(self) -> str:
+        return ".".join(quote(p) for p in (self.schema, self.table) if p)
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}" if self.schema else self.table
+
+
+_PART = r'"(?:[^"]|"")+"|[^".]+'
+_NAME = re.compile(rf"\s*(?:({_PART})\.)?({_PART})\s*")
+
+
+def parse_name(text: str, *, fold: bool) -> Name:
+    """Parse ``table``, ``schema.table`` or quoted parts.
+
+    Raises:
+        ConfigError: more than two parts, or an empty one.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"table name {text!r} is not table or schema.table. Does the topic's name contain a "
+            'dot? Set table.name.format, with quotes where a dot belongs to the name: "${topic}"'
+        )
+    schema, table = match.groups()
+    return Name(_unquoted(schema, fold) if schema else None, _unquoted(table, fold))
+
+
+_LEDGER = ("semel_offsets", "semel_holes")
+
+
+def check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: bool) -> None:
+    """Raises ConfigError if a topic's rows would go to the ledger's tables or among dead letters.
+
+    ``fold``: names that differ in case only are one.
+    """
+    same = str.lower if fold else str
+    holds = "the ledger" if same(name.table) in _LEDGER else ""
+    if connector.dead_letter_table and same(str(name)) == same(
+        str(parse_name(connector.dead_letter_table, fold=False))
+    ):
+        holds = f"dead letters: errors.deadletterqueue.table={connector.dead_letter_table}"
+    if holds:
+        raise ConfigError(
+            f"connector {connector.name}: topic {topic} goes to table {name}, which holds {holds}. "
+            "Name another one in table.name.format or topics.to.tables.mapping"
+        )
+
+
+def check_letters(connector: ConnectorConfig) -> None:
+    """Raises ConfigError if dead letters have no table of their own."""
+    table = connector.dead_letter_table
+    where = f"connector {connector.name}: errors.deadletterqueue.table={table}"
+    if table and _NAME.fullmatch(table) is None:
+        raise ConfigError(f"{where} is not table or schema.table, or quoted parts")
+    if table and parse_name(table, fold=True).table in _LEDGER:
+        raise ConfigError(f"{where} is a table of the ledger. Name another one")
+
+
+def _unquoted(part: str, fold: bool) -> str:
+    if part.startswith('"'):
+        return part[1:-1].replace('""', '"')
+    return part.strip().lower() if fold else part.strip()
+
+
+def quote(identifier: str) -> str:
+    """A quoted SQL identifier."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A quoted SQL string, for sessions in which a backslash is a character like any other."""
+    return "'" + text.replace("'", "''") + "'"
