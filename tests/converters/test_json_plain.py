@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semel.converters import Decoded
 from semel.converters.json import JsonConverter
@@ -439,3 +441,32 @@ def test_an_object_without_any_field_of_the_target_is_a_bad_record() -> None:
         JsonConverter(schemas_enable=False, schema=expected),
     ):
         assert not other.decode(pa.array(texts, pa.string()), expected).failures
+
+
+NAMES = st.sampled_from(["id", "text", "ID", "more", "caf\u00e9", 'a"b', "a.b"])
+VALUES = st.sampled_from([None, 1, {"id": 1}, [{"id": 2}]])
+
+
+@given(st.lists(st.dictionaries(NAMES, VALUES)), st.booleans())
+def test_the_records_without_any_column_are_those_that_share_no_name_with_it(
+    records: list[dict[str, Any]], ascii_only: bool
+) -> None:
+    expected = pa.schema([("id", pa.json_()), ("caf\u00e9", pa.json_())])
+    texts = [json.dumps(r, ensure_ascii=ascii_only) for r in records]
+    decoded = plain().decode(pa.array(texts, pa.string()), expected)
+    assert [f.index for f in decoded.failures if "none of its fields" in f.message] == [
+        n for n, r in enumerate(records) if r and r.keys().isdisjoint(expected.names)
+    ]
+
+
+def test_records_that_hold_nulls_alone_are_not_read_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    texts = ['{"id": null, "more": {"deep": 1}}', '{"more": {"id": 1}, "text": null}', "{}", "null"]
+    monkeypatch.setattr(json, "loads", _refuses)
+    assert not plain().decode(pa.array(texts * 1000, pa.string()), expected).failures
+
+
+def _refuses(text: str) -> Any:
+    raise AssertionError(f"read one by one: {text}")

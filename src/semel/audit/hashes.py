@@ -9,18 +9,21 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel.records import OFFSET, PARTITION, TIMESTAMP
 from semel.sinks.rereading import canonical
+
+if typing.TYPE_CHECKING:
+    import duckdb
 
 _MEMORY = "1GB"
 _PART = 64 * 1024 * 1024
@@ -54,6 +57,8 @@ class Workspace:
     """A session of DuckDB that spills into a directory, which goes when it is closed."""
 
     def __init__(self) -> None:
+        import duckdb
+
         self._directory = tempfile.TemporaryDirectory(prefix="semel-audit-")
         self.path = Path(self._directory.name)
         self.session = duckdb.connect(
@@ -365,6 +370,8 @@ class _Rows:
 def _reading(workspace: Workspace, batches: Iterator[pa.RecordBatch]) -> Iterator[_Rows]:
     """Rows that queries inside the context read by name; an error in reading them leaves as it
     is."""
+    import duckdb
+
     rows = _Rows(batches)
     if rows.columns:
         workspace.session.register(rows.name, rows.reader())

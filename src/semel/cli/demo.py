@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import time
+import typing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from semel.cli.proof import audit_table
 from semel.errors import ConfigError
-from semel.lab import demo as show
-from semel.lab.embedded import Services
+
+if typing.TYPE_CHECKING:
+    from semel.lab import demo as show
+    from semel.lab.embedded import Services
 
 _DIRECTORY = Path(".semel/demo")
 _MARK = ".semel-demo"
@@ -38,6 +41,9 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Move 336,776 real flights from Kafka to PostgreSQL, kill the connector on the way, audit."""
+    from semel.lab import demo as show
+    from semel.lab.embedded import Services
+
     console = Console(highlight=False, stderr=as_json)
     show.data()  # before services start in vain
     _empty(directory)
@@ -65,6 +71,8 @@ def demo(
 
 def _empty(directory: Path) -> None:
     """Remove an earlier demo's files, and nobody else's."""
+    from semel.lab.embedded import Services
+
     mark = directory / _MARK
     try:
         strange = directory != _DIRECTORY and not mark.exists() and any(directory.iterdir())
@@ -86,6 +94,8 @@ def _empty(directory: Path) -> None:
 def _run(
     console: Console, services: Services, directory: Path, crashes: int, seed: int
 ) -> dict[str, Any]:
+    from semel.lab import demo as show
+
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -34,7 +33,8 @@ class Unreadable(Exception):
     """Something in a block of values cannot be read as the columns ask."""
 
 
-_ERRORS = (Unreadable, pa.ArrowException, duckdb.Error, ValueError, RecursionError)
+def _errors() -> tuple[type[Exception], ...]:
+    return (Unreadable, *json_duck.errors())
 
 
 class ObjectReader:
@@ -75,7 +75,7 @@ class ObjectReader:
             return None if None in parts else pa.concat_arrays(parts)
         try:
             return self._parse(text, self._writing, only_known=only_known)
-        except _ERRORS:
+        except _errors():
             pass
         if not self._flexible:
             return None
@@ -84,7 +84,7 @@ class ObjectReader:
             return None
         try:
             block = self._parse(text, writing, only_known=only_known)
-        except _ERRORS:
+        except _errors():
             return None
         self._writing = writing
         return block
@@ -203,7 +203,7 @@ class ObjectReader:
         """Parse, and find by halving what cannot be parsed."""
         try:
             return self._parse(text, writing), {}
-        except _ERRORS as error:
+        except _errors() as error:
             if len(text) == 1:
                 return pa.nulls(1, self.type), {0: self._reason(text[0].as_py(), error)}
         half = len(text) // 2

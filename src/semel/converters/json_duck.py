@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import typing
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import cache
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json_text import array_elements, content, members, spans
 
-ERRORS = duckdb.Error
+if typing.TYPE_CHECKING:
+    import duckdb
 
 _LONG_NUMBER = r"[0-9][0-9.]{16}"
 _NOT_A_NUMBER = r"(^|[:\[,])-?(NaN|Inf)"
@@ -23,7 +24,18 @@ _SMALL_NUMBER = r"[0-9][eE]-[0-9]{3}"
 
 
 @cache
+def errors() -> tuple[type[Exception], ...]:
+    """What is raised where values cannot be read. DuckDB is imported where it is used, so a command
+    that reads no records starts without it."""
+    import duckdb
+
+    return (ValueError, RecursionError, pa.ArrowException, duckdb.Error)
+
+
+@cache
 def _database() -> duckdb.DuckDBPyConnection:
+    import duckdb
+
     # One thread: a Spark task has one core. Made at first use, so after the worker has forked.
     return duckdb.connect(config={"threads": 1})
 
@@ -47,6 +59,12 @@ def keys(text: pa.Array) -> set[str]:
     """The names of all top-level fields in valid JSON objects."""
     table = _query(["unnest(CASE WHEN json_valid(v) THEN json_keys(v) END) AS k"], text)
     return set(pc.unique(table["k"]).to_pylist())
+
+
+def names(text: pa.Array) -> pa.ListArray:
+    """The names of the top-level fields of each JSON object; null where a text is not valid."""
+    found = _query(["CASE WHEN json_valid(v) THEN json_keys(v) END AS k"], text)["k"]
+    return found.combine_chunks().cast(pa.list_(pa.string()))
 
 
 def raw(text: pa.Array, names: Sequence[str]) -> list[pa.Array]:

@@ -43,7 +43,7 @@ class Nested(ABC):
         rows = pc.indices_nonzero(text.is_valid()) if text.null_count else None
         try:
             return place(self._read(present), rows, len(text))
-        except (ValueError, RecursionError, pa.ArrowException, json_duck.ERRORS) as error:
+        except json_duck.errors() as error:
             raise Unreadable(str(error).splitlines()[0]) from None
 
     @abstractmethod

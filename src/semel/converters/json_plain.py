@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from semel.records import DATA_EXCEPTION
 
 _SHOWN = 10
 """Names in a message."""
+_HAS_MEMBERS = r'^[ \t\n\r]*\{[ \t\n\r]*"'
 
 
 class PlainReader:
@@ -134,34 +134,34 @@ class PlainReader:
 
 def _strangers(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]) -> list[Failure]:
     """The objects that have fields, but none that the target takes: each would become a row of
-    nulls. Only objects of which nothing is left are looked at again."""
+    nulls. Only objects of which nothing is left are looked at again, all together."""
     fields = block.flatten()
     if not len(block) or not fields or any(not f.null_count for f in fields):
         return []
     empty = pa.repeat(pa.scalar(True), len(block))
     for values in fields:
         empty = pc.and_(empty, values.is_null())
+    rows = pc.indices_nonzero(pc.and_(empty, pc.match_substring_regex(text, _HAS_MEMBERS)))
+    failed = pa.array([f.index for f in failures], rows.type)
+    rows = rows.filter(pc.invert(pc.is_in(rows, value_set=failed)))
     wanted = [f.name for f in block.type]
-    failed = {f.index for f in failures}
-    found = []
-    for row in pc.indices_nonzero(empty).to_pylist():
-        given = {} if row in failed else _object(text[row].as_py())
-        if given and given.keys().isdisjoint(wanted):
-            reason = (
-                f"none of its fields ({_listed(given)}) is a column that the target takes "
-                f"({_listed(wanted)})"
-            )
-            found.append(Failure(row, DATA_EXCEPTION, reason))
-    return found
-
-
-def _object(text: str) -> dict[str, object]:
-    """The object, if it can be read again."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    given = json_duck.names(text.take(rows))
+    known = pc.is_in(given.flatten(), value_set=pa.array(wanted, pa.string()))
+    kept = pc.unique(pc.list_parent_indices(given).filter(known))
+    every = pa.array(range(len(rows)), kept.type)
+    has_names = pc.greater(pc.fill_null(pc.list_value_length(given), 0), 0)
+    strange = pc.indices_nonzero(pc.and_(has_names, pc.invert(pc.is_in(every, value_set=kept))))
+    return [
+        Failure(
+            row,
+            DATA_EXCEPTION,
+            f"none of its fields ({_listed(names)}) is a column that the target takes "
+            f"({_listed(wanted)})",
+        )
+        for row, names in zip(
+            rows.take(strange).to_pylist(), given.take(strange).to_pylist(), strict=True
+        )
+    ]
 
 
 def _without(block: pa.StructArray, rows: Sequence[int]) -> pa.StructArray:

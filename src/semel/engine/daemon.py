@@ -26,6 +26,7 @@ for module in (
     "pyarrow.compute",
     "pyarrow.json",
     "confluent_kafka",
+    "duckdb",
     "semel.engine.direct.attempt",
     "semel.engine.microbatch.task",
 ):

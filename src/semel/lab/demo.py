@@ -15,7 +15,6 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-import duckdb
 from confluent_kafka import KafkaError, Producer
 from pyarrow.csv import ConvertOptions, read_csv
 
@@ -118,6 +117,8 @@ def data() -> Traversable:
 
 def _flights() -> Iterator[tuple[str, str]]:
     """Key (carrier and number) and JSON of each flight."""
+    import duckdb
+
     with data().open("rb") as stream, zipfile.ZipFile(stream) as zipped:
         name = next(n for n in zipped.namelist() if n.endswith(".csv") and "MACOSX" not in n)
         options = ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)

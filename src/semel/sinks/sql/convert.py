@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -136,6 +135,8 @@ def json_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if isinstance(values.type, pa.JsonType):
         return _storage(values).cast(pa.string())
     if not hasattr(_local, "session"):
+        import duckdb
+
         _local.session = duckdb.connect(config={"threads": 1})
         _local.session.execute("SET TimeZone = 'UTC'")
     relation = _local.session.from_arrow(pa.table({"v": values}))
