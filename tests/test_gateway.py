@@ -122,6 +122,24 @@ def test_spark_starts_in_spite_of_a_damaged_archive(
     assert archive.file.exists() == (command is None), "one that a JVM died of is removed"
 
 
+def test_an_archive_is_kept_where_spark_does_not_start_without_it_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive("spark", "k", tmp_path)
+    assert archive.make(lambda part: {"command": _garbage(part, ["false"])})
+    starts: list[list[str]] = []
+
+    def fails(_jvm: Jvm, command: list[str], _settings: object) -> None:
+        starts.append(command)
+        raise ServiceError("Spark does not start")
+
+    monkeypatch.setattr(Jvm, "_start", fails)
+    with pytest.raises(ServiceError):
+        Jvm().connect(SETTINGS, archive)
+    assert len(starts) == 2
+    assert archive.file.exists()
+
+
 def _garbage(part: Path, command: list[str] | None) -> list[str] | None:
     part.write_bytes(json.dumps({"not": "classes"}).encode() * 10_000)
     return command and [*command, "-Xmx1m", "-Dsemel.options=here"]

@@ -80,10 +80,13 @@ class Jvm:
             except ServiceError:
                 if self._ended:
                     raise
-                log.debug("Spark does not start with %s; it is removed", archive.file)
-                archive.spoilt()
             else:
                 return
+            # Whether that was the archive's fault shows only if Spark starts without it.
+            self._start(_command(settings, None), settings)
+            log.debug("Spark starts without %s only; it is removed", archive.file)
+            archive.spoilt()
+            return
         self._start(_command(settings, None), settings)
 
     def end(self) -> None:
