@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from semel.errors import ServiceError, TransientError
-from semel.sinks.sql.dialect import DataRefused
+from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.sqlite import Sqlite, SqliteConfig
 
 

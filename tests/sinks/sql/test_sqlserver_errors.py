@@ -6,7 +6,7 @@ import pytds
 import pytest
 
 from semel.errors import ServiceError, TransientError, Unavailable
-from semel.sinks.sql.dialect import DataRefused, SchemaChanged
+from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.sqlserver import SqlServer
 from semel.sinks.sql.sqlserver_config import SqlServerConfig
 

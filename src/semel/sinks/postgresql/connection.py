@@ -22,6 +22,8 @@ from semel import watchdog
 from semel.errors import SemelError, ServiceError, TransientError, Unavailable
 from semel.sinks.postgresql import silence
 from semel.sinks.postgresql.url import shown
+from semel.sinks.sql import errors
+from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.names import quote
 from semel.watchdog import Watchdog
 
@@ -76,16 +78,12 @@ is quicker and leaves the catalog alone but leaves dead rows. ON COMMIT DELETE R
 0.2 ms for each staging table of the session, used or not."""
 
 
-class DataRefused(ServiceError):
+class DataRefused(errors.DataRefused):
     """PostgreSQL refused a value or a row."""
 
     def __init__(self, sqlstate: str, message: str) -> None:
         super().__init__(message)
         self.sqlstate = sqlstate
-
-
-class SchemaChanged(ServiceError):
-    """A table or column is not what the catalog said."""
 
 
 class LockTimeout(TransientError):

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from semel.sinks.postgresql.connection import Connection, DataRefused, SchemaChanged
+from semel.sinks.postgresql.connection import Connection, DataRefused
 from semel.sinks.sql.columns import Table
+from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
 

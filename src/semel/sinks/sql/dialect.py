@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters import json_duck
-from semel.errors import ConfigError, SemelError, ServiceError, Unavailable
+from semel.errors import ConfigError, SemelError, Unavailable
 from semel.sinks.casts import cast
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Column, Table, is_text
@@ -23,14 +23,6 @@ from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Rows
 
 STAGE = "semel_stage"
-
-
-class DataRefused(ServiceError):
-    """The database refused a value or a row."""
-
-
-class SchemaChanged(ServiceError):
-    """A table or column is not what the catalog said."""
 
 
 class Dialect(ABC):

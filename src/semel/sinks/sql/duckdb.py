@@ -22,16 +22,8 @@ from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
-from semel.sinks.sql.dialect import (
-    STAGE,
-    DataRefused,
-    Dialect,
-    SchemaChanged,
-    column,
-    listed,
-    same,
-    table,
-)
+from semel.sinks.sql.dialect import STAGE, Dialect, column, listed, same, table
+from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.files import (
     LockFile,
     RunLock,

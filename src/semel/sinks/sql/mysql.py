@@ -19,17 +19,8 @@ from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql import mysql_silence, mysql_text
 from semel.sinks.sql.columns import Column, Table, is_binary
 from semel.sinks.sql.convert import Converted
-from semel.sinks.sql.dialect import (
-    STAGE,
-    DataRefused,
-    Dialect,
-    changed,
-    fetched,
-    listed,
-    ranks,
-    same,
-    table,
-)
+from semel.sinks.sql.dialect import STAGE, Dialect, changed, fetched, listed, ranks, same, table
+from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
 from semel.sinks.sql.mysql_errors import REFUSED, translated
 from semel.sinks.sql.mysql_types import check, column_of, new_type

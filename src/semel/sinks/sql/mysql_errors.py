@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from semel.errors import ServiceError, TransientError, Unavailable
-from semel.sinks.sql.dialect import DataRefused, SchemaChanged
+from semel.sinks.sql.errors import DataRefused, SchemaChanged
 
 REFUSED = {
     *(1048, 1062, 1264, 1265, 1292, 1364, 1366, 1367, 1406, 1411, 1416, 1451, 1452, 1526, 1586),

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from semel.records import Rejected
-from semel.sinks.sql.dialect import DataRefused, Dialect
+from semel.sinks.sql.dialect import Dialect
+from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.prepare import Prepared, Rows, rejected
 from semel.sinks.sql.writer import delete, put
 

@@ -20,16 +20,8 @@ from semel.extras import require
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
-from semel.sinks.sql.dialect import (
-    STAGE,
-    DataRefused,
-    Dialect,
-    SchemaChanged,
-    column,
-    listed,
-    ranks,
-    table,
-)
+from semel.sinks.sql.dialect import STAGE, Dialect, column, listed, ranks, table
+from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.files import RunLock, anchored, check_directory, database_path, holder, room
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Rows

@@ -14,7 +14,8 @@ from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Table
-from semel.sinks.sql.dialect import STAGE, DataRefused, Dialect, SchemaChanged, listed, table
+from semel.sinks.sql.dialect import STAGE, Dialect, listed, table
+from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.sink import SqlSink
 from semel.sinks.sql.sqlserver_client import Session, is_broken, number_of
