@@ -1,0 +1,70 @@
+"""A command imports only what it needs: each import is time that a user waits for an answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_gone
+
+CONFIG = {
+    "name": "nowhere",
+    "connector.class": "postgresql",
+    "topics": "a",
+    "bootstrap.servers": "127.0.0.1:1",
+    "connection.url": "jdbc:postgresql://127.0.0.1:1/db",
+}
+PROGRAM = """
+import sys
+from semel.cli import main
+try:
+    main()
+except SystemExit as ended:
+    code = ended.code or 0
+from pathlib import Path
+children = Path("/proc/self/task").glob("*/children")
+print("\\n" + json.dumps([code, sorted(sys.modules), "".join(c.read_text() for c in children)]))
+"""
+HEAVY = ("deltalake", "pyiceberg", "semel.lab.demo", "semel.lab.drill.run")
+
+
+def ended(*arguments: object) -> tuple[int, set[str], str]:
+    """The exit code, what was imported, and the processes that are left."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json{PROGRAM}", *map(str, arguments)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COVERAGE_PROCESS_START": ""},
+    )
+    assert done.stdout, done.stderr
+    code, modules, children = json.loads(done.stdout.splitlines()[-1])
+    return code, set(modules), children
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "nowhere.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+def test_help_and_validate_import_neither_spark_nor_stores_they_do_not_use(file: Path) -> None:
+    for arguments in (("--help",), ("validate", file)):
+        code, modules, children = ended(*arguments)
+        assert (code, children) == (0, "")
+        assert not {"pyspark", "py4j", *HEAVY} & modules
+        assert "duckdb" not in modules or "validate" in arguments
+
+
+def test_a_run_that_is_refused_leaves_no_spark_and_imports_no_other_store(file: Path) -> None:
+    code, modules, children = ended("run", file)
+    assert code == 3
+    assert not set(HEAVY) & modules
+    assert all(wait_gone(int(pid)) for pid in children.split())
