@@ -324,6 +324,23 @@ def test_topics_and_partitions_that_appear_are_picked_up(
     assert_nothing_lost_nothing_twice({**named, "topics": f"{first},{second}"}, range(40))
 
 
+@pytest.mark.long
+def test_a_topic_deleted_under_it_is_waited_for_and_is_another_one_when_it_is_back(
+    topic: MakeTopic, produce: Produce, lake: Lake, start: Start, kafka: Kafka
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    config = lake(source)
+    running = start(config)
+    running.until(lambda p: p.rows >= 20)
+    kafka.delete_topic(source)
+    running.until(lambda p: p.restarts > 0)
+    kafka.create_topic(source)
+    with pytest.raises(OffsetOutOfRange, match=f"topic {source} was deleted and created again"):
+        running.wait()
+    assert ids(config) == list(range(20))
+
+
 def test_records_that_retention_removed_are_a_hole_or_an_error(
     topic: MakeTopic, produce: Produce, lake: Lake, kafka: Kafka
 ) -> None:

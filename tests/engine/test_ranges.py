@@ -11,6 +11,7 @@ import pytest
 from semel.engine import ranges
 from semel.engine.microbatch import topics as microtopics
 from semel.engine.microbatch.topics import KnownTopics
+from semel.errors import ConfigError, Unavailable
 from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
 from semel.run import Plan, plan
 from tests.sinks.search.test_config import BASE
@@ -94,3 +95,14 @@ def test_where_nothing_depends_on_it_partitions_are_entered_as_they_come(
     cluster: Any = Kafka()
     ranges.positions(found.connector, found.sink, cluster, [ONE])
     assert entered == {ONE: 5}
+
+
+def test_a_topic_that_is_deleted_under_a_running_connector_is_waited_for() -> None:
+    class Gone:
+        def matching(self, _connector: object) -> dict[str, int]:
+            raise ConfigError("topic orders does not exist")
+
+    connector: Any = SimpleNamespace(name="c")
+    gone: Any = Gone()
+    with pytest.raises(Unavailable, match="topic orders does not exist"):
+        ranges.topics_now(connector, gone)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from semel.config import ConnectorConfig
 from semel.engine import epochs
-from semel.errors import OffsetOutOfRange
+from semel.errors import ConfigError, OffsetOutOfRange, Unavailable
 from semel.kafka.cluster import Cluster
 from semel.ledger import (
     RECREATED,
@@ -58,6 +58,18 @@ def positions(
     """The position of each partition, see :func:`standing`."""
     found = standing(connector, sink, cluster, partitions)
     return {tp: entry.position for tp, entry in found.items()}
+
+
+def topics_now(connector: ConnectorConfig, cluster: Cluster) -> dict[str, int]:
+    """The topics of a connector that runs, with their numbers of partitions.
+
+    Raises:
+        Unavailable: one was deleted. It may be created again, and is not the same topic then.
+    """
+    try:
+        return cluster.matching(connector)
+    except ConfigError as missing:
+        raise Unavailable(str(missing)) from None
 
 
 def standing(

@@ -236,7 +236,7 @@ class BoundedEngine:
 
     def _plan(self, most: int) -> tuple[list[OffsetRange], bool]:
         run = self._run
-        topics = run.cluster.matching(run.connector)
+        topics = ranges.topics_now(run.connector, run.cluster)
         new = topics.keys() - self._prepared
         if new:
             run.sink.prepare(new)

@@ -157,7 +157,7 @@ class MicroBatchEngine:
     def _entries(self) -> dict[TopicPartition, LedgerEntry]:
         """Where the ledger stands for all partitions there are now."""
         run = self._run
-        topics = run.cluster.matching(run.connector)
+        topics = ranges.topics_now(run.connector, run.cluster)
         run.sink.prepare(topics)
         partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
         found = ranges.standing(run.connector, run.sink, run.cluster, partitions)

@@ -11,9 +11,10 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from semel.errors import BadRecord, OffsetOutOfRange, SemelError
@@ -76,10 +77,10 @@ class Hazards(Recovery):
         if not runs:
             self._down()
         with self._held():
-            before = stage.positions()
+            before, old = stage.positions(), topic_id(stage.client, topic)
             kafka.delete_topic(topic)
             kafka.create_topic(topic, stage.topics[topic])
-            new = topic_id(stage.client, topic)
+            new = self._new_id(topic, old)
             for tp in stage.partitions:
                 if tp.topic == topic:
                     self._traffic.fill(tp, before.get(tp, 0) + _MORE)
@@ -201,6 +202,19 @@ class Hazards(Recovery):
     def _anew(self) -> Mark:
         """All that Kafka holds now must be read, wherever the ledger stood before."""
         return Mark(time.monotonic(), self._latest(), dict.fromkeys(self._stage.partitions, -1))
+
+    def _new_id(self, topic: str, old: str) -> str:
+        """The id of a topic that was created again. Any of several brokers answers, and it may not
+        have heard of that yet."""
+        found: list[str] = []
+
+        def known() -> bool:
+            with suppress(KafkaException):
+                found.append(topic_id(self._stage.client, topic))
+            return bool(found) and found[-1] != old
+
+        self._stage.until(known, PATIENCE, f"Kafka does not know the new topic {topic}")
+        return found[-1]
 
     def _points_at(self, topic: str, topic_id: str) -> bool:
         self._runs()
