@@ -179,7 +179,7 @@ def _micro_batches(outcomes: Sequence[Exception | None], monkeypatch: pytest.Mon
             raise outcome
 
     size = SimpleNamespace(outgrown=False)
-    batches: Any = SimpleNamespace(enter=lambda _positions: None, process=process, size=size)
+    batches: Any = SimpleNamespace(enter=lambda _entries: None, process=process, size=size)
     batch: Any = None
     engine = MicroBatchEngine(run, None, None)  # type: ignore[arg-type]
 
@@ -187,7 +187,7 @@ def _micro_batches(outcomes: Sequence[Exception | None], monkeypatch: pytest.Mon
         with contextlib.suppress(TransientError):
             engine._process(batches, batch)
 
-    engine._positions = dict  # type: ignore[method-assign]
+    engine._entries = dict  # type: ignore[method-assign]
     engine._query = query  # type: ignore[method-assign]
     engine._supervise(batches, {})
     return len(outcomes) - len(left)
