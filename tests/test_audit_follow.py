@@ -201,7 +201,10 @@ def test_an_upserted_row_that_is_deleted_later_is_named_once_all_is_judged_again
     assert watching.lines[-1] == f"{source}-0: 1 lost (offset 23)"
 
 
-@pytest.mark.parametrize("keys", [{}, BY_VALUE], ids=["insert", "upsert"])
+@pytest.mark.parametrize(
+    "keys",
+    [pytest.param({}, marks=pytest.mark.long, id="insert"), pytest.param(BY_VALUE, id="upsert")],
+)
 def test_values_are_compared_where_that_is_wanted(
     keys: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,

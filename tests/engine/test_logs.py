@@ -245,6 +245,7 @@ def test_a_log_that_was_cut_and_holds_less_than_was_read_stops_it(log: Log) -> N
         caught_up(log.config)
 
 
+@pytest.mark.long
 def test_a_marker_of_a_later_epoch_than_the_last_records_is_no_false_alarm(log: Log) -> None:
     producer = log.transaction()
     for value in records(10):

@@ -121,6 +121,7 @@ def test_group_may_have_short_sessions_and_forms_at_once(
     assert [message.value() for message in messages] == [b"a"]
 
 
+@pytest.mark.long
 def test_data_survives_kill_and_restart_on_the_same_port(
     own_kafka: Callable[[], Kafka], produce: Produce
 ) -> None:

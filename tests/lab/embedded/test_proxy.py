@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -80,8 +81,8 @@ def test_it_refuses_and_accepts_again_at_the_same_port(proxy: Proxy) -> None:
     with dial(proxy) as line:
         assert asked(line) == b"hello"
         proxy.refuse()
-        with pytest.raises(ConnectionError):
-            asked(line)
+        with contextlib.suppress(ConnectionError):  # or its end comes before the question goes
+            assert asked(line) == b""
         with pytest.raises(ConnectionRefusedError):
             dial(proxy)
     proxy.accept()

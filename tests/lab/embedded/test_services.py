@@ -111,6 +111,7 @@ def test_one_that_died_is_started_again(directory: Path) -> None:
     assert not services.status().postgres.running
 
 
+@pytest.mark.long
 def test_if_one_cannot_start_neither_stays(directory: Path, postgres: Postgres) -> None:
     services = Services(directory)
     taken = postgres.port
