@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark import SparkContext
 
 from semel import gateway
 from semel.archives import SWITCH, Archive
@@ -28,9 +29,12 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def neutral(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in os.environ if n.startswith(("SPARK_", "PYSPARK_SUBMIT"))]:
+    """A process without a Spark yet, whatever tests ran here before."""
+    for name in [n for n in os.environ if n.startswith(("SPARK_", "PYSPARK_"))]:
         monkeypatch.delenv(name)
     monkeypatch.delenv(SWITCH, raising=False)
+    for name in ("_gateway", "_jvm", "_active_spark_context"):
+        monkeypatch.setattr(SparkContext, name, None)
 
 
 def test_the_remembered_command_is_filled_with_this_runs_options_and_memory() -> None:
