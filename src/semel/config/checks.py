@@ -1,0 +1,88 @@
+"""Keys that nothing knows, that have no effect, or that would change results."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+
+from semel.config.definition import names
+from semel.config.reading import title
+from semel.errors import ConfigError
+
+PREFIXES = (
+    "key.converter.",
+    "value.converter.",
+    "consumer.override.",
+    "producer.override.",
+    "admin.override.",
+    "storage.options.",
+    "spark.",
+)
+"""Keys under these belong to a converter, a Kafka client, a store or Spark and pass through."""
+
+IGNORED = {
+    "config.action.reload": "semel reads a configuration once, at start",
+    "errors.retry.timeout": "conversion is deterministic; the store is retried by max.retries",
+    "errors.retry.delay.max.ms": "conversion is deterministic; see retry.backoff.ms",
+    "tasks.max.enforce": "no more than tasks.max tasks ever run",
+    "header.converter": "headers are carried as they are",
+}
+"""Kafka Connect's keys that have no effect here, with the reason."""
+
+REFUSED = {
+    "transforms": "single message transforms are not available: pass transform= to semel.run()",
+    "predicates": "predicates are not available: pass transform= to semel.run()",
+}
+"""Kafka Connect's keys that would change results; ignoring them would be wrong."""
+
+
+def check_keys(
+    raw: Mapping[str, str],
+    sections: Iterable[type],
+    ignored: Mapping[str, str],
+    prefixes: tuple[str, ...] = (),
+) -> list[str]:
+    """Warnings for keys that no section knows (with the nearest known one) or that are ignored."""
+    known = {n for section in sections for n in names(section)}
+    ignored = {**IGNORED, **ignored}
+    warnings = []
+    for name in raw:
+        root = name.split(".", maxsplit=1)[0]
+        if name in known or root in REFUSED or name.startswith(PREFIXES + prefixes):
+            continue
+        if name in ignored:
+            warnings.append(f"{name} has no effect: {ignored[name]}")
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        warnings.append(f"unknown configuration key {name}{hint}")
+    return warnings
+
+
+def check_refused(raw: Mapping[str, str]) -> None:
+    """Raises ConfigError for keys that would change the results and are not supported."""
+    refused = [
+        f"{name}={raw[name]}: {why}" for name, why in REFUSED.items() if raw.get(name, "").strip()
+    ]
+    if refused:
+        raise ConfigError(*refused, title=title(raw))
+
+
+def check_converter_keys(given: Mapping[str, str], known: Collection[str], where: str) -> list[str]:
+    """Warnings for keys below ``where`` that its converter does not know.
+
+    Raises:
+        ConfigError: a key of Kafka Connect's converters that would change the results.
+    """
+    if given.get("replace.null.with.default", "true").strip().lower() == "false":
+        raise ConfigError(
+            f"{where}.replace.null.with.default=false is not available: a null field with a "
+            "default takes the default. Remove it"
+        )
+    without_effect = {"replace.null.with.default", "schemas.cache.size", "decimal.format"}
+    warnings = []
+    for name in sorted(set(given) - set(known) - without_effect):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {where}.{near[0]}?" if near else ""
+        warnings.append(f"unknown configuration key {where}.{name}{hint}")
+    return warnings

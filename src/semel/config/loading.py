@@ -1,0 +1,91 @@
+"""A connector file, or a mapping, as flat strings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import javaproperties
+
+from semel.errors import ConfigError
+
+
+def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
+    """Read a connector file, or normalise a mapping, to flat strings.
+
+    Accepts Kafka Connect's ``{"name": ..., "config": {...}}``, flat JSON, and ``.properties``.
+
+    Raises:
+        ConfigError: the file cannot be read or is not of these shapes.
+    """
+    if isinstance(source, Mapping):
+        return _flatten(source, "the configuration")
+    if not isinstance(source, (str, Path)):
+        raise ConfigError(
+            f"a configuration is a file or a mapping of keys to values, not {type(source).__name__}"
+        )
+    path = Path(source)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    if path.suffix == ".properties":
+        try:
+            return {k: v.strip() for k, v in javaproperties.loads(text).items()}
+        except javaproperties.InvalidUEscapeError as error:
+            raise ConfigError(f"{path} is not a .properties file: {error}") from error
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
+            "Kafka Connect's properties format needs the suffix .properties."
+        ) from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} must hold a JSON object, not {type(document).__name__}")
+    return _flatten(document, str(path))
+
+
+def _flatten(document: Mapping[str, Any], where: str) -> dict[str, str]:
+    flat = dict(document)
+    if isinstance(flat.get("config"), Mapping):
+        inner = dict(flat["config"])
+        if "name" in flat and str(inner.setdefault("name", flat["name"])) != str(flat["name"]):
+            raise ConfigError(
+                f"{where}: name={flat['name']!r} outside of config and {inner['name']!r} in it: "
+                "the ledger goes by the name. Remove one"
+            )
+        flat = inner
+    strange = [k for k in flat if not isinstance(k, str)]
+    if strange:
+        raise ConfigError(f"{where}: the key {strange[0]!r} must be a string")
+    nested = [k for k, v in flat.items() if isinstance(v, Mapping)]
+    if nested:
+        raise ConfigError(f"{where}: {nested[0]} holds an object; a value must be a string")
+    return {k: _text(v) for k, v in flat.items() if v is not None}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def absolute(raw: Mapping[str, str], name: str) -> dict[str, str]:
+    """The key, if its value is a relative path and no URL, with the path made absolute."""
+    given = raw.get(name, "").strip()
+    if not given or "://" in given or Path(given).is_absolute():
+        return {}
+    return {name: str(Path(given).absolute())}
+
+
+def under(raw: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The keys below ``prefix``, without it."""
+    return {k[len(prefix) :]: v for k, v in raw.items() if k.startswith(prefix)}
