@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from semel.config import ConnectorConfig, check_keys, key, load, names, read, under
+from semel.config import ConnectorConfig, check_keys, definitions, key, load, names, read, under
 from semel.delivery import Delivery, Mechanism
 from semel.errors import ConfigError
 from semel.run import plan
@@ -85,10 +85,10 @@ def test_auto_is_no_choice(text: str) -> None:
 
 
 ALIASES = [
-    (section, field.name, field.metadata["name"], alias)
+    (section, definition.attribute, definition.name, alias)
     for section in (ConnectorConfig, PostgresConfig)
-    for field in dataclasses.fields(section)
-    for alias in field.metadata["aliases"]
+    for definition in definitions(section)
+    for alias in definition.aliases
 ]
 
 
@@ -131,7 +131,7 @@ def test_a_key_and_its_alias_may_agree_but_not_differ() -> None:
         ("delivery", "twice", r"must be one of auto, at-most-once, at-least-once, exactly-once"),
         ("delivery.mechanism", "x", r"must be one of auto, transactional, idempotent"),
         ("engine", "fast", r"must be one of auto, direct, micro-batch"),
-        ("max.poll.records", "1000001", r"max.poll.records=1000001 must be at most 1000000"),
+        ("max.poll.records", "1000001", r"max.poll.records='1000001' must be at most 1000000"),
         ("errors.tolerance", "some", r"must be one of none, all"),
         ("auto.offset.reset", "none", r"must be one of earliest, latest"),
     ],

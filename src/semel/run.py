@@ -8,7 +8,7 @@ import threading
 import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from semel.config import (
     check_converter_keys,
     check_keys,
     check_refused,
+    definitions,
     load,
-    names,
     read,
     title,
     under,
@@ -133,9 +133,9 @@ def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
     sections: list[type] = [ConnectorConfig]
     with suppress(ConfigError):
         sections.append(sink_class(raw.get("connector.class", "").strip(), raw).section)
-    keys = [f.metadata for s in sections for f in fields(s)]
-    secret = {n for m in keys if m["secret"] for n in (m["name"], *m["aliases"])}
-    known = {n for s in sections for n in names(s)} | raw.keys()
+    keys = [d for s in sections for d in definitions(s)]
+    secret = {n for d in keys if d.secret for n in d.names}
+    known = {n for d in keys for n in d.names} | raw.keys()
     return ConfigError(
         *(located(p, raw, known, secret) for p in problems.found),
         title=title(raw),

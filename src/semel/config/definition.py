@@ -1,13 +1,97 @@
-"""The declaration of a configuration key, as a field of a frozen dataclass."""
+"""The declaration of a configuration key, as a field of a frozen dataclass.
+
+A :class:`Definition` knows what Kafka Connect's ``ConfigDef.ConfigKey`` does.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from functools import cache
 from typing import Any
 
 REQUIRED: Any = object()
 """Stands for the default of a key that must be given."""
+
+
+class Type(StrEnum):
+    """Kafka Connect's types of values."""
+
+    STRING = "STRING"
+    SHORT = "SHORT"
+    INT = "INT"
+    LONG = "LONG"
+    BOOLEAN = "BOOLEAN"
+    LIST = "LIST"
+    PASSWORD = "PASSWORD"
+    CLASS = "CLASS"
+
+
+class Importance(StrEnum):
+    """How likely it is that a user has to think about a key."""
+
+    HIGH = "HIGH"
+    MEDIUM = "MEDIUM"
+    LOW = "LOW"
+
+
+HIGH, MEDIUM, LOW = Importance
+LARGEST = {Type.SHORT: 2**15 - 1, Type.INT: 2**31 - 1, Type.LONG: 2**63 - 1}
+"""The largest number of a type."""
+_WIDTHS = {
+    **dict.fromkeys((Type.BOOLEAN, *LARGEST), "SHORT"),
+    **dict.fromkeys((Type.LIST, Type.CLASS), "LONG"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What is known of a key. ``attribute`` is its field in the section that declares it."""
+
+    attribute: str
+    annotation: Any
+    name: str
+    type: Type
+    default: Any
+    documentation: str
+    importance: Importance
+    group: str | None
+    display_name: str
+    aliases: tuple[str, ...]
+    choices: tuple[str, ...]
+    recommended: tuple[str, ...]
+    at_least: int | None
+    at_most: int | None
+    validator: Callable[[Any], None] | None
+
+    @property
+    def required(self) -> bool:
+        """Whether the key has no default."""
+        return self.default is REQUIRED
+
+    @property
+    def secret(self) -> bool:
+        """Whether values are never shown."""
+        return self.type is Type.PASSWORD
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name and the aliases."""
+        return (self.name, *self.aliases)
+
+    @property
+    def width(self) -> str:
+        """How wide a form's field for the value is."""
+        return _WIDTHS.get(self.type, "MEDIUM")
+
+    @property
+    def recommended_values(self) -> tuple[str, ...]:
+        """The values to offer to a user."""
+        return self.recommended or tuple(filter(None, self.choices))
 
 
 def key(
@@ -15,40 +99,121 @@ def key(
     default: Any = REQUIRED,
     doc: str = "",
     *,
+    type: Type | None = None,
+    importance: Importance | None = None,
+    group: str | None = None,
+    display: str = "",
     aliases: tuple[str, ...] = (),
     choices: tuple[str, ...] = (),
+    recommended: tuple[str, ...] = (),
     at_least: int | None = None,
+    at_most: int | None = None,
+    validator: Callable[[Any], None] | None = None,
     secret: bool = False,
 ) -> Any:
     """Declare a configuration key as a dataclass field.
 
-    ``aliases`` are the names other connectors give to the same setting; ``choices`` are accepted
-    in any case; ``secret`` values are never shown.
+    Args:
+        name: the key.
+        default: the value if the key is not given; ``None`` if it is worked out from other keys.
+            A key without a default is required.
+        doc: what the key means, in a sentence or two.
+        type: by default it follows from the field's annotation: ``str`` is STRING, ``int`` LONG,
+            ``bool`` BOOLEAN, a tuple LIST, an enumeration STRING; a secret is a PASSWORD.
+        importance: HIGH by default for a required key, else MEDIUM.
+        group: the heading under which a form shows the key.
+        display: the name that a form shows, by default the key itself.
+        aliases: names that other connectors give to the same setting.
+        choices: all values there are, accepted in any case.
+        recommended: values to offer where others are accepted too.
+        at_least: the smallest number.
+        at_most: the largest number.
+        validator: is called with the typed value and raises ``ValueError`` with what is wrong with
+            it; the message goes on from ``key='value'``.
+        secret: the value is never shown.
     """
     metadata = {
         "name": name,
-        "doc": doc,
+        "documentation": doc,
+        "type": Type.PASSWORD if secret else type,
+        "importance": importance or (HIGH if default is REQUIRED else MEDIUM),
+        "group": group,
+        "display_name": display or name,
         "aliases": aliases,
         "choices": choices,
+        "recommended": recommended,
         "at_least": at_least,
-        "secret": secret,
+        "at_most": at_most,
+        "validator": validator,
     }
     if default is REQUIRED:
         return dataclasses.field(metadata=metadata, kw_only=True, repr=not secret)
     return dataclasses.field(default=default, metadata=metadata, kw_only=True, repr=not secret)
 
 
-def default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of a key, or ``REQUIRED``."""
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return REQUIRED
+def definitions(section: type) -> tuple[Definition, ...]:
+    """What a section declares, in its order."""
+    return _definitions(section)
+
+
+@cache
+def _definitions(section: type) -> tuple[Definition, ...]:
+    hints = typing.get_type_hints(section)
+    return tuple(
+        _definition(field, hints[field.name])
+        for field in dataclasses.fields(section)
+        if "name" in field.metadata
+    )
 
 
 def names(section: type) -> Iterator[str]:
     """Every key and alias that ``section`` declares."""
-    for field in dataclasses.fields(section):
-        yield field.metadata["name"]
-        yield from field.metadata["aliases"]
+    for definition in definitions(section):
+        yield from definition.names
+
+
+def default_text(definition: Definition) -> str | None:
+    """A default as a user would write it; None if there is none, or if it is worked out."""
+    return None if definition.required else text_of(definition.default)
+
+
+def text_of(value: object) -> str | None:
+    """A typed value as a user would write it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def without_none(annotation: Any) -> Any:
+    """``T`` for ``T | None``, and for ``T``."""
+    if isinstance(annotation, types.UnionType):
+        return next(a for a in typing.get_args(annotation) if a is not type(None))
+    return annotation
+
+
+def _definition(field: dataclasses.Field[Any], annotation: Any) -> Definition:
+    facts = dict(field.metadata)
+    value = without_none(annotation)
+    if isinstance(value, type) and issubclass(value, Enum):
+        auto = ("auto",) if value is not annotation else ()
+        facts["choices"] = (*auto, *(str(member.value) for member in value))
+    default = field.default
+    if default is dataclasses.MISSING:
+        factory = field.default_factory
+        default = REQUIRED if factory is dataclasses.MISSING else factory()
+    facts["type"] = facts["type"] or _type(value)
+    return Definition(attribute=field.name, annotation=annotation, default=default, **facts)
+
+
+def _type(value: Any) -> Type:
+    if value is bool:
+        return Type.BOOLEAN
+    if value is int:
+        return Type.LONG
+    return Type.LIST if typing.get_origin(value) is tuple else Type.STRING

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import javaproperties
 
+from semel.config.definition import text_of
 from semel.errors import ConfigError
 
 
@@ -65,17 +65,7 @@ def _flatten(document: Mapping[str, Any], where: str) -> dict[str, str]:
     nested = [k for k, v in flat.items() if isinstance(v, Mapping)]
     if nested:
         raise ConfigError(f"{where}: {nested[0]} holds an object; a value must be a string")
-    return {k: _text(v) for k, v in flat.items() if v is not None}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return str(value)
+    return {k: text for k, v in flat.items() if (text := text_of(v)) is not None}
 
 
 def absolute(raw: Mapping[str, str], name: str) -> dict[str, str]:

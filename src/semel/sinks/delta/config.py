@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from semel.config import key
+from semel.config import HIGH, LOW, MEDIUM, key
 from semel.errors import ConfigError
 from semel.sinks.jdbc import left_out_of_the_key
 
@@ -31,15 +31,32 @@ class DeltaConfig:
     table_path: str = key(
         "delta.table.path",
         doc="Directory or URL (s3://, gs://, abfss://, file://) that holds the tables.",
+        importance=HIGH,
+        group="Storage",
     )
     table_name_format: str = key(
-        "table.name.format", "${topic}", "The table of a topic, below delta.table.path."
+        "table.name.format",
+        "${topic}",
+        "The table of a topic, below delta.table.path.",
+        importance=MEDIUM,
+        group="Data Mapping",
+        display="Table Name Format",
     )
     table_mapping: tuple[str, ...] = key(
-        "topics.to.tables.mapping", (), "topic:table pairs, before table.name.format."
+        "topics.to.tables.mapping",
+        (),
+        "topic:table pairs, before table.name.format.",
+        importance=MEDIUM,
+        group="Data Mapping",
     )
     insert_mode: str = key(
-        "insert.mode", "insert", "How rows are written.", choices=("insert", "upsert")
+        "insert.mode",
+        "insert",
+        "How rows are written.",
+        choices=("insert", "upsert"),
+        importance=HIGH,
+        group="Writes",
+        display="Insert Mode",
     )
     pk_mode: str = key(
         "pk.mode",
@@ -47,37 +64,96 @@ class DeltaConfig:
         "Where the key comes from.",
         aliases=("primary.key.mode",),
         choices=("none", "kafka", "record_key", "record_value"),
+        importance=HIGH,
+        group="Data Mapping",
+        display="Primary Key Mode",
     )
     pk_fields: tuple[str, ...] = key(
-        "pk.fields", (), "The key's columns.", aliases=("primary.key.fields",)
+        "pk.fields",
+        (),
+        "The key's columns.",
+        aliases=("primary.key.fields",),
+        importance=MEDIUM,
+        group="Data Mapping",
+        display="Primary Key Fields",
     )
     delete_enabled: bool = key(
-        "delete.enabled", False, "Tombstones delete; needs insert.mode=upsert and record_key."
+        "delete.enabled",
+        False,
+        "Tombstones delete; needs insert.mode=upsert and record_key.",
+        importance=MEDIUM,
+        group="Writes",
+        display="Enable deletes",
     )
-    auto_create: bool = key("auto.create", False, "Create missing tables.")
-    auto_evolve: bool = key("auto.evolve", False, "Add missing columns.")
+    auto_create: bool = key(
+        "auto.create",
+        False,
+        "Create missing tables.",
+        importance=MEDIUM,
+        group="DDL",
+        display="Auto-Create",
+    )
+    auto_evolve: bool = key(
+        "auto.evolve",
+        False,
+        "Add missing columns.",
+        importance=MEDIUM,
+        group="DDL",
+        display="Auto-Evolve",
+    )
     partition_by: tuple[str, ...] = key(
-        "partition.by", (), "Columns that a created table is partitioned by."
+        "partition.by",
+        (),
+        "Columns that a created table is partitioned by.",
+        importance=MEDIUM,
+        group="DDL",
     )
-    include: tuple[str, ...] = key("fields.whitelist", (), "Value fields to write.")
-    exclude: tuple[str, ...] = key("field.exclude.list", (), "Value fields to leave out.")
+    include: tuple[str, ...] = key(
+        "fields.whitelist",
+        (),
+        "Value fields to write.",
+        importance=MEDIUM,
+        group="Data Mapping",
+        display="Fields Whitelist",
+    )
+    exclude: tuple[str, ...] = key(
+        "field.exclude.list",
+        (),
+        "Value fields to leave out.",
+        importance=MEDIUM,
+        group="Data Mapping",
+        display="Exclude Fields",
+    )
     target_file_size: int = key(
-        "target.file.size", 128 * 1024 * 1024, "Bytes of a data file.", at_least=1024
+        "target.file.size",
+        128 * 1024 * 1024,
+        "Bytes of a data file.",
+        at_least=1024,
+        importance=LOW,
+        group="Data Files",
     )
     auto_compact: bool = key(
-        "auto.compact", True, "Make small files into large ones, in commits that change no data."
+        "auto.compact",
+        True,
+        "Make small files into large ones, in commits that change no data.",
+        importance=MEDIUM,
+        group="Data Files",
     )
     compact_min_files: int = key(
         "auto.compact.min.files",
         50,
         "Small files that a run adds before it compacts the table.",
         at_least=2,
+        importance=LOW,
+        group="Data Files",
     )
     codec: str = key(
         "parquet.codec",
         "zstd",
         "Compression of data files.",
         choices=("zstd", "snappy", "gzip", "none"),
+        importance=LOW,
+        group="Data Files",
     )
     folds_names = False
 

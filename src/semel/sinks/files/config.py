@@ -1,4 +1,4 @@
-"""The files sink's keys: Confluent's names and defaults, Aiven's as aliases, some short ones."""
+"""What the files sink's keys mean together."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from semel.config import key
 from semel.errors import ConfigError
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
+from semel.sinks.files.keys import FilesKeys
 
 _CONFLUENT = (
     "io.confluent.connect.s3.S3SinkConnector",
@@ -80,165 +80,8 @@ _OPTIONS = {
 
 
 @dataclass(frozen=True)
-class FilesConfig:
+class FilesConfig(FilesKeys):
     """Which files are made where."""
-
-    connector_class: str = key("connector.class", "files")
-    path: str = key(
-        "path",
-        "",
-        "Directory or URL (s3://, gs://, abfss://, webhdfs://, file://) that holds the files.",
-        aliases=("hdfs.url",),
-    )
-    s3_bucket: str = key(
-        "s3.bucket.name", "", "Bucket, instead of path.", aliases=("aws.s3.bucket.name",)
-    )
-    gcs_bucket: str = key("gcs.bucket.name", "", "Bucket, instead of path.")
-    azure_container: str = key(
-        "azblob.container.name",
-        "",
-        "Container, instead of path.",
-        aliases=("azure.storage.container.name",),
-    )
-    store_url: str = key(
-        "store.url",
-        "",
-        "The store's address: an S3 endpoint beside s3.bucket.name, else like path.",
-        aliases=("aws.s3.endpoint",),
-    )
-    topics_dir: str | None = key(
-        "topics.dir",
-        None,
-        "Folder below path that holds the topics' folders. With a bucket's name: topics.",
-        aliases=("aws.s3.prefix", "file.name.prefix"),
-    )
-    format: str = key("format", "", "Of the files.", choices=("", "parquet", "json", "csv", "avro"))
-    format_class: str = key("format.class", "", "The same, by Confluent's class names.")
-    format_output: str = key(
-        "format.output.type",
-        "",
-        "The same, in Aiven's words.",
-        choices=("", "parquet", "jsonl", "avro"),
-    )
-    format_fields: str = key(
-        "format.output.fields", "value", "only the value is written.", choices=("value",)
-    )
-    format_envelope: str = key(
-        "format.output.envelope",
-        "false",
-        "a value is not wrapped in an object.",
-        choices=("false",),
-    )
-    parquet_codec: str = key(
-        "parquet.codec",
-        "snappy",
-        "Compression of Parquet files.",
-        choices=("zstd", "snappy", "gzip", "none"),
-    )
-    avro_codec: str = key(
-        "avro.codec",
-        "null",
-        "Compression of Avro files.",
-        choices=("null", "deflate", "bzip2"),
-    )
-    compression: str = key(
-        "file.compression.type",
-        "none",
-        "Compression of JSON and CSV files.",
-        aliases=("s3.compression.type", "gcs.compression.type"),
-        choices=("none", "gzip", "zstd"),
-    )
-    max_records: int = key(
-        "flush.size",
-        0,
-        "Most records of a file; 0 for no limit.",
-        aliases=("file.max.records",),
-        at_least=0,
-    )
-    target_file_size: int = key(
-        "target.file.size", 128 * 1024 * 1024, "Bytes of a file.", at_least=1024
-    )
-    rotate_ms: int = key(
-        "rotate.interval.ms",
-        -1,
-        "Most milliseconds from a file's first record to its last, by timestamp.extractor.",
-        at_least=-1,
-    )
-    schedule_ms: int = key(
-        "rotate.schedule.interval.ms", -1, "Milliseconds between two commits.", at_least=-1
-    )
-    partitioner: str = key(
-        "partitioner.class",
-        "default",
-        "Folders below a topic's: default (partition=<n>), none, field, time, daily, hourly, or "
-        "the name of Confluent's class.",
-    )
-    partition_fields: tuple[str, ...] = key(
-        "partition.field.name", (), "Fields whose values make folders."
-    )
-    path_format: str = key("path.format", "", "Folders of partitioner.class=time.")
-    duration_ms: int = key(
-        "partition.duration.ms",
-        -1,
-        "Milliseconds of such a folder; -1 for the finest part of path.format.",
-        at_least=-1,
-    )
-    timezone: str = key("timezone", "", "Of such folders; UTC if empty.")
-    extractor: str = key(
-        "timestamp.extractor",
-        "wallclock",
-        "A record's time: when it is written, its own timestamp, or a field.",
-        choices=("wallclock", "record", "recordfield"),
-    )
-    timestamp_field: str = key(
-        "timestamp.field", "timestamp", "The field of timestamp.extractor=RecordField."
-    )
-    zero_pad: int = key(
-        "filename.offset.zero.pad.width", 10, "Digits of offsets in names.", at_least=0
-    )
-    delimiter: str = key("file.delim", "+", "Stands between the parts of a name.")
-    include: tuple[str, ...] = key("fields.whitelist", (), "Value fields to write.")
-    exclude: tuple[str, ...] = key("field.exclude.list", (), "Value fields to leave out.")
-    insert_mode: str = key("insert.mode", "insert", "files are only added to.", choices=("insert",))
-    on_null: str | None = key(
-        "behavior.on.null.values",
-        None,
-        "ignore: null values are left out; fail: they are bad records, the default of Confluent's "
-        "classes.",
-    )
-    delete_enabled: bool = key("delete.enabled", False, "Not available: files are only added to.")
-    hive: str = key(
-        "hive.integration",
-        "false",
-        "no metastore is told of new folders. They are named as Hive's: let it find them there "
-        "(MSCK REPAIR TABLE).",
-        choices=("false",),
-    )
-    keys_too: str = key(
-        "store.kafka.keys",
-        "false",
-        "a record's key is not written; copy it into a field in a transform.",
-        choices=("false",),
-    )
-    headers_too: str = key(
-        "store.kafka.headers",
-        "false",
-        "a record's headers are not written.",
-        choices=("false",),
-    )
-    encryption: str = key("s3.ssea.name", "", "S3's server-side encryption: AES256 or aws:kms.")
-    customer_key: str = key("s3.sse.customer.key", "", "Not available.", secret=True)
-    kms_key: str = key("s3.sse.kms.key.id", "", "The key of aws:kms.")
-    acl: str = key("s3.acl.canned", "", "S3's canned ACL of what is written.")
-    region: str = key("s3.region", "", "S3's region.", aliases=("aws.s3.region",))
-    access_key: str = key("aws.access.key.id", "", "S3's access key.", secret=True)
-    secret_key: str = key("aws.secret.access.key", "", "S3's secret key.", secret=True)
-    credentials: str = key("gcs.credentials.path", "", "File of GCS's credentials.")
-    account: str = key("azblob.account.name", "", "Azure's storage account.")
-    account_key: str = key("azblob.account.key", "", "Its key.", secret=True)
-    kerberos: bool = key(
-        "hdfs.authentication.kerberos", False, "Whether webhdfs:// is asked by Kerberos."
-    )
 
     pk_mode: ClassVar[str] = "none"
     pk_fields: ClassVar[tuple[str, ...]] = ()
@@ -275,8 +118,6 @@ class FilesConfig:
             problems.append(
                 "partitioner.class=time needs path.format, such as 'day'=YYYY-MM-dd/'hour'=HH"
             )
-        if self.duration_ms == 0:
-            problems.append("partition.duration.ms=0 must be positive, or -1")
         if problems:
             raise ConfigError(*problems)
         folders.check_format(self.path_format)

@@ -1,4 +1,4 @@
-"""The Iceberg sink's keys, by the names that Iceberg's own Kafka Connect sink gives them."""
+"""What the Iceberg sink's keys mean together, and the keys that tables have of their own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from semel.config import key, read, under
+from semel.config import read, under
 from semel.errors import ConfigError
 from semel.problems import refuse, together
+from semel.sinks.iceberg.keys import IcebergKeys
 
 _ICEBERGS = (
     "org.apache.iceberg.connect.IcebergSinkConnector",
@@ -69,61 +70,9 @@ def is_table_name(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class IcebergConfig:
+class IcebergConfig(IcebergKeys):
     """What the sink writes where, and under which key."""
 
-    connector_class: str = key("connector.class", "iceberg")
-    catalog_name: str = key("iceberg.catalog", "iceberg", "Name of the catalog.")
-    tables: tuple[str, ...] = key("iceberg.tables", (), "The tables, each as namespace.name.")
-    dynamic: bool = key(
-        "iceberg.tables.dynamic-enabled", False, "Each record's route-field names its table."
-    )
-    ledger: str = key(
-        "iceberg.tables.ledger",
-        "",
-        "With dynamic-enabled, the table that holds the positions; semel.<connector> by default.",
-    )
-    route_field: str = key(
-        "iceberg.tables.route-field",
-        "",
-        "The field whose value, matched with each table's route-regex, says where a record goes.",
-    )
-    cdc_field: str = key("iceberg.tables.cdc-field", "", "Must be empty.")
-    commit_branch: str = key(
-        "iceberg.tables.default-commit-branch", "main", "The branch that commits go to."
-    )
-    id_columns: tuple[str, ...] = key(
-        "iceberg.tables.default-id-columns",
-        (),
-        "Columns that identify a row.",
-        aliases=("pk.fields",),
-    )
-    partition_by: str = key(
-        "iceberg.tables.default-partition-by",
-        "",
-        "Partition of a created table: columns, or transforms such as day(at), bucket(id, 16).",
-    )
-    auto_create: bool = key("iceberg.tables.auto-create-enabled", False, "Create a missing table.")
-    auto_evolve: bool = key("iceberg.tables.evolve-schema-enabled", False, "Add missing columns.")
-    case_insensitive: bool = key("iceberg.tables.schema-case-insensitive", False, "Must be false.")
-    upsert: bool = key(
-        "iceberg.tables.upsert-mode-enabled", False, "Rows replace those of the same id columns."
-    )
-    key_source: str = key(
-        "pk.mode",
-        "record_value",
-        "Where upserts take the id columns from.",
-        choices=("record_key", "record_value"),
-    )
-    delete_enabled: bool = key(
-        "delete.enabled", False, "Tombstones delete; needs upsert mode and pk.mode=record_key."
-    )
-    interval_ms: int = key(
-        "iceberg.control.commit.interval-ms",
-        0,
-        "From one trigger to the next, as processingTime, which wins over the default.",
-        at_least=0,
-    )
     folds_names = False
 
     def __post_init__(self) -> None:

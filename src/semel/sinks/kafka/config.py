@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.config import key
+from semel.config import HIGH, LOW, MEDIUM, Type, key
 from semel.errors import ConfigError
 
 CLASSES = ("kafka",)
@@ -19,6 +19,11 @@ IGNORED = {
 KEEP = "keep"
 
 
+def _not_zero(number: int) -> None:
+    if number == 0:
+        raise ValueError("must be -1, or at least 1")
+
+
 @dataclass(frozen=True)
 class KafkaConfig:
     """Which topics the records go to, and how."""
@@ -28,24 +33,32 @@ class KafkaConfig:
         "${topic}",
         "The target topic of a topic.",
         aliases=("topic.name.format", "topic"),
+        importance=HIGH,
+        group="Destination Topics",
     )
     target_servers: str = key(
         "dest.kafka.bootstrap.servers",
         "",
         "Brokers of the target cluster; those of bootstrap.servers if empty.",
         aliases=("target.cluster.bootstrap.servers", "producer.override.bootstrap.servers"),
+        importance=HIGH,
+        group="Destination Kafka",
     )
     partitioner: str = key(
         "partitioner",
         "murmur2_random",
         "murmur2_random: by key, as Java's producer does; keep: the partition's number stays.",
         choices=("murmur2_random", KEEP),
+        importance=MEDIUM,
+        group="Destination Topics",
     )
     auto_create: bool = key(
         "auto.create",
         False,
         "Create missing target topics, with the source's number of partitions and retention.",
         aliases=("topic.auto.create",),
+        importance=MEDIUM,
+        group="Destination Topics",
     )
     replication: int = key(
         "dest.topic.replication.factor",
@@ -53,6 +66,10 @@ class KafkaConfig:
         "Replication of created topics; -1 is the brokers' default.",
         aliases=("replication.factor",),
         at_least=-1,
+        type=Type.SHORT,
+        importance=MEDIUM,
+        group="Destination Topics",
+        validator=_not_zero,
     )
     nonempty: str = key(
         "dest.topic.nonempty",
@@ -60,24 +77,48 @@ class KafkaConfig:
         "Where a target has records already, but no position of its topic is known: refuse to "
         "copy, or append.",
         choices=("refuse", "append"),
+        importance=MEDIUM,
+        group="Destination Topics",
     )
     ledger_topic: str = key(
         "offset.storage.topic",
         "",
         "The ledger topic in the target cluster; connect-<name>-offsets if empty.",
         aliases=("offsets.storage.topic",),
+        importance=LOW,
+        group="Positions",
     )
     ledger_replication: int = key(
         "offset.storage.replication.factor",
         -1,
         "Replication of the ledger topic, when it is created; -1 is the brokers' default.",
         at_least=-1,
+        type=Type.SHORT,
+        importance=LOW,
+        group="Positions",
+        validator=_not_zero,
     )
-    topic_header: str = key("provenance.topic.header", "__connect.topic", "Header's name.")
+    topic_header: str = key(
+        "provenance.topic.header",
+        "__connect.topic",
+        "Header's name.",
+        importance=LOW,
+        group="Provenance",
+    )
     partition_header: str = key(
-        "provenance.partition.header", "__connect.partition", "Header's name."
+        "provenance.partition.header",
+        "__connect.partition",
+        "Header's name.",
+        importance=LOW,
+        group="Provenance",
     )
-    offset_header: str = key("provenance.offset.header", "__connect.offset", "Header's name.")
+    offset_header: str = key(
+        "provenance.offset.header",
+        "__connect.offset",
+        "Header's name.",
+        importance=LOW,
+        group="Provenance",
+    )
 
     def __post_init__(self) -> None:
         problems = []
@@ -85,10 +126,6 @@ class KafkaConfig:
             problems.append(
                 f"topic.rename.format={self.topic_format!r}: only ${{topic}} can be filled in"
             )
-        if self.replication == 0:
-            problems.append("dest.topic.replication.factor=0 must be -1, or at least 1")
-        if self.ledger_replication == 0:
-            problems.append("offset.storage.replication.factor=0 must be -1, or at least 1")
         names = (self.topic_header, self.partition_header, self.offset_header)
         if len(set(names)) < len(names):
             problems.append(f"provenance headers need three names, not {', '.join(names)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.config import key
+from semel.config import HIGH, LOW, MEDIUM, key
 from semel.sinks import jdbc
 from semel.sinks.jdbc import DEBEZIUM, JdbcConfig
 
@@ -21,23 +21,38 @@ IGNORED = jdbc.IGNORED | {
 class PostgresConfig(JdbcConfig):
     """What the sink writes where, and under which key."""
 
-    connector_class: str = key("connector.class", "postgresql")
+    connector_class: str = key(
+        "connector.class", "postgresql", importance=HIGH, group="Common", display="Connector class"
+    )
     connection_url: str = key(
-        "connection.url", doc="jdbc:postgresql://host:port/database.", secret=True
+        "connection.url",
+        doc="jdbc:postgresql://host:port/database.",
+        secret=True,
+        importance=HIGH,
+        group="Connection",
+        display="JDBC URL",
     )
     idle_timeout_ms: int = key(
         "connection.idle.in.transaction.timeout.ms",
         30_000,
         "A transaction whose process is frozen for that long is ended.",
         at_least=100,
+        importance=LOW,
+        group="Connection",
     )
-    ssl: str = key("connection.ssl", "", _PARAMETER)
-    sslmode: str = key("connection.sslmode", "", _PARAMETER)
-    sslrootcert: str = key("connection.sslrootcert", "", _PARAMETER)
-    sslcert: str = key("connection.sslcert", "", _PARAMETER)
-    sslkey: str = key("connection.sslkey", "", _PARAMETER)
-    current_schema: str = key("connection.currentSchema", "", _PARAMETER)
-    login_timeout: str = key("connection.loginTimeout", "", _PARAMETER)
+    ssl: str = key("connection.ssl", "", _PARAMETER, importance=LOW, group="Connection")
+    sslmode: str = key("connection.sslmode", "", _PARAMETER, importance=MEDIUM, group="Connection")
+    sslrootcert: str = key(
+        "connection.sslrootcert", "", _PARAMETER, importance=MEDIUM, group="Connection"
+    )
+    sslcert: str = key("connection.sslcert", "", _PARAMETER, importance=LOW, group="Connection")
+    sslkey: str = key("connection.sslkey", "", _PARAMETER, importance=LOW, group="Connection")
+    current_schema: str = key(
+        "connection.currentSchema", "", _PARAMETER, importance=LOW, group="Connection"
+    )
+    login_timeout: str = key(
+        "connection.loginTimeout", "", _PARAMETER, importance=LOW, group="Connection"
+    )
 
     def parameters(self) -> dict[str, str]:
         """The JDBC driver's parameters that are keys of their own, as in Confluent's sink."""

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.config import key
+from semel.config import HIGH, LOW, key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
@@ -59,13 +59,24 @@ _PASSING = (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryE
 class DuckdbConfig(JdbcConfig):
     """What the sink writes where, and under which key."""
 
-    connector_class: str = key("connector.class", "duckdb")
-    connection_url: str = key("connection.url", doc="jdbc:duckdb:/path/to/file.", secret=True)
+    connector_class: str = key(
+        "connector.class", "duckdb", importance=HIGH, group="Common", display="Connector class"
+    )
+    connection_url: str = key(
+        "connection.url",
+        doc="jdbc:duckdb:/path/to/file.",
+        secret=True,
+        importance=HIGH,
+        group="Connection",
+        display="JDBC URL",
+    )
     lock_timeout_ms: int = key(
         "connection.lock.timeout.ms",
         10_000,
         "How long a commit waits for another process to close the file before it is tried again.",
         at_least=1,
+        importance=LOW,
+        group="Connection",
     )
 
 

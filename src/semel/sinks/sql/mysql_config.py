@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from semel.config import key
+from semel.config import HIGH, LOW, MEDIUM, key
 from semel.errors import ConfigError
 from semel.sinks.jdbc import JdbcConfig
 
@@ -26,20 +26,33 @@ _VERIFIED = ("verify-ca", "verify-full", "verify-identity")
 class MysqlConfig(JdbcConfig):
     """What the sink writes where, and under which key."""
 
-    connector_class: str = key("connector.class", "mysql")
+    connector_class: str = key(
+        "connector.class", "mysql", importance=HIGH, group="Common", display="Connector class"
+    )
     connection_url: str = key(
-        "connection.url", doc="jdbc:mysql://host:port/database or jdbc:mariadb://...", secret=True
+        "connection.url",
+        doc="jdbc:mysql://host:port/database or jdbc:mariadb://...",
+        secret=True,
+        importance=HIGH,
+        group="Connection",
+        display="JDBC URL",
     )
     idle_timeout_ms: int = key(
         "connection.idle.in.transaction.timeout.ms",
         30_000,
         "The server ends a transaction whose process is frozen for that long (whole seconds).",
         at_least=1000,
+        importance=LOW,
+        group="Connection",
     )
-    ssl_mode: str = key("connection.sslMode", "", _PARAMETER)
-    ssl_certificate: str = key("connection.serverSslCert", "", _PARAMETER)
-    use_ssl: bool = key("connection.useSSL", False, _PARAMETER)
-    require_ssl: bool = key("connection.requireSSL", False, _PARAMETER)
+    ssl_mode: str = key("connection.sslMode", "", _PARAMETER, importance=MEDIUM, group="Connection")
+    ssl_certificate: str = key(
+        "connection.serverSslCert", "", _PARAMETER, importance=MEDIUM, group="Connection"
+    )
+    use_ssl: bool = key("connection.useSSL", False, _PARAMETER, importance=LOW, group="Connection")
+    require_ssl: bool = key(
+        "connection.requireSSL", False, _PARAMETER, importance=LOW, group="Connection"
+    )
 
 
 class Tls(NamedTuple):

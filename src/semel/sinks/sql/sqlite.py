@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager import Error
 
-from semel.config import key
+from semel.config import HIGH, LOW, key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.extras import require
 from semel.sinks.jdbc import JdbcConfig
@@ -38,13 +38,24 @@ _EXACT_DIGITS = 15
 class SqliteConfig(JdbcConfig):
     """What the sink writes where, and under which key."""
 
-    connector_class: str = key("connector.class", "sqlite")
-    connection_url: str = key("connection.url", doc="jdbc:sqlite:/path/to/file.", secret=True)
+    connector_class: str = key(
+        "connector.class", "sqlite", importance=HIGH, group="Common", display="Connector class"
+    )
+    connection_url: str = key(
+        "connection.url",
+        doc="jdbc:sqlite:/path/to/file.",
+        secret=True,
+        importance=HIGH,
+        group="Connection",
+        display="JDBC URL",
+    )
     lock_timeout_ms: int = key(
         "connection.lock.timeout.ms",
         10_000,
         "How long a commit waits for another process to end its own before it is tried again.",
         at_least=1,
+        importance=LOW,
+        group="Connection",
     )
 
 

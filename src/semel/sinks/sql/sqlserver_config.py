@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel.config import key
+from semel.config import HIGH, LOW, MEDIUM, key
 from semel.errors import ConfigError
 from semel.sinks.jdbc import JdbcConfig
 
@@ -36,17 +36,38 @@ _REFUSED = {
 class SqlServerConfig(JdbcConfig):
     """What the sink writes where, and under which key."""
 
-    connector_class: str = key("connector.class", "sqlserver")
-    connection_url: str = key("connection.url", doc=f"{_FORM};...", secret=True)
+    connector_class: str = key(
+        "connector.class", "sqlserver", importance=HIGH, group="Common", display="Connector class"
+    )
+    connection_url: str = key(
+        "connection.url",
+        doc=f"{_FORM};...",
+        secret=True,
+        importance=HIGH,
+        group="Connection",
+        display="JDBC URL",
+    )
     lock_timeout_ms: int = key(
         "connection.lock.timeout.ms",
         10_000,
         "How long a statement waits for another transaction before its commit is tried again.",
         at_least=1,
+        importance=LOW,
+        group="Connection",
     )
-    encrypt: str = key("connection.encrypt", "true", _PARAMETER)
-    trust_certificate: bool = key("connection.trustServerCertificate", False, _PARAMETER)
-    certificate: str = key("connection.serverCertificate", "", _PARAMETER)
+    encrypt: str = key(
+        "connection.encrypt", "true", _PARAMETER, importance=MEDIUM, group="Connection"
+    )
+    trust_certificate: bool = key(
+        "connection.trustServerCertificate",
+        False,
+        _PARAMETER,
+        importance=MEDIUM,
+        group="Connection",
+    )
+    certificate: str = key(
+        "connection.serverCertificate", "", _PARAMETER, importance=MEDIUM, group="Connection"
+    )
 
 
 @dataclass(frozen=True)

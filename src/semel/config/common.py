@@ -1,0 +1,92 @@
+"""The keys that every connector has, whichever way it moves data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
+
+
+@dataclass(frozen=True)
+class CommonConfig:
+    """What a connector is called, what runs it, and how often it tries again."""
+
+    name: str = key(
+        "name",
+        doc="Unique name; the consumer group is connect-<name>.",
+        importance=HIGH,
+        group="Common",
+        display="Connector name",
+    )
+    connector_class: str = key(
+        "connector.class",
+        doc="The connector, by class or short name.",
+        importance=HIGH,
+        group="Common",
+        display="Connector class",
+    )
+    tasks_max: int = key(
+        "tasks.max",
+        1,
+        "Most tasks to run at once.",
+        at_least=1,
+        type=Type.INT,
+        importance=HIGH,
+        group="Common",
+        display="Tasks max",
+    )
+    bootstrap_servers: str = key(
+        "bootstrap.servers",
+        doc="Kafka brokers, host:port separated by commas.",
+        aliases=("kafka.bootstrap.servers", "consumer.override.bootstrap.servers"),
+        importance=HIGH,
+        group="Common",
+    )
+    key_converter: str = key(
+        "key.converter",
+        "org.apache.kafka.connect.storage.StringConverter",
+        "Decodes keys.",
+        type=Type.CLASS,
+        importance=LOW,
+        group="Common",
+        display="Key converter class",
+    )
+    value_converter: str = key(
+        "value.converter",
+        "org.apache.kafka.connect.json.JsonConverter",
+        "Decodes values.",
+        type=Type.CLASS,
+        importance=LOW,
+        group="Common",
+        display="Value converter class",
+    )
+    max_retries: int = key(
+        "max.retries",
+        10,
+        "Retries of a commit after a transient failure. A store that is away is waited for without "
+        "end unless this is set.",
+        at_least=0,
+        type=Type.INT,
+        importance=MEDIUM,
+        group="Retries",
+        display="Maximum Retries",
+    )
+    retry_backoff_ms: int = key(
+        "retry.backoff.ms",
+        3000,
+        "Pause between two retries.",
+        at_least=0,
+        type=Type.INT,
+        importance=MEDIUM,
+        group="Retries",
+        display="Retry Backoff (millis)",
+    )
+    store_timeout_ms: int = key(
+        "store.timeout.ms",
+        60_000,
+        "A call to the store that has had no answer for so long is ended, unless bytes move or the "
+        "store works on it.",
+        at_least=100,
+        importance=LOW,
+        group="Retries",
+    )

@@ -1,0 +1,71 @@
+"""The keys that say what becomes of bad records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.config.definition import MEDIUM, Type, key
+
+
+@dataclass(frozen=True)
+class ErrorHandlingConfig:
+    """Whether a bad record stops the connector, and where it goes otherwise."""
+
+    errors_tolerance: str = key(
+        "errors.tolerance",
+        "none",
+        "none: stop at a bad record; all: go on.",
+        choices=("none", "all"),
+        importance=MEDIUM,
+        group="Error Handling",
+        display="Error Tolerance",
+    )
+    errors_log: bool = key(
+        "errors.log.enable",
+        False,
+        "Log each bad record.",
+        importance=MEDIUM,
+        group="Error Handling",
+        display="Log Errors",
+    )
+    errors_log_messages: bool = key(
+        "errors.log.include.messages",
+        False,
+        "Log the record's content too.",
+        importance=MEDIUM,
+        group="Error Handling",
+        display="Log Error Details",
+    )
+    dead_letter_topic: str = key(
+        "errors.deadletterqueue.topic.name",
+        "",
+        "Topic that receives bad records, raw.",
+        importance=MEDIUM,
+        group="Error Handling",
+        display="Dead Letter Queue Topic Name",
+    )
+    dead_letter_headers: bool = key(
+        "errors.deadletterqueue.context.headers.enable",
+        True,
+        "Add Connect's __connect.errors.* headers to dead letters.",
+        importance=MEDIUM,
+        group="Error Handling",
+        display="Enable Error Context Headers",
+    )
+    dead_letter_replication: int = key(
+        "errors.deadletterqueue.topic.replication.factor",
+        3,
+        "Replication of the dead letter topic when it is created.",
+        at_least=1,
+        type=Type.SHORT,
+        importance=MEDIUM,
+        group="Error Handling",
+        display="Dead Letter Queue Topic Replication Factor",
+    )
+    dead_letter_table: str = key(
+        "errors.deadletterqueue.table",
+        "",
+        "Table that receives bad records in the same transaction, exactly once.",
+        importance=MEDIUM,
+        group="Error Handling",
+    )

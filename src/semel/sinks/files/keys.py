@@ -1,0 +1,391 @@
+"""The files sink's keys: Confluent's names and defaults, Aiven's as aliases, some short ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.config import HIGH, LOW, MEDIUM, Type, key
+
+
+def _duration(milliseconds: int) -> None:
+    if milliseconds == 0:
+        raise ValueError("must be positive, or -1")
+
+
+@dataclass(frozen=True)
+class FilesKeys:
+    """Which files are made where, as the user has said."""
+
+    connector_class: str = key(
+        "connector.class", "files", importance=HIGH, group="Common", display="Connector class"
+    )
+    path: str = key(
+        "path",
+        "",
+        "Directory or URL (s3://, gs://, abfss://, webhdfs://, file://) that holds the files.",
+        aliases=("hdfs.url",),
+        importance=HIGH,
+        group="Storage",
+    )
+    s3_bucket: str = key(
+        "s3.bucket.name",
+        "",
+        "Bucket, instead of path.",
+        aliases=("aws.s3.bucket.name",),
+        importance=HIGH,
+        group="Storage",
+        display="S3 Bucket",
+    )
+    gcs_bucket: str = key(
+        "gcs.bucket.name", "", "Bucket, instead of path.", importance=HIGH, group="Storage"
+    )
+    azure_container: str = key(
+        "azblob.container.name",
+        "",
+        "Container, instead of path.",
+        aliases=("azure.storage.container.name",),
+        importance=HIGH,
+        group="Storage",
+    )
+    store_url: str = key(
+        "store.url",
+        "",
+        "The store's address: an S3 endpoint beside s3.bucket.name, else like path.",
+        aliases=("aws.s3.endpoint",),
+        importance=HIGH,
+        group="Storage",
+        display="Store URL",
+    )
+    topics_dir: str | None = key(
+        "topics.dir",
+        None,
+        "Folder below path that holds the topics' folders. With a bucket's name: topics.",
+        aliases=("aws.s3.prefix", "file.name.prefix"),
+        importance=HIGH,
+        group="Storage",
+        display="Topics Directory",
+    )
+    format: str = key(
+        "format",
+        "",
+        "Of the files.",
+        choices=("", "parquet", "json", "csv", "avro"),
+        importance=HIGH,
+        group="Connector",
+    )
+    format_class: str = key(
+        "format.class",
+        "",
+        "The same, by Confluent's class names.",
+        type=Type.CLASS,
+        importance=HIGH,
+        group="Connector",
+        display="Format class",
+    )
+    format_output: str = key(
+        "format.output.type",
+        "",
+        "The same, in Aiven's words.",
+        choices=("", "parquet", "jsonl", "avro"),
+        importance=MEDIUM,
+        group="Connector",
+    )
+    format_fields: str = key(
+        "format.output.fields",
+        "value",
+        "only the value is written.",
+        choices=("value",),
+        importance=MEDIUM,
+        group="Connector",
+    )
+    format_envelope: str = key(
+        "format.output.envelope",
+        "false",
+        "a value is not wrapped in an object.",
+        choices=("false",),
+        importance=MEDIUM,
+        group="Connector",
+    )
+    parquet_codec: str = key(
+        "parquet.codec",
+        "snappy",
+        "Compression of Parquet files.",
+        choices=("zstd", "snappy", "gzip", "none"),
+        importance=LOW,
+        group="Connector",
+        display="Parquet Compression Codec",
+    )
+    avro_codec: str = key(
+        "avro.codec",
+        "null",
+        "Compression of Avro files.",
+        choices=("null", "deflate", "bzip2"),
+        importance=LOW,
+        group="Connector",
+        display="Avro Compression Codec",
+    )
+    compression: str = key(
+        "file.compression.type",
+        "none",
+        "Compression of JSON and CSV files.",
+        aliases=("s3.compression.type", "gcs.compression.type"),
+        choices=("none", "gzip", "zstd"),
+        importance=LOW,
+        group="Connector",
+    )
+    max_records: int = key(
+        "flush.size",
+        0,
+        "Most records of a file; 0 for no limit.",
+        aliases=("file.max.records",),
+        at_least=0,
+        type=Type.INT,
+        importance=HIGH,
+        group="Connector",
+        display="Flush Size",
+    )
+    target_file_size: int = key(
+        "target.file.size",
+        128 * 1024 * 1024,
+        "Bytes of a file.",
+        at_least=1024,
+        importance=LOW,
+        group="Connector",
+    )
+    rotate_ms: int = key(
+        "rotate.interval.ms",
+        -1,
+        "Most milliseconds from a file's first record to its last, by timestamp.extractor.",
+        at_least=-1,
+        importance=HIGH,
+        group="Connector",
+        display="Rotate Interval (ms)",
+    )
+    schedule_ms: int = key(
+        "rotate.schedule.interval.ms",
+        -1,
+        "Milliseconds between two commits.",
+        at_least=-1,
+        importance=MEDIUM,
+        group="Connector",
+        display="Rotate Schedule Interval (ms)",
+    )
+    partitioner: str = key(
+        "partitioner.class",
+        "default",
+        "Folders below a topic's: default (partition=<n>), none, field, time, daily, hourly, or "
+        "the name of Confluent's class.",
+        importance=HIGH,
+        group="Partitioner",
+        display="Partitioner Class",
+        recommended=("default", "none", "field", "time", "daily", "hourly"),
+    )
+    partition_fields: tuple[str, ...] = key(
+        "partition.field.name",
+        (),
+        "Fields whose values make folders.",
+        importance=MEDIUM,
+        group="Partitioner",
+        display="Partition Field Name",
+    )
+    path_format: str = key(
+        "path.format",
+        "",
+        "Folders of partitioner.class=time.",
+        importance=MEDIUM,
+        group="Partitioner",
+        display="Path Format",
+    )
+    duration_ms: int = key(
+        "partition.duration.ms",
+        -1,
+        "Milliseconds of such a folder; -1 for the finest part of path.format.",
+        at_least=-1,
+        importance=MEDIUM,
+        group="Partitioner",
+        display="Partition Duration (ms)",
+        validator=_duration,
+    )
+    timezone: str = key(
+        "timezone",
+        "",
+        "Of such folders; UTC if empty.",
+        importance=MEDIUM,
+        group="Partitioner",
+        display="Timezone",
+    )
+    extractor: str = key(
+        "timestamp.extractor",
+        "wallclock",
+        "A record's time: when it is written, its own timestamp, or a field.",
+        choices=("wallclock", "record", "recordfield"),
+        importance=MEDIUM,
+        group="Partitioner",
+        display="Timestamp Extractor",
+    )
+    timestamp_field: str = key(
+        "timestamp.field",
+        "timestamp",
+        "The field of timestamp.extractor=RecordField.",
+        importance=MEDIUM,
+        group="Partitioner",
+        display="Record Field for Timestamp Extractor",
+    )
+    zero_pad: int = key(
+        "filename.offset.zero.pad.width",
+        10,
+        "Digits of offsets in names.",
+        at_least=0,
+        type=Type.INT,
+        importance=LOW,
+        group="Storage",
+        display="Filename Offset Zero Pad Width",
+    )
+    delimiter: str = key(
+        "file.delim", "+", "Stands between the parts of a name.", importance=MEDIUM, group="Storage"
+    )
+    include: tuple[str, ...] = key(
+        "fields.whitelist",
+        (),
+        "Value fields to write.",
+        importance=MEDIUM,
+        group="Connector",
+        display="Fields Whitelist",
+    )
+    exclude: tuple[str, ...] = key(
+        "field.exclude.list",
+        (),
+        "Value fields to leave out.",
+        importance=MEDIUM,
+        group="Connector",
+        display="Exclude Fields",
+    )
+    insert_mode: str = key(
+        "insert.mode",
+        "insert",
+        "files are only added to.",
+        choices=("insert",),
+        importance=LOW,
+        group="Connector",
+        display="Insert Mode",
+    )
+    on_null: str | None = key(
+        "behavior.on.null.values",
+        None,
+        "ignore: null values are left out; fail: they are bad records, the default of Confluent's "
+        "classes.",
+        importance=LOW,
+        group="Connector",
+        display="Behavior for null-valued records",
+    )
+    delete_enabled: bool = key(
+        "delete.enabled",
+        False,
+        "Not available: files are only added to.",
+        importance=LOW,
+        group="Connector",
+        display="Enable deletes",
+    )
+    hive: str = key(
+        "hive.integration",
+        "false",
+        "no metastore is told of new folders. They are named as Hive's: let it find them there "
+        "(MSCK REPAIR TABLE).",
+        choices=("false",),
+        importance=LOW,
+        group="Hive",
+        display="Hive Integration",
+    )
+    keys_too: str = key(
+        "store.kafka.keys",
+        "false",
+        "a record's key is not written; copy it into a field in a transform.",
+        choices=("false",),
+        importance=LOW,
+        group="Connector",
+    )
+    headers_too: str = key(
+        "store.kafka.headers",
+        "false",
+        "a record's headers are not written.",
+        choices=("false",),
+        importance=LOW,
+        group="Connector",
+    )
+    encryption: str = key(
+        "s3.ssea.name",
+        "",
+        "S3's server-side encryption: AES256 or aws:kms.",
+        importance=LOW,
+        group="Store",
+        display="S3 Server Side Encryption",
+    )
+    customer_key: str = key(
+        "s3.sse.customer.key",
+        "",
+        "Not available.",
+        secret=True,
+        importance=LOW,
+        group="Store",
+        display="S3 Server Side Encryption Customer-Provided Key (SSE-C)",
+    )
+    kms_key: str = key(
+        "s3.sse.kms.key.id",
+        "",
+        "The key of aws:kms.",
+        importance=LOW,
+        group="Store",
+        display="S3 Server Side Encryption Key",
+    )
+    acl: str = key(
+        "s3.acl.canned",
+        "",
+        "S3's canned ACL of what is written.",
+        importance=LOW,
+        group="Store",
+        display="S3 Canned ACL",
+    )
+    region: str = key(
+        "s3.region",
+        "",
+        "S3's region.",
+        aliases=("aws.s3.region",),
+        importance=MEDIUM,
+        group="Store",
+        display="AWS region",
+    )
+    access_key: str = key(
+        "aws.access.key.id",
+        "",
+        "S3's access key.",
+        secret=True,
+        importance=HIGH,
+        group="Store",
+        display="AWS Access Key ID",
+    )
+    secret_key: str = key(
+        "aws.secret.access.key",
+        "",
+        "S3's secret key.",
+        secret=True,
+        importance=HIGH,
+        group="Store",
+        display="AWS Secret Access Key",
+    )
+    credentials: str = key(
+        "gcs.credentials.path", "", "File of GCS's credentials.", importance=HIGH, group="Store"
+    )
+    account: str = key(
+        "azblob.account.name", "", "Azure's storage account.", importance=HIGH, group="Store"
+    )
+    account_key: str = key(
+        "azblob.account.key", "", "Its key.", secret=True, importance=HIGH, group="Store"
+    )
+    kerberos: bool = key(
+        "hdfs.authentication.kerberos",
+        False,
+        "Whether webhdfs:// is asked by Kerberos.",
+        importance=HIGH,
+        group="Store",
+        display="HDFS Authentication Kerberos",
+    )

@@ -1,0 +1,122 @@
+"""The Iceberg sink's keys, by the names that Iceberg's own Kafka Connect sink gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.config import HIGH, LOW, MEDIUM, Type, key
+
+
+@dataclass(frozen=True)
+class IcebergKeys:
+    """What the sink writes where, as the user has said."""
+
+    connector_class: str = key(
+        "connector.class", "iceberg", importance=HIGH, group="Common", display="Connector class"
+    )
+    catalog_name: str = key(
+        "iceberg.catalog", "iceberg", "Name of the catalog.", importance=MEDIUM, group="Catalog"
+    )
+    tables: tuple[str, ...] = key(
+        "iceberg.tables", (), "The tables, each as namespace.name.", importance=HIGH, group="Tables"
+    )
+    dynamic: bool = key(
+        "iceberg.tables.dynamic-enabled",
+        False,
+        "Each record's route-field names its table.",
+        importance=MEDIUM,
+        group="Tables",
+    )
+    ledger: str = key(
+        "iceberg.tables.ledger",
+        "",
+        "With dynamic-enabled, the table that holds the positions; semel.<connector> by default.",
+        importance=LOW,
+        group="Tables",
+    )
+    route_field: str = key(
+        "iceberg.tables.route-field",
+        "",
+        "The field whose value, matched with each table's route-regex, says where a record goes.",
+        importance=MEDIUM,
+        group="Tables",
+    )
+    cdc_field: str = key(
+        "iceberg.tables.cdc-field", "", "Must be empty.", importance=LOW, group="Tables"
+    )
+    commit_branch: str = key(
+        "iceberg.tables.default-commit-branch",
+        "main",
+        "The branch that commits go to.",
+        importance=MEDIUM,
+        group="Tables",
+    )
+    id_columns: tuple[str, ...] = key(
+        "iceberg.tables.default-id-columns",
+        (),
+        "Columns that identify a row.",
+        aliases=("pk.fields",),
+        importance=MEDIUM,
+        group="Tables",
+    )
+    partition_by: str = key(
+        "iceberg.tables.default-partition-by",
+        "",
+        "Partition of a created table: columns, or transforms such as day(at), bucket(id, 16).",
+        importance=MEDIUM,
+        group="Tables",
+    )
+    auto_create: bool = key(
+        "iceberg.tables.auto-create-enabled",
+        False,
+        "Create a missing table.",
+        importance=MEDIUM,
+        group="Tables",
+    )
+    auto_evolve: bool = key(
+        "iceberg.tables.evolve-schema-enabled",
+        False,
+        "Add missing columns.",
+        importance=MEDIUM,
+        group="Tables",
+    )
+    case_insensitive: bool = key(
+        "iceberg.tables.schema-case-insensitive",
+        False,
+        "Must be false.",
+        importance=MEDIUM,
+        group="Tables",
+    )
+    upsert: bool = key(
+        "iceberg.tables.upsert-mode-enabled",
+        False,
+        "Rows replace those of the same id columns.",
+        importance=MEDIUM,
+        group="Writes",
+    )
+    key_source: str = key(
+        "pk.mode",
+        "record_value",
+        "Where upserts take the id columns from.",
+        choices=("record_key", "record_value"),
+        importance=MEDIUM,
+        group="Writes",
+        display="Primary Key Mode",
+    )
+    delete_enabled: bool = key(
+        "delete.enabled",
+        False,
+        "Tombstones delete; needs upsert mode and pk.mode=record_key.",
+        importance=MEDIUM,
+        group="Writes",
+        display="Enable deletes",
+    )
+    interval_ms: int | None = key(
+        "iceberg.control.commit.interval-ms",
+        None,
+        "From one trigger to the next, as processingTime, which wins over the default.",
+        at_least=0,
+        type=Type.INT,
+        importance=MEDIUM,
+        group="Writes",
+    )
