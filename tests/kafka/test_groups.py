@@ -7,10 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import SemelError, TransientError
+from semel.kafka import groups as groups_module
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
@@ -106,3 +107,32 @@ def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> No
         broker.start()
         wait_until(lambda: coordinator(group) == broker.node)  # it leads again
         wait_until(lambda: told(8))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    ],
+)
+def test_a_group_whose_coordinator_moves_is_asked_for_again(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups_module, "_PAUSE", 0)
+    groups = Groups({"bootstrap.servers": "localhost:1"})
+    refusals = [code, code]
+
+    class Reader:
+        def committed(self, asked: list[KafkaPartition], _timeout: float) -> list[KafkaPartition]:
+            if refusals:
+                raise KafkaException(KafkaError(refusals.pop()))
+            return [KafkaPartition(p.topic, p.partition, 7) for p in asked]
+
+    monkeypatch.setattr(groups, "_reader", lambda _group, _stable: Reader())
+    assert groups.offsets("g", [ZERO]) == ({ZERO: (7, "")}, set())
+    monkeypatch.setattr(groups_module, "_MOVES_FOR", 0)
+    refusals.append(code)
+    with pytest.raises(TransientError):
+        groups.offsets("g", [ZERO])

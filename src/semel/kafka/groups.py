@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -21,6 +22,8 @@ from semel.kafka.cluster import admin_client
 from semel.kafka.errors import failure
 from semel.ledger import TopicPartition
 
+T = TypeVar("T")
+
 log = logging.getLogger("semel.kafka")
 _AT_ONCE = 1000
 """Partitions in a question: librdkafka looks each of them up by going through all."""
@@ -29,6 +32,15 @@ _PENDING = 1.0
 _TIMEOUT = 5.0
 """A client that has seen a broker restart may ask its old coordinator for ever; a new one does
 not."""
+
+_MOVED = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+_MOVES_FOR = 30.0
+"""Seconds in which another broker takes a group over from one that has ended."""
+_PAUSE = 0.2
 
 _UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT)
 """librdkafka asks again while a transaction is pending, and does not say on which partition."""
@@ -51,22 +63,27 @@ class Groups:
         yet have its say on one of them.
         """
         wanted = list(partitions)
-        asked = [KafkaPartition(tp.topic, tp.partition) for tp in wanted]
-        reader, timeout = self._reader(group, stable), _PENDING if stable else _TIMEOUT
-        found: dict[TopicPartition, tuple[int, str]] = {}
         try:
-            for at in range(0, len(asked), _AT_ONCE):
-                for p in reader.committed(asked[at : at + _AT_ONCE], timeout):
-                    if p.error is not None:
-                        raise KafkaException(p.error)
-                    if p.offset >= 0:
-                        found[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
+            return self._asking(lambda: self._committed(group, wanted, stable)), set()
         except KafkaException as error:
             if not stable or error.args[0].code() not in _UNSTABLE:
                 raise self._failed(error) from None
             self.offsets(group, wanted)  # which waits for no transaction: the broker does answer
             return {}, set(wanted)
-        return found, set()
+
+    def _committed(
+        self, group: str, wanted: Sequence[TopicPartition], stable: bool
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        asked = [KafkaPartition(tp.topic, tp.partition) for tp in wanted]
+        reader, timeout = self._reader(group, stable), _PENDING if stable else _TIMEOUT
+        found: dict[TopicPartition, tuple[int, str]] = {}
+        for at in range(0, len(asked), _AT_ONCE):
+            for p in reader.committed(asked[at : at + _AT_ONCE], timeout):
+                if p.error is not None:
+                    raise KafkaException(p.error)
+                if p.offset >= 0:
+                    found[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
+        return found
 
     def _reader(self, group: str, stable: bool) -> Consumer:
         """A consumer that never joins the group.
@@ -83,10 +100,14 @@ class Groups:
 
     def describe(self, group: str) -> ConsumerGroupDescription | None:
         """Who is in a group now, by the coordinator's word; None if there is no group."""
-        try:
+
+        def ask() -> ConsumerGroupDescription:
             answer = self._admin.describe_consumer_groups([group], request_timeout=_TIMEOUT)
             found: ConsumerGroupDescription = answer[group].result()
             return found
+
+        try:
+            return self._asking(ask)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
@@ -100,25 +121,49 @@ class Groups:
 
     def set_offsets(self, group: str, offsets: list[KafkaPartition]) -> None:
         """Commit offsets for a group; Kafka refuses it while the group has members."""
-        try:
+
+        def ask() -> None:
             answer = self._admin.alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, offsets)], request_timeout=_TIMEOUT
             )
             refused = [p.error for p in answer[group].result().topic_partitions if p.error]
+            if refused:
+                raise KafkaException(refused[0])
+
+        try:
+            self._asking(ask)
         except KafkaException as error:
             raise self._failed(error) from None
-        if refused:
-            raise self._failed(KafkaException(refused[0]))
 
     def delete(self, group: str) -> None:
         """Delete a group with its offsets, if there is one; refused while it has members."""
-        try:
+
+        def ask() -> None:
             self._admin.delete_consumer_groups([group], request_timeout=_TIMEOUT)[group].result()
+
+        try:
+            self._asking(ask)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                 raise self._failed(error) from None
 
-    def _failed(self, error: KafkaException) -> SemelError:
+    def _asking(self, ask: Callable[[], T]) -> T:
+        """Ask again while another broker takes the group over, as Java's clients do."""
+        deadline = time.monotonic() + _MOVES_FOR
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if error.args[0].code() not in _MOVED or time.monotonic() > deadline:
+                    raise
+                log.debug("%s; asking again", error)
+            self._connect_anew()
+            time.sleep(_PAUSE)
+
+    def _connect_anew(self) -> None:
         self._admin = admin_client(self._config)
         self._readers.clear()
+
+    def _failed(self, error: KafkaException) -> SemelError:
+        self._connect_anew()
         return failure(str(self._config["bootstrap.servers"]), error)
