@@ -171,8 +171,14 @@ def test_an_aliased_key_is_told_as_it_was_written() -> None:
     raw = {**NEEDED, "collection.name.format": "${source.table}", "primary.key.mode": "kafka"}
     with pytest.raises(ConfigError, match=r"^connector orders: collection\.name\.format='\$\{sou"):
         read(PostgresConfig, raw)
-    with pytest.raises(ConfigError, match=r"needs primary\.key\.mode=record_key, not kafka"):
+    with pytest.raises(
+        ConfigError, match=r"needs primary\.key\.mode=record_key, not kafka"
+    ) as told:
         read(PostgresConfig, {**raw, "delete.enabled": "true"})
+    assert [(p.key, p.value) for p in told.value.problems] == [
+        ("delete.enabled", "true"),
+        ("collection.name.format", "${source.table}"),
+    ]
 
 
 def test_provenance_needs_four_columns() -> None:
@@ -191,8 +197,12 @@ def test_all_mistakes_are_told_at_once() -> None:
         assert part in text
     assert "neither is set" in text  # what does not fit together, too
     assert len(text.splitlines()) == 6
-    assert [p.key for p in caught.value.problems if p.key] == [
-        *("connector.class", "tasks.max", "bootstrap.servers", "provenance")
+    assert [(p.key, p.value) for p in caught.value.problems] == [
+        ("connector.class", ""),
+        ("tasks.max", "a"),
+        ("bootstrap.servers", ""),
+        ("provenance", "b"),
+        ("topics", ""),
     ]
 
 

@@ -22,11 +22,15 @@ class SemelError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a configuration: the key, if one is known, its value and what is wrong."""
+    """One mistake in a configuration: the key, what is wrong with it, and the value that was given.
+
+    The key is empty in what is found out while a connector runs. Reading a configuration fills in
+    the value, and the key as the user has written it.
+    """
 
     key: str
-    value: str
     message: str
+    value: str = ""
 
 
 class ConfigError(SemelError):
@@ -40,7 +44,7 @@ class ConfigError(SemelError):
     def __init__(
         self, *problems: str | Problem, title: str = "", warnings: Sequence[str] = ()
     ) -> None:
-        found = [p if isinstance(p, Problem) else Problem("", "", p) for p in problems]
+        found = [p if isinstance(p, Problem) else Problem("", p) for p in problems]
         self.problems = [replace(p, message=redacted(p.message)) for p in found]
         self.warnings = list(warnings)
         lines = [p.message for p in self.problems]

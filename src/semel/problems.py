@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from semel.errors import ConfigError, Problem
@@ -35,7 +36,7 @@ class Problems:
             if message in known or self.unusable & set(_WORD.findall(message)):
                 continue
             known.add(message)
-            self.found.append(Problem(problem.key, problem.value, message))
+            self.found.append(replace(problem, message=message))
 
     @contextmanager
     def caught(self, title: str = "") -> Iterator[None]:
@@ -89,7 +90,7 @@ def together(*checks: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def refuse(problems: Sequence[str]) -> None:
+def refuse(problems: Sequence[Problem]) -> None:
     """Raise all of the problems as one ConfigError, if there are any."""
     if problems:
         raise ConfigError(*problems)
@@ -104,4 +105,4 @@ def located(
     words = {key, *_WORD.findall(problem.message)}  # a misspelt key is told with the right one
     if value and any(w in secret or redacted(f"{w}=x") == f"{w}={HIDDEN}" for w in words):
         value = HIDDEN
-    return Problem(key, redacted(value), problem.message)
+    return Problem(key, problem.message, redacted(value))

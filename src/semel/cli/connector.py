@@ -164,7 +164,7 @@ def validate(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = Fal
 
 
 def _located(warnings: Sequence[str], raw: Mapping[str, str]) -> list[dict[str, str]]:
-    return [asdict(located(Problem("", "", w), raw, raw.keys(), ())) for w in warnings]
+    return [asdict(located(Problem("", w), raw, raw.keys(), ())) for w in warnings]
 
 
 def describe(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:

@@ -9,7 +9,7 @@ from semel.config.common import CommonConfig
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.error_handling import ErrorHandlingConfig
 from semel.delivery import Delivery, Mechanism
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 
 _MOST_RECORDS = 1_000_000
 """What the client hands over at once."""
@@ -212,19 +212,29 @@ class ConnectorConfig(ErrorHandlingConfig, CommonConfig):
         problems = []
         if bool(self.topics) == bool(self.topics_regex):
             problems.append(
-                "set one of topics (a list) and topics.regex (a pattern)"
-                + (", not both" if self.topics else "; neither is set")
+                Problem(
+                    "topics",
+                    "set one of topics (a list) and topics.regex (a pattern)"
+                    + (", not both" if self.topics else "; neither is set"),
+                )
             )
         if self.dead_letter_topic and self.dead_letter_table:
             problems.append(
-                "errors.deadletterqueue.topic.name and errors.deadletterqueue.table exclude each "
-                "other: set the one that dead letters go to"
+                Problem(
+                    "errors.deadletterqueue.topic.name",
+                    "errors.deadletterqueue.topic.name and errors.deadletterqueue.table "
+                    "exclude each other: set the one that dead letters go to",
+                )
             )
         columns = list(self.provenance_columns.values())
         if len({c.lower() for c in columns}) < len(columns):
             problems.append(
-                f"provenance.*.column: {', '.join(columns)}: provenance needs a column of its own "
-                "for each of topic, partition, offset and timestamp, in lower case too"
+                Problem(
+                    "provenance.topic.column",
+                    f"provenance.*.column: {', '.join(columns)}: provenance needs a column of "
+                    "its own for each of topic, partition, offset and timestamp, in lower "
+                    "case too",
+                )
             )
         if problems:
             raise ConfigError(*problems)

@@ -44,7 +44,7 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
         except _Unusable as error:
             given = given or (definition.name,)
             value = "" if definition.secret else raw.get(given[0], "")
-            found.add([Problem(given[0], value, str(error))])
+            found.add([Problem(given[0], str(error), value)])
             found.unusable |= {definition.name, *given}
             values[definition.attribute] = "" if default is REQUIRED else default
     made = object.__new__(section)
@@ -55,8 +55,12 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
         try:
             check()
         except ConfigError as error:
-            words = (_in_the_users_words(p.message, written) for p in error.problems)
-            found.add([Problem("", "", message) for message in words])
+            secret = {d.name for d in definitions(section) if d.secret}
+            for problem in error.problems:
+                given_as = written.get(problem.key, problem.key)
+                value = "" if problem.key in secret else raw.get(given_as, "")
+                message = _in_the_users_words(problem.message, written)
+                found.add([Problem(given_as, message, value)])
     gathered = current()
     if gathered is not None:
         gathered.add(found.found)

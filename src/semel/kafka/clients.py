@@ -119,8 +119,11 @@ def _check_client(connector: ConnectorConfig, raw: Mapping[str, str], kind: str)
         _check_heartbeat(connector.name, config)
     if kind == "producer" and connector.dead_letter_topic and not confirms_all(config):
         problems.append(
-            f"connector {connector.name}: producer.override.acks={acks(config)} confirms dead "
-            "letters that a broker may still lose. Set it to all, or remove it"
+            Problem(
+                "producer.override.acks",
+                f"connector {connector.name}: producer.override.acks={acks(config)} confirms dead "
+                "letters that a broker may still lose. Set it to all, or remove it",
+            )
         )
     while True:  # librdkafka names one setting at a time
         try:
@@ -132,10 +135,13 @@ def _check_client(connector: ConnectorConfig, raw: Mapping[str, str], kind: str)
         except KafkaException as error:
             reason = error.args[0].str()
             named = next((n for n in _QUOTED.findall(reason) if n in config), "")
+            key = f"{kind}.override.{_as_given(named) or '*'}"
             problems.append(
-                f"connector {connector.name}: {kind}.override.{_as_given(named) or '*'}: {reason}. "
-                "The client is librdkafka, which lacks some settings of the Java client: remove or "
-                "correct it"
+                Problem(
+                    key,
+                    f"connector {connector.name}: {key}: {reason}. The client is librdkafka, "
+                    "which lacks some settings of the Java client: remove or correct it",
+                )
             )
             if not named:
                 break

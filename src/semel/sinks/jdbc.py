@@ -1,5 +1,4 @@
-"""The keys of sinks for SQL databases: Confluent's and Aiven's JDBC sinks and Debezium's, one
-meaning."""
+"""What the keys of sinks for SQL databases mean together."""
 
 from __future__ import annotations
 
@@ -8,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from semel import converters
-from semel.config import HIGH, LOW, MEDIUM, ConnectorConfig, key
-from semel.errors import ConfigError
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError, Problem
+from semel.sinks.jdbc_keys import JdbcKeys
 from semel.sinks.layout import Keyed
 
 DEBEZIUM = "io.debezium.connector.jdbc.JdbcSinkConnector"
@@ -69,233 +69,104 @@ _DEFAULT_STRATEGIES = (
 
 
 @dataclass(frozen=True)
-class JdbcConfig:
+class JdbcConfig(JdbcKeys):
     """What a sink writes where, and under which key."""
-
-    connector_class: str = key(
-        "connector.class", importance=HIGH, group="Common", display="Connector class"
-    )
-    connection_url: str = key(
-        "connection.url",
-        doc="The database.",
-        secret=True,
-        importance=HIGH,
-        group="Connection",
-        display="JDBC URL",
-    )
-    connection_user: str = key(
-        "connection.user",
-        "",
-        aliases=("connection.username",),
-        importance=HIGH,
-        group="Connection",
-        display="JDBC User",
-    )
-    connection_password: str = key(
-        "connection.password",
-        "",
-        secret=True,
-        importance=HIGH,
-        group="Connection",
-        display="JDBC Password",
-    )
-    insert_mode: str = key(
-        "insert.mode",
-        "insert",
-        "How rows are written; multi is insert.",
-        choices=("insert", "multi", "upsert", "update"),
-        importance=HIGH,
-        group="Writes",
-        display="Insert Mode",
-    )
-    pk_mode: str = key(
-        "pk.mode",
-        "none",
-        "Where the primary key comes from.",
-        aliases=("primary.key.mode",),
-        choices=("none", "kafka", "record_key", "record_value"),
-        importance=HIGH,
-        group="Data Mapping",
-        display="Primary Key Mode",
-    )
-    pk_fields: tuple[str, ...] = key(
-        "pk.fields",
-        (),
-        "The key's columns.",
-        aliases=("primary.key.fields",),
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Primary Key Fields",
-    )
-    delete_enabled: bool = key(
-        "delete.enabled",
-        False,
-        "Tombstones delete; needs record_key.",
-        importance=MEDIUM,
-        group="Writes",
-        display="Enable deletes",
-    )
-    table_name_format: str = key(
-        "table.name.format",
-        "${topic}",
-        "The table of a topic.",
-        aliases=("collection.name.format",),
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Table Name Format",
-    )
-    table_mapping: tuple[str, ...] = key(
-        "topics.to.tables.mapping",
-        (),
-        "topic:table pairs, before table.name.format.",
-        importance=MEDIUM,
-        group="Data Mapping",
-    )
-    normalize: bool = key(
-        "table.name.normalize",
-        False,
-        "Replace all but letters, digits and _ in topics by _.",
-        importance=LOW,
-        group="Data Mapping",
-    )
-    naming_strategies: tuple[str, ...] = key(
-        "collection.naming.strategy",
-        (),
-        "Only Debezium's default.",
-        aliases=("table.naming.strategy",),
-        importance=LOW,
-        group="Data Mapping",
-    )
-    column_naming_strategy: tuple[str, ...] = key(
-        "column.naming.strategy",
-        (),
-        "Only Debezium's default.",
-        importance=LOW,
-        group="Data Mapping",
-    )
-    auto_create: bool = key(
-        "auto.create",
-        False,
-        "Create missing tables.",
-        importance=MEDIUM,
-        group="DDL",
-        display="Auto-Create",
-    )
-    auto_evolve: bool = key(
-        "auto.evolve",
-        False,
-        "Add missing columns.",
-        importance=MEDIUM,
-        group="DDL",
-        display="Auto-Evolve",
-    )
-    schema_evolution: str = key(
-        "schema.evolution",
-        "none",
-        "basic: auto.create and auto.evolve.",
-        choices=("none", "basic"),
-        importance=LOW,
-        group="DDL",
-    )
-    include: tuple[str, ...] = key(
-        "fields.whitelist",
-        (),
-        "Value fields to write.",
-        aliases=("field.include.list", "fields.include"),
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Fields Whitelist",
-    )
-    exclude: tuple[str, ...] = key(
-        "field.exclude.list",
-        (),
-        "Value fields to leave out.",
-        aliases=("fields.exclude", "fields.blacklist"),
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Exclude Fields",
-    )
-    quote_identifiers: str | None = key(
-        "quote.sql.identifiers",
-        None,
-        "always: names as they are; never: names in lower case.",
-        aliases=("quote.identifiers", "sql.quote.identifiers"),
-        choices=("always", "never", "true", "false"),
-        importance=MEDIUM,
-        group="DDL",
-        display="Quote Identifiers",
-    )
-    truncate_enabled: bool = key(
-        "truncate.enabled", False, "Only false.", importance=LOW, group="Writes"
-    )
-    replace_null: bool = key(
-        "replace.null.with.default", True, "Only true.", importance=LOW, group="Writes"
-    )
-    time_zone: str = key(
-        "db.timezone",
-        "UTC",
-        "Only UTC: times are stored in UTC.",
-        aliases=("use.time.zone", "database.time_zone"),
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="DB Time Zone",
-    )
 
     def __post_init__(self) -> None:
         problems = []
         if self.mode != "insert" and self.pk_mode == "none":
             problems.append(
-                f"insert.mode={self.mode} needs a key: set pk.mode to kafka, record_key or "
-                "record_value"
+                Problem(
+                    "insert.mode",
+                    f"insert.mode={self.mode} needs a key: set pk.mode to kafka, record_key or "
+                    "record_value",
+                )
             )
         if self.delete_enabled and self.pk_mode != "record_key":
             problems.append(
-                f"delete.enabled=true needs pk.mode=record_key, not {self.pk_mode}: a tombstone "
-                "has only its key"
+                Problem(
+                    "delete.enabled",
+                    f"delete.enabled=true needs pk.mode=record_key, not {self.pk_mode}: a "
+                    "tombstone has only its key",
+                )
             )
         if len(set(self.pk_fields)) < len(self.pk_fields):
-            problems.append(f"pk.fields={','.join(self.pk_fields)} names a column twice")
+            problems.append(
+                Problem("pk.fields", f"pk.fields={','.join(self.pk_fields)} names a column twice")
+            )
         if self.pk_mode == "kafka" and len(self.pk_fields) not in (0, 3):
             problems.append(
-                f"pk.fields={','.join(self.pk_fields)} must name three columns with pk.mode=kafka: "
-                "for topic, partition and offset"
+                Problem(
+                    "pk.fields",
+                    f"pk.fields={','.join(self.pk_fields)} must name three columns with "
+                    "pk.mode=kafka: for topic, partition and offset",
+                )
             )
         problems += self._left_out_of_the_key()
         if self.truncate_enabled:
             problems.append(
-                "truncate.enabled=true is not available: truncate events are not applied, so rows "
-                "would stay that are to go. Remove it, and empty the table where you empty its "
-                "source"
+                Problem(
+                    "truncate.enabled",
+                    "truncate.enabled=true is not available: truncate events are not applied, "
+                    "so rows would stay that are to go. Remove it, and empty the table where "
+                    "you empty its source",
+                )
             )
         if not self.replace_null:
             problems.append(
-                "replace.null.with.default=false is not available: a null field with a default "
-                "takes the default. Remove it"
+                Problem(
+                    "replace.null.with.default",
+                    "replace.null.with.default=false is not available: a null field with a default "
+                    "takes the default. Remove it",
+                )
             )
         if self.include and self.exclude:
-            problems.append("fields.whitelist and field.exclude.list exclude each other: set one")
+            problems.append(
+                Problem(
+                    "fields.whitelist",
+                    "fields.whitelist and field.exclude.list exclude each other: set one",
+                )
+            )
         if any(":" not in pair for pair in self.table_mapping):
-            problems.append("topics.to.tables.mapping must hold topic:table pairs")
+            problems.append(
+                Problem(
+                    "topics.to.tables.mapping",
+                    "topics.to.tables.mapping must hold topic:table pairs",
+                )
+            )
         if "${" in self.table_name_format.replace("${topic}", ""):
             problems.append(
-                f"table.name.format={self.table_name_format!r}: only ${{topic}} can be filled in. "
-                "Name the tables of other topics in topics.to.tables.mapping"
+                Problem(
+                    "table.name.format",
+                    f"table.name.format={self.table_name_format!r}: only ${{topic}} can be "
+                    "filled in. Name the tables of other topics in topics.to.tables.mapping",
+                )
             )
         if self.time_zone.upper().removeprefix("ETC/") not in _UTC:
             problems.append(
-                f"db.timezone={self.time_zone}: times are stored in UTC. Remove it, and make the "
-                "columns timestamptz, or convert where you read: AT TIME ZONE"
+                Problem(
+                    "db.timezone",
+                    f"db.timezone={self.time_zone}: times are stored in UTC. Remove it, and "
+                    "make the columns timestamptz, or convert where you read: AT TIME ZONE",
+                )
             )
         problems += [
-            f"naming strategy {name} is not available: name tables by table.name.format or "
-            "topics.to.tables.mapping"
-            for name in (*self.naming_strategies, *self.column_naming_strategy)
+            Problem(
+                where,
+                f"naming strategy {name} is not available: name tables by table.name.format or "
+                "topics.to.tables.mapping",
+            )
+            for where, names in (
+                ("collection.naming.strategy", self.naming_strategies),
+                ("column.naming.strategy", self.column_naming_strategy),
+            )
+            for name in names
             if name.rsplit(".", maxsplit=1)[-1] not in _DEFAULT_STRATEGIES
         ]
         if problems:
             raise ConfigError(*problems)
 
-    def _left_out_of_the_key(self) -> list[str]:
+    def _left_out_of_the_key(self) -> list[Problem]:
         """What is wrong with a key of the value's fields of which some are left out."""
         if self.pk_mode != "record_value":
             return []
@@ -303,9 +174,12 @@ class JdbcConfig:
             return gone
         if self.include and not self.pk_fields and self.connector_class != DEBEZIUM:
             return [
-                f"fields.whitelist={','.join(self.include)} with pk.mode=record_value and no "
-                "pk.fields: the key would be all fields, which Confluent's sink then writes, "
-                "whatever the list says. Name the key in pk.fields"
+                Problem(
+                    "fields.whitelist",
+                    f"fields.whitelist={','.join(self.include)} with pk.mode=record_value and no "
+                    "pk.fields: the key would be all fields, which Confluent's sink then writes, "
+                    "whatever the list says. Name the key in pk.fields",
+                )
             ]
         return []
 
@@ -349,12 +223,15 @@ class JdbcConfig:
         return field not in self.exclude and f"{topic}:{field}" not in self.exclude
 
 
-def left_out_of_the_key(key: Sequence[str], exclude: Sequence[str]) -> list[str]:
+def left_out_of_the_key(key: Sequence[str], exclude: Sequence[str]) -> list[Problem]:
     """What is wrong with a list of fields to leave out, if one of the value's key is on it."""
     gone = set(key) & {name.rpartition(":")[2] for name in exclude}
     return [
-        f"field.exclude.list={','.join(exclude)} leaves out {name}, which "
-        f"pk.fields={','.join(key)} names: remove it from one of them"
+        Problem(
+            "field.exclude.list",
+            f"field.exclude.list={','.join(exclude)} leaves out {name}, which "
+            f"pk.fields={','.join(key)} names: remove it from one of them",
+        )
         for name in sorted(gone)[:1]
     ]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, key
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 from semel.sinks.jdbc import left_out_of_the_key
 
 CLASSES = ("delta", "semel.delta.DeltaSink")
@@ -162,34 +162,63 @@ class DeltaConfig:
         scheme, separator, _ = self.table_path.partition("://")
         if separator and scheme not in _STORES:
             problems.append(
-                f"delta.table.path={self.table_path}: {scheme}:// is no store that delta-rs knows. "
-                "Set s3://, gs://, abfss:// or a directory"
+                Problem(
+                    "delta.table.path",
+                    f"delta.table.path={self.table_path}: {scheme}:// is no store that "
+                    "delta-rs knows. Set s3://, gs://, abfss:// or a directory",
+                )
             )
         if self.insert_mode == "upsert" and self.pk_mode == "none":
             problems.append(
-                "insert.mode=upsert needs a key: set pk.mode to kafka, record_key or record_value"
+                Problem(
+                    "insert.mode",
+                    "insert.mode=upsert needs a key: set pk.mode to kafka, record_key or "
+                    "record_value",
+                )
             )
         if self.delete_enabled and (self.pk_mode, self.insert_mode) != ("record_key", "upsert"):
             problems.append(
-                "delete.enabled=true needs insert.mode=upsert and pk.mode=record_key, not "
-                f"{self.insert_mode} and {self.pk_mode}"
+                Problem(
+                    "delete.enabled",
+                    "delete.enabled=true needs insert.mode=upsert and pk.mode=record_key, not "
+                    f"{self.insert_mode} and {self.pk_mode}",
+                )
             )
         if len(set(self.pk_fields)) < len(self.pk_fields):
-            problems.append(f"pk.fields={','.join(self.pk_fields)} names a column twice")
+            problems.append(
+                Problem("pk.fields", f"pk.fields={','.join(self.pk_fields)} names a column twice")
+            )
         if self.pk_mode == "kafka" and len(self.pk_fields) not in (0, 3):
             problems.append(
-                f"pk.fields={','.join(self.pk_fields)} must name three columns with pk.mode=kafka: "
-                "for topic, partition and offset"
+                Problem(
+                    "pk.fields",
+                    f"pk.fields={','.join(self.pk_fields)} must name three columns with "
+                    "pk.mode=kafka: for topic, partition and offset",
+                )
             )
         if self.pk_mode == "record_value":
             problems += left_out_of_the_key(self.pk_fields, self.exclude)
         if self.include and self.exclude:
-            problems.append("fields.whitelist and field.exclude.list exclude each other: set one")
+            problems.append(
+                Problem(
+                    "fields.whitelist",
+                    "fields.whitelist and field.exclude.list exclude each other: set one",
+                )
+            )
         if any(":" not in pair for pair in self.table_mapping):
-            problems.append("topics.to.tables.mapping must hold topic:table pairs")
+            problems.append(
+                Problem(
+                    "topics.to.tables.mapping",
+                    "topics.to.tables.mapping must hold topic:table pairs",
+                )
+            )
         if "${" in self.table_name_format.replace("${topic}", ""):
             problems.append(
-                f"table.name.format={self.table_name_format!r}: only ${{topic}} can be filled in"
+                Problem(
+                    "table.name.format",
+                    f"table.name.format={self.table_name_format!r}: only ${{topic}} can be "
+                    "filled in",
+                )
             )
         if problems:
             raise ConfigError(*problems)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig, absolute, read
 from semel.delivery import Delivery, Mechanism, Support
-from semel.errors import ConfigError, TargetChanged
+from semel.errors import ConfigError, Problem, TargetChanged
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
@@ -77,15 +77,22 @@ class DeltaSink(StagingSink):
     def _check_tables(self) -> None:
         connector, dead = self._connector, self._connector.dead_letter_table
         problems = [
-            f"connector {connector.name}: errors.deadletterqueue.table={dead} is the table of "
-            f"topic {topic} too: dead letters need one of their own"
+            Problem(
+                "errors.deadletterqueue.table",
+                f"connector {connector.name}: errors.deadletterqueue.table={dead} is the table of "
+                f"topic {topic} too: dead letters need one of their own",
+            )
             for topic in connector.topics
             if self._config.table(topic) == dead
         ][:1]
         if connector.topics_regex and "${topic}" not in self._config.table_name_format:
             problems.append(
-                f"connector {connector.name}: topics.regex needs ${{topic}} in table.name.format="
-                f"{self._config.table_name_format!r}, for the ledger's topics are found by it"
+                Problem(
+                    "topics.regex",
+                    f"connector {connector.name}: topics.regex needs ${{topic}} in "
+                    f"table.name.format={self._config.table_name_format!r}, for the ledger's "
+                    "topics are found by it",
+                )
             )
         if problems:
             raise ConfigError(*problems)

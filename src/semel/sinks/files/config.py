@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.keys import FilesKeys
@@ -92,31 +92,57 @@ class FilesConfig(FilesKeys):
         places = [self.path, self.s3_bucket, self.gcs_bucket, self.azure_container]
         if sum(map(bool, places)) > 1:
             problems.append(
-                "path, s3.bucket.name, gcs.bucket.name and azblob.container.name exclude each "
-                "other: set one"
+                Problem(
+                    "path",
+                    "path, s3.bucket.name, gcs.bucket.name and azblob.container.name exclude each "
+                    "other: set one",
+                )
             )
         if self.store_url and not self.s3_bucket and any(p != self.store_url for p in places if p):
             problems.append(
-                "store.url is S3's endpoint beside s3.bucket.name, else it stands for path: remove "
-                "it here, or set storage.options.endpoint_url instead"
+                Problem(
+                    "store.url",
+                    "store.url is S3's endpoint beside s3.bucket.name, else it stands for "
+                    "path: remove it here, or set storage.options.endpoint_url instead",
+                )
             )
         if not any(places) and not self.store_url:
-            problems.append("path is required. The directory or URL that holds the files")
+            problems.append(
+                Problem("path", "path is required. The directory or URL that holds the files")
+            )
         if self.include and self.exclude:
-            problems.append("fields.whitelist and field.exclude.list exclude each other: set one")
+            problems.append(
+                Problem(
+                    "fields.whitelist",
+                    "fields.whitelist and field.exclude.list exclude each other: set one",
+                )
+            )
         if not self.delimiter or "/" in self.delimiter:
-            problems.append(f"file.delim={self.delimiter!r} must be text without /")
+            problems.append(
+                Problem("file.delim", f"file.delim={self.delimiter!r} must be text without /")
+            )
         kind = self._partitioner()
         if kind is None:
             problems.append(
-                f"partitioner.class={self.partitioner!r} must be one of default, none, field, "
-                "time, daily, hourly, or Confluent's class of that kind"
+                Problem(
+                    "partitioner.class",
+                    f"partitioner.class={self.partitioner!r} must be one of default, none, field, "
+                    "time, daily, hourly, or Confluent's class of that kind",
+                )
             )
         if kind == "field" and not self.partition_fields:
-            problems.append("partitioner.class=field needs partition.field.name: name the fields")
+            problems.append(
+                Problem(
+                    "partitioner.class",
+                    "partitioner.class=field needs partition.field.name: name the fields",
+                )
+            )
         if kind == "time" and not self.path_format:
             problems.append(
-                "partitioner.class=time needs path.format, such as 'day'=YYYY-MM-dd/'hour'=HH"
+                Problem(
+                    "partitioner.class",
+                    "partitioner.class=time needs path.format, such as 'day'=YYYY-MM-dd/'hour'=HH",
+                )
             )
         if problems:
             raise ConfigError(*problems)
@@ -125,27 +151,39 @@ class FilesConfig(FilesKeys):
             folders.zone_of(self.timezone or "UTC")
         self.format_name()
 
-    def _not_available(self) -> list[str]:
+    def _not_available(self) -> list[Problem]:
         problems = []
         if self.delete_enabled:
             problems.append(
-                f"delete.enabled=true: {_APPENDED}, so a tombstone cannot delete. Remove it, or "
-                "use a table (delta, iceberg)"
+                Problem(
+                    "delete.enabled",
+                    f"delete.enabled=true: {_APPENDED}, so a tombstone cannot delete. Remove "
+                    "it, or use a table (delta, iceberg)",
+                )
             )
         if self.tombstones not in ("fail", "ignore"):
             problems.append(
-                f"behavior.on.null.values={self.on_null!r} must be fail or ignore: a null has no "
-                "row that could be written"
+                Problem(
+                    "behavior.on.null.values",
+                    f"behavior.on.null.values={self.on_null!r} must be fail or ignore: a null "
+                    "has no row that could be written",
+                )
             )
         if "{{" in (self.topics_dir or ""):
             problems.append(
-                f"topics.dir={self.topics_dir!r}: nothing is filled in there. Set "
-                "partitioner.class for folders by time"
+                Problem(
+                    "topics.dir",
+                    f"topics.dir={self.topics_dir!r}: nothing is filled in there. Set "
+                    "partitioner.class for folders by time",
+                )
             )
         if self.customer_key:
             problems.append(
-                "s3.sse.customer.key is not available: files would be written without it. Set "
-                "s3.ssea.name and s3.sse.kms.key.id, or remove it"
+                Problem(
+                    "s3.sse.customer.key",
+                    "s3.sse.customer.key is not available: files would be written without it. Set "
+                    "s3.ssea.name and s3.sse.kms.key.id, or remove it",
+                )
             )
         return problems
 

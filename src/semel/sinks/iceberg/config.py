@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from semel.config import read, under
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 from semel.problems import refuse, together
+from semel.sinks.iceberg.catalogs import catalog
 from semel.sinks.iceberg.keys import IcebergKeys
 
 _ICEBERGS = (
@@ -80,54 +80,92 @@ class IcebergConfig(IcebergKeys):
         if self.dynamic:
             if self.tables:
                 problems.append(
-                    f"iceberg.tables={','.join(self.tables)} and iceberg.tables.dynamic-enabled="
-                    "true exclude each other: remove one"
+                    Problem(
+                        "iceberg.tables",
+                        f"iceberg.tables={','.join(self.tables)} and "
+                        "iceberg.tables.dynamic-enabled=true exclude each other: remove one",
+                    )
                 )
             if not self.route_field:
                 problems.append(
-                    "iceberg.tables.dynamic-enabled=true needs iceberg.tables.route-field, which "
-                    "names each record's table"
+                    Problem(
+                        "iceberg.tables.dynamic-enabled",
+                        "iceberg.tables.dynamic-enabled=true needs "
+                        "iceberg.tables.route-field, which names each record's table",
+                    )
                 )
             if self.ledger and not is_table_name(self.ledger):
                 problems.append(
-                    f"iceberg.tables.ledger={self.ledger!r} has no namespace: set it to "
-                    "namespace.name"
+                    Problem(
+                        "iceberg.tables.ledger",
+                        f"iceberg.tables.ledger={self.ledger!r} has no namespace: set it to "
+                        "namespace.name",
+                    )
                 )
         elif not self.tables:
-            problems.append("iceberg.tables is required: the tables, each as namespace.name")
+            problems.append(
+                Problem(
+                    "iceberg.tables",
+                    "iceberg.tables is required: the tables, each as namespace.name",
+                )
+            )
         if self.ledger and not self.dynamic:
             problems.append(
-                f"iceberg.tables.ledger={self.ledger!r} has no effect: tables that are listed hold "
-                "the positions themselves. Remove it, or set iceberg.tables.dynamic-enabled=true"
+                Problem(
+                    "iceberg.tables.ledger",
+                    f"iceberg.tables.ledger={self.ledger!r} has no effect: tables that are "
+                    "listed hold the positions themselves. Remove it, or set "
+                    "iceberg.tables.dynamic-enabled=true",
+                )
             )
         problems += [
-            f"iceberg.tables={table!r} has no namespace: set it to namespace.name"
+            Problem(
+                "iceberg.tables",
+                f"iceberg.tables={table!r} has no namespace: set it to namespace.name",
+            )
             for table in self.tables
             if not is_table_name(table)
         ]
         if len(set(self.tables)) < len(self.tables):
-            problems.append(f"iceberg.tables={','.join(self.tables)} names a table twice")
+            problems.append(
+                Problem(
+                    "iceberg.tables", f"iceberg.tables={','.join(self.tables)} names a table twice"
+                )
+            )
         if self.upsert and self.several:
             problems.append(
-                "iceberg.tables.upsert-mode-enabled=true with several tables or a route-field: a "
-                "record that goes to another table than the one before it of its key would leave "
-                "the old row there. Run a connector for each table, and leave records out in a "
-                "transform"
+                Problem(
+                    "iceberg.tables.upsert-mode-enabled",
+                    "iceberg.tables.upsert-mode-enabled=true with several tables or a "
+                    "route-field: a record that goes to another table than the one before it "
+                    "of its key would leave the old row there. Run a connector for each "
+                    "table, and leave records out in a transform",
+                )
             )
         if self.cdc_field:
             problems.append(
-                f"iceberg.tables.cdc-field={self.cdc_field!r} is not available: set "
-                "iceberg.tables.upsert-mode-enabled=true, and delete.enabled=true for tombstones"
+                Problem(
+                    "iceberg.tables.cdc-field",
+                    f"iceberg.tables.cdc-field={self.cdc_field!r} is not available: set "
+                    "iceberg.tables.upsert-mode-enabled=true, and delete.enabled=true for "
+                    "tombstones",
+                )
             )
         if self.case_insensitive:
             problems.append(
-                "iceberg.tables.schema-case-insensitive=true is not available: fields are matched "
-                "as they are written. Set it to false"
+                Problem(
+                    "iceberg.tables.schema-case-insensitive",
+                    "iceberg.tables.schema-case-insensitive=true is not available: fields are "
+                    "matched as they are written. Set it to false",
+                )
             )
         if self.delete_enabled and not (self.upsert and self.key_source == "record_key"):
             problems.append(
-                "delete.enabled=true needs iceberg.tables.upsert-mode-enabled=true and "
-                "pk.mode=record_key, for a tombstone has a key and no value"
+                Problem(
+                    "delete.enabled",
+                    "delete.enabled=true needs iceberg.tables.upsert-mode-enabled=true and "
+                    "pk.mode=record_key, for a tombstone has a key and no value",
+                )
             )
         if problems:
             raise ConfigError(*problems)
@@ -207,27 +245,37 @@ def settings(raw: Mapping[str, str]) -> Settings:
         ConfigError: what cannot be kept.
     """
     config = read(IcebergConfig, raw)
-    problems: list[str] = []
+    problems: list[Problem] = []
     of_tables: dict[str, dict[str, str]] = {table: {} for table in config.tables}
     for name, value in under(raw, "iceberg.table.").items():
         of, _, setting = name.rpartition(".")
         if setting not in _OF_A_TABLE or not (config.dynamic or of in of_tables):
             problems.append(
-                f"iceberg.table.{name}={value!r}: iceberg.tables is {','.join(config.tables)}, and "
-                f"a table's settings are {', '.join(_OF_A_TABLE)}"
+                Problem(
+                    f"iceberg.table.{name}",
+                    f"iceberg.table.{name}={value!r}: iceberg.tables is "
+                    f"{','.join(config.tables)}, and a table's settings are "
+                    f"{', '.join(_OF_A_TABLE)}",
+                )
             )
             continue
         of = of.lower() if config.dynamic else of
         if setting in of_tables.get(of, {}):
             problems.append(
-                f"iceberg.table.{name}={value!r} is there in another case too: records name tables "
-                "in lower case. Remove one"
+                Problem(
+                    f"iceberg.table.{name}",
+                    f"iceberg.table.{name}={value!r} is there in another case too: records "
+                    "name tables in lower case. Remove one",
+                )
             )
         of_tables.setdefault(of, {})[setting] = value
     if config.interval_ms and raw.get("processingTime"):
         problems.append(
-            f"iceberg.control.commit.interval-ms={config.interval_ms} and processingTime="
-            f"{raw['processingTime']!r} are the same setting: remove one"
+            Problem(
+                "iceberg.control.commit.interval-ms",
+                f"iceberg.control.commit.interval-ms={config.interval_ms} and processingTime="
+                f"{raw['processingTime']!r} are the same setting: remove one",
+            )
         )
     chosen, _, *made = together(
         lambda: catalog(under(raw, "iceberg.catalog.")),
@@ -296,63 +344,3 @@ def _partition(text: str) -> tuple[PartitionField, ...]:
             )
         found.append(PartitionField(match["column"].strip(), transform, width))
     return tuple(found)
-
-
-_IMPLEMENTATIONS = {
-    "org.apache.iceberg.rest.RESTCatalog": "rest",
-    "org.apache.iceberg.hive.HiveCatalog": "hive",
-    "org.apache.iceberg.aws.glue.GlueCatalog": "glue",
-    "org.apache.iceberg.aws.dynamodb.DynamoDbCatalog": "dynamodb",
-}
-_TYPES = ("rest", "sql", "hive", "glue")
-FLAT = ("hive", "glue")
-"""Catalogs whose namespaces have one level."""
-_NO_CATALOG = {
-    "hadoop": "A hadoop catalog cannot refuse a commit that another writer has overtaken: move its "
-    "tables to one that can",
-    "nessie": "Nessie speaks rest too: set iceberg.catalog.type=rest, and iceberg.catalog.uri to "
-    "the address that ends in /iceberg",
-    "jdbc": "A JDBC catalog is sql here: set iceberg.catalog.type=sql, and iceberg.catalog.uri to "
-    "an SQLAlchemy URL, such as postgresql+psycopg2://user:password@host/database",
-    "dynamodb": "PyIceberg reads a DynamoDB catalog, but cannot commit to it: register its tables "
-    "in one of these",
-}
-
-
-def catalog(given: Mapping[str, str]) -> dict[str, str]:
-    """The catalog's properties, as PyIceberg names them.
-
-    Raises:
-        ConfigError: PyIceberg has no such catalog.
-    """
-    found = dict(given)
-    known = ", ".join(_TYPES)
-    if not found:
-        raise ConfigError(
-            f"iceberg.catalog.type is required (one of {known}), and the catalog's properties, "
-            "such as iceberg.catalog.uri"
-        )
-    implementation = found.pop("catalog-impl", "")
-    if implementation:
-        if implementation not in _IMPLEMENTATIONS:
-            raise ConfigError(
-                f"iceberg.catalog.catalog-impl={implementation!r} is not available. Set "
-                f"iceberg.catalog.type, one of {known}, instead; many catalogs speak rest too"
-            )
-        found["type"] = _IMPLEMENTATIONS[implementation]
-    kind = found.get("type", "").strip().lower()
-    if kind not in _TYPES:
-        why = f". {_NO_CATALOG[kind]}" if kind in _NO_CATALOG else ""
-        raise ConfigError(
-            f"iceberg.catalog.type={found.get('type', '')!r} is not one of {known}{why}"
-        )
-    if kind == "sql" and found.get("uri", "").startswith("jdbc:"):
-        raise ConfigError(
-            "iceberg.catalog.uri is a JDBC URL: set it to an SQLAlchemy URL, such as "
-            "postgresql+psycopg2://user:password@host/database or sqlite:////path"
-        )
-    warehouse = found.get("warehouse", "")
-    if warehouse and ":" not in warehouse and kind == "sql":
-        found["warehouse"] = Path(warehouse).absolute().as_uri()  # wherever a reader is started
-    found.pop("io-impl", None)  # a Java class; PyIceberg chooses by the location's scheme
-    return found | {"type": kind}

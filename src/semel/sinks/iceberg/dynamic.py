@@ -26,7 +26,8 @@ from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import DATA_EXCEPTION, OFFSET, PARTITION, Records, Rejected, RowsRejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
-from semel.sinks.iceberg.config import FLAT, Settings, TableSettings
+from semel.sinks.iceberg.catalogs import FLAT
+from semel.sinks.iceberg.config import Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.tables import Tables, ahead

@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.delivery import Delivery, Mechanism, Support
-from semel.errors import ConfigError, LedgerConflict, TargetChanged, TransientError
+from semel.errors import ConfigError, LedgerConflict, Problem, TargetChanged, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, Rebase, TopicPartition
 from semel.records import TIMESTAMP, Commit, Records, RowsRejected
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
-from semel.sinks.iceberg.config import FLAT, IGNORED, PREFIXES, IcebergConfig, settings
+from semel.sinks.iceberg.catalogs import FLAT
+from semel.sinks.iceberg.config import IGNORED, PREFIXES, IcebergConfig, settings
 from semel.sinks.iceberg.routing import Counts, Share, counted
 from semel.sinks.layout import check_provenance, keys_of
 from semel.sinks.rereading import NotShown, View
@@ -62,21 +63,24 @@ class IcebergSink(StagingSink):
         self._tables = kind(connector, self._settings, lambda: self._catalog)
         self._last = _Parts()
         self._letters: DeadLetterTable | None = None
-        problems: list[str] = []
+        problems: list[Problem] = []
         if self._config.several:
             self.engines = frozenset({"direct", "bounded"})
             if connector.delivery is Delivery.AT_MOST_ONCE:
                 problems.append(
-                    f"connector {connector.name}: delivery=at-most-once moves the positions of "
-                    "tables before it is known what goes to them. With several tables, or with "
-                    "iceberg.tables.route-field, set delivery=exactly-once"
+                    Problem(
+                        "delivery",
+                        f"connector {connector.name}: delivery=at-most-once moves the positions of "
+                        "tables before it is known what goes to them. With several tables, or with "
+                        "iceberg.tables.route-field, set delivery=exactly-once",
+                    )
                 )
         for mine in self._settings.tables.values():
             keyed = replace(self._config, id_columns=mine.id_columns)
             try:
                 check_provenance(keyed, connector.provenance_columns, f"table {mine.name}")
             except ConfigError as error:
-                problems += [p.message for p in error.problems]
+                problems += error.problems
         dead = connector.dead_letter_table
         taken = {"iceberg.tables": self._config.tables}
         if self._config.dynamic:
@@ -84,8 +88,11 @@ class IcebergSink(StagingSink):
         for where, names in taken.items():
             if dead in names:
                 problems.append(
-                    f"connector {connector.name}: errors.deadletterqueue.table={dead} is in "
-                    f"{where} too: dead letters need a table of their own"
+                    Problem(
+                        "errors.deadletterqueue.table",
+                        f"connector {connector.name}: errors.deadletterqueue.table={dead} is in "
+                        f"{where} too: dead letters need a table of their own",
+                    )
                 )
         taken["errors.deadletterqueue.table"] = (dead,)
         kind_of_catalog = self._settings.catalog["type"]
@@ -93,14 +100,20 @@ class IcebergSink(StagingSink):
             deep = [name for name in names if name.count(".") > 1]
             if deep and kind_of_catalog in FLAT:
                 problems.append(
-                    f"connector {connector.name}: {where}={deep[0]!r}: namespaces of a "
-                    f"{kind_of_catalog} catalog have one level. Set it to namespace.name"
+                    Problem(
+                        where,
+                        f"connector {connector.name}: {where}={deep[0]!r}: namespaces of a "
+                        f"{kind_of_catalog} catalog have one level. Set it to namespace.name",
+                    )
                 )
         if dead:
             if "." not in dead.strip("."):
                 problems.append(
-                    f"connector {connector.name}: errors.deadletterqueue.table={dead!r} has no "
-                    "namespace: set it to namespace.name"
+                    Problem(
+                        "errors.deadletterqueue.table",
+                        f"connector {connector.name}: errors.deadletterqueue.table={dead!r} has no "
+                        "namespace: set it to namespace.name",
+                    )
                 )
             self._letters = DeadLetterTable(lambda: self._catalog, dead, connector.name)
         if problems:

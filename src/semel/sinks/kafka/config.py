@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 
 CLASSES = ("kafka",)
 
@@ -124,11 +124,19 @@ class KafkaConfig:
         problems = []
         if "${" in self.topic_format.replace("${topic}", ""):
             problems.append(
-                f"topic.rename.format={self.topic_format!r}: only ${{topic}} can be filled in"
+                Problem(
+                    "topic.rename.format",
+                    f"topic.rename.format={self.topic_format!r}: only ${{topic}} can be filled in",
+                )
             )
         names = (self.topic_header, self.partition_header, self.offset_header)
         if len(set(names)) < len(names):
-            problems.append(f"provenance headers need three names, not {', '.join(names)}")
+            problems.append(
+                Problem(
+                    "provenance.topic.header",
+                    f"provenance headers need three names, not {', '.join(names)}",
+                )
+            )
         if problems:
             raise ConfigError(*problems)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 from semel.kafka.cluster import Cluster
 from semel.kafka.retention import create_dead_letter_topic, like, of_copy
 from semel.ledger import TopicPartition
@@ -48,40 +48,53 @@ class Targets:
             ConfigError: records would come back, or the ledger has no place for a position.
         """
         connector = self._connector
-        problems: list[str] = []
+        problems: list[Problem] = []
         for topic in connector.topics:
             problems += self._loop(topic)
             if self._ledger in (topic, self._config.topic(topic)):
                 problems.append(
-                    f"connector {connector.name}: {self._ledger} is the ledger topic "
-                    "(offset.storage.topic), and holds nothing else: it can neither be copied nor "
-                    "be a target"
+                    Problem(
+                        "offset.storage.topic",
+                        f"connector {connector.name}: {self._ledger} is the ledger topic "
+                        "(offset.storage.topic), and holds nothing else: it can neither be "
+                        "copied nor be a target",
+                    )
                 )
             if self._config.topic(topic) == connector.dead_letter_topic:
                 problems.append(
-                    f"connector {connector.name}: errors.deadletterqueue.topic.name="
-                    f"{connector.dead_letter_topic} is the target of topic {topic} too: dead "
-                    "letters need a topic of their own"
+                    Problem(
+                        "errors.deadletterqueue.topic.name",
+                        f"connector {connector.name}: errors.deadletterqueue.topic.name="
+                        f"{connector.dead_letter_topic} is the target of topic {topic} too: dead "
+                        "letters need a topic of their own",
+                    )
                 )
         pattern = connector.topics_regex
         if pattern and not self._elsewhere and re.fullmatch(pattern, self._ledger):
             problems.append(
-                f"connector {connector.name}: topics.regex={pattern!r} matches the ledger topic "
-                f"{self._ledger}: each commit would make a record to copy, for ever. Exclude it, "
-                "or name another topic in offset.storage.topic"
+                Problem(
+                    "topics.regex",
+                    f"connector {connector.name}: topics.regex={pattern!r} matches the ledger "
+                    f"topic {self._ledger}: each commit would make a record to copy, for ever. "
+                    "Exclude it, or name another topic in offset.storage.topic",
+                )
             )
         several = len(connector.topics) > 1 or connector.topics_regex
         if self._elsewhere and several and "${topic}" not in self._config.topic_format:
             problems.append(
-                f"connector {connector.name}: topic.rename.format={self._config.topic_format!r} "
-                "sends several topics to one topic of another cluster, where the ledger keeps a "
-                "position for each topic and partition. Let it contain ${topic}, or make a "
-                "connector for each topic"
+                Problem(
+                    "topic.rename.format",
+                    f"connector {connector.name}: "
+                    f"topic.rename.format={self._config.topic_format!r} sends several topics "
+                    "to one topic of another cluster, where the ledger keeps a position for "
+                    "each topic and partition. Let it contain ${topic}, or make a connector "
+                    "for each topic",
+                )
             )
         if problems:
             raise ConfigError(*problems)
 
-    def _loop(self, topic: str) -> list[str]:
+    def _loop(self, topic: str) -> list[Problem]:
         """Why a topic cannot be copied to its target: the records would come back."""
         name = self._config.topic(topic)
         connector = self._connector
@@ -89,10 +102,14 @@ class Targets:
         reads = name in connector.topics or (pattern and re.fullmatch(pattern, name))
         if reads and not self._elsewhere:
             return [
-                f"connector {connector.name}: topic.rename.format={self._config.topic_format!r} "
-                f"sends topic {topic} to topic {name}, which the connector reads: its records "
-                "would go round for ever. Choose another name, such as ${topic}.copy, or another "
-                "cluster by dest.kafka.bootstrap.servers"
+                Problem(
+                    "topic.rename.format",
+                    f"connector {connector.name}: "
+                    f"topic.rename.format={self._config.topic_format!r} sends topic {topic} to "
+                    f"topic {name}, which the connector reads: its records would go round for "
+                    "ever. Choose another name, such as ${topic}.copy, or another cluster "
+                    "by dest.kafka.bootstrap.servers",
+                )
             ]
         return []
 

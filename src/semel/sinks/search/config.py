@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 from semel.sinks.search.keys import SearchKeys
 
 AIVEN = (
@@ -47,52 +47,87 @@ class SearchConfig(SearchKeys):
         object.__setattr__(self, "urls", urls)
         problems = [*self._connection_problems(), *self._writing_problems()]
         if any(":" not in pair for pair in self.index_mapping):
-            problems.append("topic.to.external.resource.mapping must hold topic:index pairs")
+            problems.append(
+                Problem(
+                    "topic.to.external.resource.mapping",
+                    "topic.to.external.resource.mapping must hold topic:index pairs",
+                )
+            )
         if "${" in self.index_format.replace("${topic}", ""):
             problems.append(
-                f"index.name.format={self.index_format!r}: only ${{topic}} can be filled in"
+                Problem(
+                    "index.name.format",
+                    f"index.name.format={self.index_format!r}: only ${{topic}} can be filled in",
+                )
             )
         if problems:
             raise ConfigError(*problems)
 
-    def _connection_problems(self) -> list[str]:
+    def _connection_problems(self) -> list[Problem]:
         problems = []
         for url in self.urls:
             parts = _parsed(url)
             if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
                 problems.append(
-                    f"connection.url: {_shown(url)} is not a URL such as http://host:9200"
+                    Problem(
+                        "connection.url",
+                        f"connection.url: {_shown(url)} is not a URL such as http://host:9200",
+                    )
                 )
             elif parts.username or parts.password:
                 problems.append(
-                    f"connection.url: {_shown(url)} holds a user: set connection.username and "
-                    "connection.password instead"
+                    Problem(
+                        "connection.url",
+                        f"connection.url: {_shown(url)} holds a user: set connection.username and "
+                        "connection.password instead",
+                    )
                 )
         if not self.urls:
-            problems.append("connection.url is empty: set it to http://host:9200")
+            problems.append(
+                Problem("connection.url", "connection.url is empty: set it to http://host:9200")
+            )
         if bool(self.username) != bool(self.password):
-            problems.append("connection.username and connection.password go together: set both")
+            problems.append(
+                Problem(
+                    "connection.username",
+                    "connection.username and connection.password go together: set both",
+                )
+            )
         if self.proxy_host:
             problems.append(
-                f"proxy.host={self.proxy_host}: proxies are not available. Remove it, and name a "
-                "host in connection.url that can be reached"
+                Problem(
+                    "proxy.host",
+                    f"proxy.host={self.proxy_host}: proxies are not available. Remove it, and "
+                    "name a host in connection.url that can be reached",
+                )
             )
         if self.kerberos_principal:
             problems.append(
-                f"kerberos.user.principal={self.kerberos_principal}: Kerberos is not available. "
-                "Set connection.username and connection.password"
+                Problem(
+                    "kerberos.user.principal",
+                    f"kerberos.user.principal={self.kerberos_principal}: Kerberos is not "
+                    "available. Set connection.username and connection.password",
+                )
             )
         if self.security_protocol == "ssl" and any(u.startswith("http:") for u in self.urls):
-            problems.append("elastic.security.protocol=SSL needs https:// in connection.url")
+            problems.append(
+                Problem(
+                    "elastic.security.protocol",
+                    "elastic.security.protocol=SSL needs https:// in connection.url",
+                )
+            )
         return problems
 
-    def _writing_problems(self) -> list[str]:
+    def _writing_problems(self) -> list[Problem]:
         problems = []
         if self.write_method == "upsert":
             problems.append(
-                "write.method=upsert merges fields by an update, to which the server gives no "
-                "external version: a replayed or late record would overwrite a newer one. Set "
-                "write.method=insert, which replaces the document"
+                Problem(
+                    "write.method",
+                    "write.method=upsert merges fields by an update, to which the server gives no "
+                    "external version: a replayed or late record would overwrite a newer one. Set "
+                    "write.method=insert, which replaces the document",
+                )
             )
         stream = {
             "data.stream.type": "" if self.stream_type.lower() == "none" else self.stream_type,
@@ -102,20 +137,30 @@ class SearchConfig(SearchKeys):
             "data.stream.timestamp.field": ",".join(self.stream_timestamp),
         }
         problems += [
-            f"{name}={value}: a data stream takes documents without a version, and an id is unique "
-            "within one of its backing indices only, so a replay after a rollover would double "
-            f"them. Remove {name} and write to an index"
+            Problem(
+                name,
+                f"{name}={value}: a data stream takes documents without a version, and an id "
+                "is unique within one of its backing indices only, so a replay after a "
+                f"rollover would double them. Remove {name} and write to an index",
+            )
             for name, value in stream.items()
             if value
         ]
         if self.version_header:
             problems.append(
-                f"external.version.header={self.version_header} is not available: the version of a "
-                "document is its record's offset, by which a replay is recognised. Remove it"
+                Problem(
+                    "external.version.header",
+                    f"external.version.header={self.version_header} is not available: the "
+                    "version of a document is its record's offset, by which a replay is "
+                    "recognised. Remove it",
+                )
             )
         if not self.compact_maps:
             problems.append(
-                "compact.map.entries=false is not available: maps become objects. Remove it"
+                Problem(
+                    "compact.map.entries",
+                    "compact.map.entries=false is not available: maps become objects. Remove it",
+                )
             )
         return problems
 
