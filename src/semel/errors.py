@@ -125,9 +125,3 @@ class TargetChanged(TransientError):
 
 class LogChanged(TransientError):
     """What was read may not be of the log that the positions belong to: they are compared again."""
-
-
-def named(name: str) -> type[SemelError]:
-    """The class of an error that another process has told by its name."""
-    found = globals().get(name)
-    return found if isinstance(found, type) and issubclass(found, SemelError) else SemelError

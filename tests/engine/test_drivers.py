@@ -18,6 +18,7 @@ from semel.engine.bounded.engine import BoundedEngine
 from semel.engine.control import Address, Report
 from semel.engine.direct import engine as direct
 from semel.engine.direct.engine import DirectEngine
+from semel.engine.failure import Failure
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch.engine import MicroBatchEngine
 from semel.errors import Fenced, ServiceError, TransientError
@@ -130,7 +131,8 @@ def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_sp
     replaced: bool,
 ) -> None:
     engine = DirectEngine(_run(), None, None)  # type: ignore[arg-type]
-    coming = [Report("fenced", 0, 0)] + [Report("started", 0, 1)] * replaced
+    fenced = Report("fenced", 0, 0, failure=Failure.of(Fenced("by another run")))
+    coming = [fenced] + [Report("started", 0, 1)] * replaced
 
     def get(waits: bool, _timeout: float) -> Report:
         if not (waits and coming):

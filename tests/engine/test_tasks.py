@@ -21,6 +21,7 @@ from confluent_kafka import Message
 from semel import failpoints
 from semel.engine.control import ControlLine, ControlServer, Report
 from semel.engine.direct import engine as direct
+from semel.engine.failure import Failure
 from semel.errors import ConfigError, Fenced, SemelError
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Start
@@ -424,9 +425,10 @@ def test_a_fenced_or_failed_task_of_an_earlier_attempt_does_not_end_the_run() ->
     engine._newest, engine._error = {}, None
     engine._hear(Report("log", task=0, attempt=1))
     engine._hear(Report("fenced", task=0, attempt=0, message="an old one"))
-    engine._hear(Report("failed", task=0, attempt=0, error="ServiceError", message="an old one"))
+    engine._hear(Report("failed", task=0, attempt=0, message="an old one"))
     assert engine._error is None
-    engine._hear(Report("fenced", task=0, attempt=1, message="the newest one"))
+    newest = Failure.of(Fenced("the newest one"))
+    engine._hear(Report("fenced", task=0, attempt=1, failure=newest))
     assert isinstance(engine._error, Fenced)
 
 

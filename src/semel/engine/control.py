@@ -27,7 +27,8 @@ from multiprocessing.connection import (
 )
 from typing import Any
 
-from semel.errors import SemelError, named
+from semel.engine.failure import Failure
+from semel.errors import SemelError
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Report:
     """What a task tells.
 
     ``kind`` is ``started``, ``assigned``, ``progress``, ``log``, ``fenced``, ``failed`` or
-    ``stopped``. Counts are totals since the task started.
+    ``stopped``. Counts are totals since the task started; ``failure`` is what ended it.
     """
 
     kind: str
@@ -62,12 +63,12 @@ class Report:
     failed: int = 0
     commits: int = 0
     message: str = ""
-    error: str = ""
+    failure: Failure | None = None
 
 
 def rebuild(report: Report) -> SemelError:
     """The error that a task reported, as it was raised there."""
-    return named(report.error)(report.message)
+    return report.failure.error() if report.failure else SemelError(report.message)
 
 
 class ControlServer:

@@ -49,7 +49,6 @@ from semel.errors import (
     ServiceError,
     TargetChanged,
     TransientError,
-    named,
 )
 from semel.failpoints import hit
 from semel.kafka.damage import Damage
@@ -278,14 +277,13 @@ class BoundedEngine:
         self._doing = f"{len(parts)} tasks read and stage them"
         future = self._jobs.submit(self._job, parts)
         results = self._watch(future)
-        failed = [r for r in results if r.error]
+        failed = [r.failure.error() for r in results if r.failure is not None]
         if failed or any(r.stop is not None or r.damage is not None for r in results):
             for r in results:
                 self._sink.discard(Staged((), files=r.files))
         if failed:
             # An error that ends the connector comes before one that may pass.
-            worst = sorted(failed, key=lambda r: issubclass(named(r.error), TransientError))[0]
-            raise named(worst.error)(worst.message)
+            raise sorted(failed, key=lambda error: isinstance(error, TransientError))[0]
         return results
 
     def _watch(self, future: Future[list[TaskResult]]) -> list[TaskResult]:

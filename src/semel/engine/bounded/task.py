@@ -25,6 +25,7 @@ from semel.engine import memory
 from semel.engine.base import unexpected
 from semel.engine.batch import Batcher
 from semel.engine.consumer import Events, Poll, consumer_config, raised, without_events
+from semel.engine.failure import Failure
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, RawRecords, TopicPoll, by_topic, copied
 from semel.errors import SemelError, TransientError
@@ -68,7 +69,7 @@ class TaskResult:
     """What a task has staged.
 
     ``stop`` is the bad record before which its partition must end, with ``errors.tolerance=none``;
-    ``damage`` are offsets that cannot be read, before which it must end, too; ``error`` names what
+    ``damage`` are offsets that cannot be read, before which it must end, too; ``failure`` is what
     ends the connector, or may pass (:class:`~semel.errors.TransientError`). Nothing is staged then.
     """
 
@@ -78,8 +79,7 @@ class TaskResult:
     files: Sequence[Any] = ()
     stop: DeadLetter | None = None
     damage: Damage | None = None
-    error: str = ""
-    message: str = ""
+    failure: Failure | None = None
 
 
 def run_task(spec: BoundedSpec, index: int, wanted: Sequence[OffsetRange]) -> TaskResult:
@@ -89,11 +89,10 @@ def run_task(spec: BoundedSpec, index: int, wanted: Sequence[OffsetRange]) -> Ta
     try:
         return _worker(spec, index).stage(index, wanted)
     except SemelError as error:
-        return TaskResult(index, error=type(error).__name__, message=str(error))
+        return TaskResult(index, failure=Failure.of(error))
     except Exception as error:
         log.exception("task %d", index)
-        found = unexpected(spec.connector, index, error)
-        return TaskResult(index, error=type(found).__name__, message=str(found))
+        return TaskResult(index, failure=Failure.of(unexpected(spec.connector, index, error)))
     finally:
         gc.enable()
 

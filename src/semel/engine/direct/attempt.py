@@ -13,6 +13,7 @@ from semel.engine import memory
 from semel.engine.base import unexpected
 from semel.engine.control import ControlLine, Report
 from semel.engine.direct.task import Task, TaskSpec, TooManyLeft
+from semel.engine.failure import Failure
 from semel.errors import Fenced, SemelError
 
 log = logging.getLogger(__name__)
@@ -64,8 +65,9 @@ def _end_process() -> None:
 
 
 def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
-    def tell(kind: str, message: str = "", error: str = "") -> None:
-        line.send(Report(kind, index, attempt, os.getpid(), message=message, error=error))
+    def tell(kind: str, message: str = "", error: SemelError | None = None) -> None:
+        failure = Failure.of(error) if error is not None else None
+        line.send(Report(kind, index, attempt, os.getpid(), message=message, failure=failure))
 
     task = None
     watchdog.stops_with(spec.connector.name, line.stop)
@@ -84,10 +86,9 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
                 raise  # Spark starts it again, unless it has done so already
             tell("stopped")
             return
-        tell("fenced", str(error), "Fenced")
+        tell("fenced", error=error)
     except SemelError as error:
-        tell("failed", str(error), type(error).__name__)
+        tell("failed", error=error)
     except Exception as error:
         log.exception("task %d", index)
-        found = unexpected(spec.connector, index, error)
-        tell("failed", str(found), type(found).__name__)
+        tell("failed", error=unexpected(spec.connector, index, error))

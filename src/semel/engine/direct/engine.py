@@ -25,7 +25,7 @@ from semel.engine.direct.attempt import run_task
 from semel.engine.direct.placeholder import Placeholder
 from semel.engine.direct.task import TaskSpec
 from semel.engine.pipeline import Transform
-from semel.errors import Fenced, LedgerConflict, SemelError
+from semel.errors import LedgerConflict, SemelError
 from semel.kafka.retention import create_dead_letter_topic
 from semel.ledger import TopicPartition
 
@@ -188,13 +188,10 @@ class DirectEngine:
         self._newest[report.task] = max(report.attempt, self._newest.get(report.task, -1))
         if report.kind == "log":
             log.warning("task %d: %s", report.task, report.message)
-        elif report.attempt == self._newest[report.task]:
+        elif report.attempt == self._newest[report.task] and report.kind in ("fenced", "failed"):
             # One that was frozen and is replaced has nothing to say of the connector: it was fenced
             # by its successor, and what fails for good fails for that one too.
-            if report.kind == "fenced":
-                self._end(Fenced(report.message))
-            elif report.kind == "failed":
-                self._end(rebuild(report))
+            self._end(rebuild(report))
         if report.kind in ("progress", "assigned"):
             self._count(report)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from semel.engine.batch import Batch, count_failed
+from semel.engine.failure import Failure
 from semel.engine.microbatch import frames
 from semel.engine.poll import advances
 from semel.errors import BadRecord, ConfigError
@@ -47,7 +48,7 @@ class Side:
     tombstones: list[pa.Table] = field(default_factory=list)
     stop: DeadLetter | None = None
     grown: pa.Schema | None = None
-    failed: tuple[str, str] | None = None
+    failed: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,7 @@ class Result:
     rejected: Sequence[Rejected] = ()
     ranges: Sequence[OffsetRange] = ()
     grown: pa.Schema | None = None
-    error: str = ""
-    message: str = ""
+    failure: Failure | None = None
     size: int = 0
 
 
@@ -123,14 +123,12 @@ def rejection_of(index: int, rejection: RowsRejected, ranges: Sequence[OffsetRan
     """Records to try without; a row whose offset is unknown ends the connector."""
     unknown = [r for r in rejection.rejected if r.offset is None]
     if unknown:
-        return Result(
-            "failed",
-            index,
-            error=BadRecord.__name__,
-            message=f"a row that the transform made does not fit: {unknown[0].message}. It does "
-            f"not say which record it comes from: let the columns {PARTITION} and {OFFSET} pass "
-            "the transform",
+        error = BadRecord(
+            f"a row that the transform made does not fit: {unknown[0].message}. It does not say "
+            f"which record it comes from: let the columns {PARTITION} and {OFFSET} pass the "
+            "transform"
         )
+        return Result("failed", index, failure=Failure.of(error))
     return Result("rejected", index, rejected=rejection.rejected, ranges=ranges)
 
 

@@ -23,6 +23,7 @@ from semel.engine.base import Progress, Run
 from semel.engine.batch import Batch, bad_record, passing_over
 from semel.engine.committer import described
 from semel.engine.deliver import Deliverer
+from semel.engine.failure import Failure
 from semel.engine.microbatch import task as microtask
 from semel.engine.microbatch.commit import Result, Side, arranged, assembled, rejection_of
 from semel.engine.microbatch.lineage import Source
@@ -42,7 +43,7 @@ from semel.engine.overdue import Overdue
 from semel.engine.pipeline import count_by_partition
 from semel.engine.publish import Publisher
 from semel.engine.retry import Retries
-from semel.errors import BadRecord, TransientError, named
+from semel.errors import BadRecord, SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.damage import Damage
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
@@ -127,10 +128,8 @@ class MicroBatches:
 
     def _heed(self, result: Result, refused: Rejections) -> None:
         """Do what the next attempt needs."""
-        if result.kind == "failed":
-            raise named(result.error)(
-                f"connector {self._connector.name}: {_bare(self._connector.name, result)}"
-            )
+        if result.kind == "failed" and result.failure is not None:
+            raise _naming(self._connector.name, result.failure)
         if result.kind == "unread":
             log.info("the transform leaves records unread; the driver commits from now on")
             self._commits_here = True
@@ -204,7 +203,7 @@ class MicroBatches:
             rows, sides = planned.collect()
             failed = next((side.failed for side in sides if side.failed is not None), None)
             if failed is not None:
-                return [Result("failed", 0, error=failed[0], message=failed[1])]
+                return [Result("failed", 0, failure=failed)]
             if self._planner.widen(planned.decoded.topic, sides):
                 return []
             parts.append((planned.decoded, rows, sides))
@@ -240,7 +239,7 @@ class MicroBatches:
         except RowsRejected as rejection:
             return [rejection_of(indices[0], rejection, ranges)]
         except TransientError as error:
-            return [Result("transient", indices[0], error=type(error).__name__, message=str(error))]
+            return [Result("transient", indices[0], failure=Failure.of(error))]
         self._progress.commits += 1 if batch.advances else 0
         self.size.note(batch.nbytes // len(ranges))
         return _committed(batch, dict(zip(ranges, indices, strict=True)))
@@ -271,10 +270,10 @@ class MicroBatches:
 
     def _pause(self, results: Sequence[Result], retries: Retries) -> None:
         """Wait after a transient failure."""
-        failed = [named(r.error)(r.message) for r in results if r.kind == "transient"]
+        failed = [r.failure for r in results if r.kind == "transient" and r.failure is not None]
         if not failed:
             retries.succeeded()
-        elif self._run.stop.wait(retries.failed(failed[0])):
+        elif self._run.stop.wait(retries.failed(failed[0].error())):
             raise Stopped
 
 
@@ -304,6 +303,7 @@ def _count_written(
     return traced
 
 
-def _bare(name: str, result: Result) -> str:
-    """The message of a task's error, which may name the connector already."""
-    return result.message.removeprefix(f"connector {name}: ")
+def _naming(name: str, failure: Failure) -> SemelError:
+    """A task's error, which may name the connector already."""
+    prefix = f"connector {name}: "
+    return replace(failure, message=prefix + failure.message.removeprefix(prefix)).error()

@@ -27,6 +27,7 @@ from semel.delivery import Guarantee
 from semel.engine import memory
 from semel.engine.batch import Batcher
 from semel.engine.deliver import Deliverer
+from semel.engine.failure import Failure
 from semel.engine.microbatch import frames
 from semel.engine.microbatch.commit import (
     Refused,
@@ -214,7 +215,7 @@ def decode(
         try:
             yield from decoder.decode(batch)
         except SemelError as error:
-            decoder.side.failed = (type(error).__name__, str(error))
+            decoder.side.failed = Failure.of(error)
     if context.getLocalProperty(COMMIT) == "task":
         _pass_on(_side_file(spec.run, context), decoder.side)
     else:
@@ -285,7 +286,7 @@ def _commit_rows(
     if side is None:
         return Result("unread", index)
     if side.failed is not None:
-        return Result("failed", index, error=side.failed[0], message=side.failed[1])
+        return Result("failed", index, failure=side.failed)
     if side.grown is not None:
         return Result("grown", index, grown=side.grown)
     range_ = reading.ranges[index]
@@ -334,9 +335,9 @@ def _answer(index: int, action: Any) -> pa.RecordBatch:
     try:
         result = action()
     except LogChanged as error:  # not this task's to try again
-        result = Result("failed", index, error=type(error).__name__, message=str(error))
+        result = Result("failed", index, failure=Failure.of(error))
     except TransientError as error:
-        result = Result("transient", index, error=type(error).__name__, message=str(error))
+        result = Result("transient", index, failure=Failure.of(error))
     except SemelError as error:
-        result = Result("failed", index, error=type(error).__name__, message=str(error))
+        result = Result("failed", index, failure=Failure.of(error))
     return pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})
