@@ -9,7 +9,7 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.engine import retry
 from semel.engine.retry import LONGEST, Retries
-from semel.errors import GaveUp, TransientError, Unavailable
+from semel.errors import GaveUp, TargetChanged, TransientError, Unavailable
 
 RAW = {"name": "c", "connector.class": "postgresql", "bootstrap.servers": "b:1", "topics": "t"}
 
@@ -75,3 +75,28 @@ def test_an_outage_is_told_once_a_minute_and_when_it_is_over(
     assert "unreachable; waiting for" in told[1]
     assert told[-1].startswith("over after 1")
     assert told[-1].endswith(" s: unreachable")
+
+
+def test_a_pause_that_is_cut_short_ends_the_retries_without_counting_one() -> None:
+    told: list[str] = []
+
+    def fails() -> None:
+        raise TransientError("deadlock")
+
+    with pytest.raises(TransientError, match="deadlock"):
+        retry.retrying(fails, retries(told), lambda _seconds: True)
+    assert not told
+
+
+def test_an_action_runs_until_it_succeeds_and_a_changed_target_is_not_tried_again() -> None:
+    failures: list[Exception] = [TransientError("deadlock"), TransientError("deadlock")]
+
+    def action() -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    assert retry.retrying(action, retries([]), lambda _seconds: False) == "done"
+    failures[:] = [TransientError("never reached"), TargetChanged("another table")]
+    with pytest.raises(TargetChanged):
+        retry.retrying(action, retries([]), lambda _seconds: False)

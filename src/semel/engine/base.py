@@ -57,6 +57,10 @@ class Run:
         return self.stop.is_set() or (self.until_caught_up and caught_up)
 
 
+class Stopped(Exception):
+    """The run was asked to stop; nothing of what it has in hand is lost."""
+
+
 class SparkGone(ServiceError):
     """Spark has ended, and takes no more jobs."""
 

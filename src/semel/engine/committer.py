@@ -12,7 +12,7 @@ from semel.delivery import Guarantee
 from semel.engine.batch import Batch
 from semel.engine.control import ControlLine
 from semel.engine.deliver import Deliverer
-from semel.engine.retry import Retries
+from semel.engine.retry import Retries, retrying
 from semel.errors import TargetChanged, TransientError
 from semel.records import DeadLetter
 from semel.sinks.base import Sink
@@ -70,31 +70,31 @@ class Committer:
             TargetChanged: it would fail again.
             TransientError: the task was asked to stop meanwhile, or has come to its end.
         """
-        retries = Retries(self._connector, self._raw, self._tell)
-        while True:
+
+        def attempt() -> T:
             try:
-                found = action()
+                return action()
             except TargetChanged:
                 raise
             except TransientError as error:
                 self.trouble = str(error)
-                if self._line.orphaned or self._line.stop.is_set():
-                    raise
-                if self._ends_within(retries.failed(error)):
-                    raise
-            else:
-                retries.succeeded()
-                self.trouble = ""
-                return found
+                raise
+
+        retries = Retries(self._connector, self._raw, self._tell)
+        found = retrying(attempt, retries, self._ends_within)
+        self.trouble = ""
+        return found
 
     def _ends_within(self, seconds: float) -> bool:
         """Wait for so long, unless the task ends meanwhile: by the driver's word or by an error."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._closing:
+        while (left := until - time.monotonic()) > 0 and not self._ended:
             self._line.stop.wait(min(left, _LOOK))
-            if self._line.stop.is_set():
-                break
-        return self._closing or self._line.stop.is_set()
+        return self._ended
+
+    @property
+    def _ended(self) -> bool:
+        return self._closing or self._line.orphaned or self._line.stop.is_set()
 
     def close(self) -> None:
         """Wait for the commit in hand; it is not tried again."""

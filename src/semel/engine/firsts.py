@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from semel.config import ConnectorConfig
+from semel.engine import ranges
 from semel.engine.publish import is_copy, ledger_of
-from semel.engine.ranges import made
 from semel.errors import ConfigError, OffsetOutOfRange
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
@@ -36,7 +36,7 @@ def first_positions(
     entries = sink.entries()
     known = {e.topic_partition for e in entries}
     check_targets(connector, sink, entries, topics)
-    present = {TopicPartition(t, p) for t, count in topics.items() for p in range(count)}
+    present = set(ranges.partitions(topics))
     missing = present - known
     if not missing:
         return
@@ -49,7 +49,7 @@ def first_positions(
         found |= cluster.latest(fresh)
     if connector.first_position != "reset" and fresh and not sink.publishes:
         found |= _where_the_group_stands(connector, sink, cluster, fresh, earliest)
-    sink.start(made(sink, found, logs))
+    sink.start(ranges.made(sink, found, logs))
 
 
 def _where_the_group_stands(

@@ -27,6 +27,11 @@ from semel.sinks.base import Sink
 log = logging.getLogger(__name__)
 
 
+def partitions(topics: Mapping[str, int]) -> list[TopicPartition]:
+    """All partitions of topics, given the number that each has."""
+    return [TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
+
+
 def entering(
     sink: Sink, cluster: Cluster, new: Mapping[TopicPartition, int], known: Collection[str]
 ) -> list[LedgerEntry]:
@@ -36,7 +41,7 @@ def entering(
     positions = new
     if topics and sink.enters_whole_topics:
         counts = cluster.topics()
-        present = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
+        present = set(partitions({topic: counts.get(topic, 0) for topic in topics}))
         positions = {**cluster.earliest(present - new.keys()), **new}
     return made(sink, positions, cluster.logs({tp.topic for tp in positions}))
 

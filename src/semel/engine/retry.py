@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from semel.config import ConnectorConfig
-from semel.errors import GaveUp, Unavailable
+from semel.errors import GaveUp, TargetChanged, TransientError, Unavailable
+
+T = TypeVar("T")
 
 LONGEST = 30.0
 """Seconds of the longest pause between two attempts to reach a store that is away."""
@@ -67,6 +70,29 @@ class Retries:
             self._tell(f"over after {time.monotonic() - self._since:.0f} s: {self._outage}")
         self._since = None
         self._failures = 0
+
+
+def retrying(action: Callable[[], T], retries: Retries, pause: Callable[[float], bool]) -> T:
+    """Run ``action`` again after transient failures; the ledger tells what took place.
+
+    ``pause`` waits for some seconds, and says whether to stop trying.
+
+    Raises:
+        GaveUp: it has failed ``max.retries`` times more.
+        TargetChanged: it would fail again.
+        TransientError: ``pause`` has said to stop.
+    """
+    while True:
+        try:
+            found = action()
+        except TargetChanged:
+            raise
+        except TransientError as error:
+            if pause(0.0) or pause(retries.failed(error)):
+                raise
+        else:
+            retries.succeeded()
+            return found
 
 
 def gave_up(connector: ConnectorConfig, retries: int, why: object) -> str:

@@ -21,11 +21,12 @@ from typing import Any
 from pyspark import SparkContext
 
 from semel import failpoints
-from semel.engine import firsts, ranges, sample
+from semel.engine import ranges, sample, startup
 from semel.engine.base import (
     Progress,
     Run,
     SparkGone,
+    Stopped,
     first_error,
     not_shipped,
     spark_gone,
@@ -39,7 +40,7 @@ from semel.engine.epochs import parted
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Transform
 from semel.engine.publish import Publisher
-from semel.engine.retry import Retries
+from semel.engine.retry import Retries, retrying
 from semel.engine.triggers import before, bounded, seconds, shared
 from semel.errors import (
     Fenced,
@@ -52,7 +53,6 @@ from semel.errors import (
 )
 from semel.failpoints import hit
 from semel.kafka.damage import Damage
-from semel.kafka.retention import create_dead_letter_topic
 from semel.ledger import Advance, LedgerEntry, OffsetRange, TopicPartition
 from semel.records import DeadLetter
 from semel.sinks.base import Staged, StagingSink
@@ -64,10 +64,6 @@ _INTERVAL = "10 seconds"
 """Unless processingTime says otherwise: every commit makes files."""
 _SETTLE = 20.0
 _KEPT = Target("")
-
-
-class Stopped(Exception):
-    """The run was asked to stop; nothing of the trigger in hand is lost."""
 
 
 class BoundedEngine:
@@ -127,15 +123,10 @@ class BoundedEngine:
 
     def _prepare(self) -> dict[TopicPartition, int]:
         run = self._run
-        topics = run.topics
-        self._prepared |= topics.keys()
-        run.sink.claim()
-        if run.connector.dead_letter_topic:
-            create_dead_letter_topic(run.connector, run.cluster)
-        firsts.first_positions(run.connector, run.sink, run.cluster, topics)
+        self._prepared |= run.topics.keys()
+        startup.enter(run)
         self._publisher = Publisher(run)
-        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
-        return run.cluster.latest(partitions) if run.until_caught_up else {}
+        return startup.targets(run)
 
     def _loop(self, targets: Mapping[TopicPartition, int]) -> None:
         """Run triggers; one that fails for a reason that may pass is run again."""
@@ -240,7 +231,7 @@ class BoundedEngine:
         if new:
             run.sink.prepare(new)
             self._prepared |= new
-        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        partitions = ranges.partitions(topics)
         entries = ranges.standing(run.connector, run.sink, run.cluster, partitions)
         self._entries = entries
         positions = {tp: e.position for tp, e in entries.items()}
@@ -362,18 +353,12 @@ class BoundedEngine:
 
         Staged files are left alone whatever happens: some of them may be committed.
         """
-        retries = self._retries()
-        while True:
-            try:
-                self._deliverer.deliver(batch)
-            except TargetChanged:
-                raise  # the records are staged again
-            except TransientError as error:
-                if self._run.stop.wait(retries.failed(error)):
-                    raise Stopped from None
-            else:
-                retries.succeeded()
-                return
+        try:
+            retrying(lambda: self._deliverer.deliver(batch), self._retries(), self._run.stop.wait)
+        except TargetChanged:
+            raise  # the records are staged again
+        except TransientError:
+            raise Stopped from None
 
 
 def interval(run: Run) -> float:

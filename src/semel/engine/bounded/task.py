@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from semel.engine.consumer import Events, Poll, consumer_config, raised, without
 from semel.engine.failure import Failure
 from semel.engine.pipeline import Pipeline, Transform
 from semel.engine.poll import OutOfOrder, RawRecords, TopicPoll, by_topic, copied
+from semel.engine.workers import Workers
 from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.damage import Damage, examine
@@ -45,7 +45,6 @@ _SILENCE = 10.0
 none may never hear of one again (librdkafka's issue 5301); one that passes over records that were
 aborted, or waits for a slow answer, has nothing to deliver either."""
 _ANSWER = 5.0
-_RUNS_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def run_task(spec: BoundedSpec, index: int, wanted: Sequence[OffsetRange]) -> Ta
     # Automatic collections walk over all messages of a poll again and again.
     gc.disable()
     try:
-        return _worker(spec, index).stage(index, wanted)
+        return _workers.of(spec, lambda: Worker(spec, index)).stage(index, wanted)
     except SemelError as error:
         return TaskResult(index, failure=Failure.of(error))
     except Exception as error:
@@ -334,17 +333,4 @@ def _label(wanted: Sequence[OffsetRange]) -> str:
     return f"{first.topic_partition}-{first.from_offset}-{first.until_offset}{more}"
 
 
-_workers: dict[str, Worker] = {}
-
-
-def _worker(spec: BoundedSpec, index: int) -> Worker:
-    found = _workers.pop(spec.run, None)
-    if found is None:
-        os.environ.update(spec.environment)
-        memory.limit_caches()
-        found = Worker(spec, index)
-    found.renew(spec)
-    _workers[spec.run] = found
-    while len(_workers) > _RUNS_KEPT:
-        _workers.pop(next(iter(_workers))).close()
-    return found
+_workers: Workers[Worker] = Workers()

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import SparkContext, TaskContext
 
 from semel import failpoints
-from semel.engine import firsts, ranges, sample
+from semel.engine import firsts, ranges, sample, startup
 from semel.engine.base import Progress, Run, SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import ControlServer, Report, rebuild
 from semel.engine.direct.attempt import run_task
@@ -26,7 +26,6 @@ from semel.engine.direct.placeholder import Placeholder
 from semel.engine.direct.task import TaskSpec
 from semel.engine.pipeline import Transform
 from semel.errors import LedgerConflict, SemelError
-from semel.kafka.retention import create_dead_letter_topic
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -98,20 +97,16 @@ class DirectEngine:
     def _prepare(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
         run = self._run
         topics = run.topics
-        run.sink.claim()
-        if run.connector.dead_letter_topic and not run.sink.takes_dead_letters:
-            create_dead_letter_topic(run.connector, run.cluster)
-        firsts.first_positions(run.connector, run.sink, run.cluster, topics)
-        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        startup.enter(run)
+        partitions = ranges.partitions(topics)
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
         schemas = sample.schemas(
             run.connector, run.raw, run.sink, run.cluster, self._transform, positions
         )
         # Those of tables that the sample has made just now.
         firsts.check_targets(run.connector, run.sink, run.sink.entries(), topics)
-        targets = run.cluster.latest(partitions) if run.until_caught_up else {}
         self._progress.positions = dict(positions)
-        return schemas, targets
+        return schemas, startup.targets(run)
 
     def _supervise(
         self, server: ControlServer, spec: TaskSpec, targets: Mapping[TopicPartition, int]

@@ -30,10 +30,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.config import ConnectorConfig, under
-from semel.engine import firsts, ranges
-from semel.engine.base import Progress, Run, not_shipped
+from semel.engine import ranges, startup
+from semel.engine.base import Progress, Run, Stopped, not_shipped
 from semel.engine.consumer import consumer_config
-from semel.engine.microbatch.job import MicroBatches, Stopped
+from semel.engine.microbatch.job import MicroBatches
 from semel.engine.microbatch.plan import FrameTransform
 from semel.engine.retry import Retries
 from semel.errors import (
@@ -48,7 +48,6 @@ from semel.errors import (
 from semel.jars import SPARK_KAFKA
 from semel.kafka import security
 from semel.kafka.damage import examine, told_by_java
-from semel.kafka.retention import create_dead_letter_topic
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -145,21 +144,15 @@ class MicroBatchEngine:
             backoff = min(2 * backoff, _BACKOFF[1])
 
     def _prepare(self) -> dict[TopicPartition, int]:
-        run = self._run
-        topics = run.topics
-        run.sink.claim()
-        if run.connector.dead_letter_topic:
-            create_dead_letter_topic(run.connector, run.cluster)
-        firsts.first_positions(run.connector, run.sink, run.cluster, topics)
-        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
-        return run.cluster.latest(partitions) if run.until_caught_up else {}
+        startup.enter(self._run)
+        return startup.targets(self._run)
 
     def _entries(self) -> dict[TopicPartition, LedgerEntry]:
         """Where the ledger stands for all partitions there are now."""
         run = self._run
         topics = ranges.topics_now(run.connector, run.cluster)
         run.sink.prepare(topics)
-        partitions = [TopicPartition(t, p) for t, count in topics.items() for p in range(count)]
+        partitions = ranges.partitions(topics)
         found = ranges.standing(run.connector, run.sink, run.cluster, partitions)
         self._progress.positions |= {tp: e.position for tp, e in found.items()}
         return found

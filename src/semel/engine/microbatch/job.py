@@ -19,7 +19,7 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from semel.engine.base import Progress, Run
+from semel.engine.base import Progress, Run, Stopped
 from semel.engine.batch import Batch, bad_record, passing_over
 from semel.engine.committer import described
 from semel.engine.deliver import Deliverer
@@ -53,10 +53,6 @@ from semel.sinks.base import StagingSink
 log = logging.getLogger(__name__)
 
 Rejections = dict[tuple[str, int, int], Rejected]
-
-
-class Stopped(Exception):
-    """The run was asked to stop; nothing of the batch in hand is lost."""
 
 
 class MicroBatches:

@@ -42,6 +42,7 @@ from semel.engine.microbatch.commit import (
 from semel.engine.microbatch.logs import Pinned
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicTable
+from semel.engine.workers import Workers
 from semel.errors import LogChanged, SemelError, ServiceError, TransientError
 from semel.failpoints import hit
 from semel.kafka.clients import client_config
@@ -56,7 +57,6 @@ COMMIT = "semel.commit"
 """The Spark local property that tells a decoding task who commits: ``task`` or ``driver``."""
 
 _CHUNK = 64 * 1024 * 1024
-_RUNS_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,9 @@ class Worker:
             self.spec = spec
             self.batcher = self._batcher()
 
+    def close(self) -> None:
+        self.sink.close()
+
     def _batcher(self) -> Batcher:
         spec = self.spec
         pipeline = Pipeline(
@@ -124,20 +127,11 @@ class Worker:
         return Batcher(spec.connector, pipeline)
 
 
-_workers: dict[str, Worker] = {}
+_workers: Workers[Worker] = Workers()
 
 
 def _worker(spec: MicroSpec) -> Worker:
-    found = _workers.pop(spec.run, None)
-    if found is None:
-        os.environ.update(spec.environment)
-        memory.limit_caches()
-        found = Worker(spec)
-    found.renew(spec)
-    _workers[spec.run] = found
-    while len(_workers) > _RUNS_KEPT:
-        _workers.pop(next(iter(_workers))).sink.close()
-    return found
+    return _workers.of(spec, lambda: Worker(spec))
 
 
 def _context() -> Any:

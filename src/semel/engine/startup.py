@@ -1,0 +1,28 @@
+"""What a run does before it reads: every engine begins like this."""
+
+from __future__ import annotations
+
+from semel.engine import firsts, ranges
+from semel.engine.base import Run
+from semel.kafka.retention import create_dead_letter_topic
+from semel.ledger import TopicPartition
+
+
+def enter(run: Run) -> None:
+    """Claim the connector's ledger, and enter every partition into it.
+
+    Raises:
+        SemelError: another run holds the ledger, or the connector must not begin here; see
+            :func:`semel.engine.firsts.first_positions`.
+    """
+    run.sink.claim()
+    if run.connector.dead_letter_topic and not run.sink.takes_dead_letters:
+        create_dead_letter_topic(run.connector, run.cluster)
+    firsts.first_positions(run.connector, run.sink, run.cluster, run.topics)
+
+
+def targets(run: Run) -> dict[TopicPartition, int]:
+    """The positions at which the run is caught up; none if it goes on until it is stopped."""
+    if not run.until_caught_up:
+        return {}
+    return run.cluster.latest(ranges.partitions(run.topics))

@@ -1,0 +1,50 @@
+"""What a Python worker process keeps from one Spark job to the next: connecting anew would cost
+more than a small job takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from semel.engine import memory
+
+_KEPT = 4
+"""Runs of which a process keeps something; the one that has waited longest goes first."""
+
+
+class _Spec(Protocol):
+    @property
+    def run(self) -> str: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+
+class _Worker(Protocol):
+    def renew(self, spec: Any, /) -> None: ...
+
+    def close(self) -> None: ...
+
+
+W = TypeVar("W", bound=_Worker)
+
+
+class Workers(Generic[W]):
+    """One worker for each of the latest runs."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, W] = {}
+
+    def of(self, spec: _Spec, make: Callable[[], W]) -> W:
+        """The worker of a run, with what the driver has sent last; made if there is none yet."""
+        found = self._kept.pop(spec.run, None)
+        if found is None:
+            os.environ.update(spec.environment)
+            memory.limit_caches()
+            found = make()
+        found.renew(spec)
+        self._kept[spec.run] = found
+        while len(self._kept) > _KEPT:
+            self._kept.pop(next(iter(self._kept))).close()
+        return found
