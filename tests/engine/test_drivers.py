@@ -21,6 +21,7 @@ from semel.engine.direct.engine import DirectEngine
 from semel.engine.failure import Failure
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch.engine import MicroBatchEngine
+from semel.engine.retry import Backoff
 from semel.errors import Fenced, ServiceError, TransientError
 
 
@@ -170,7 +171,7 @@ def test_a_bounded_run_that_has_been_idle_so_far_bears_what_may_pass(
 
 def _micro_batches(outcomes: Sequence[Exception | None], monkeypatch: pytest.MonkeyPatch) -> int:
     """Run batches with these outcomes, each in a query of its own, then stop; how many were run."""
-    monkeypatch.setattr(microbatch, "_BACKOFF", (0.0, 60.0))
+    monkeypatch.setattr(microbatch, "Backoff", lambda: Backoff(0.0))
     run, left = _run(), list(outcomes)
 
     def process(_batch: object) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.engine import retry
-from semel.engine.retry import LONGEST, Retries
+from semel.engine.retry import LONGEST, Backoff, Retries
 from semel.errors import GaveUp, TargetChanged, TransientError, Unavailable
 
 RAW = {"name": "c", "connector.class": "postgresql", "bootstrap.servers": "b:1", "topics": "t"}
@@ -100,3 +100,9 @@ def test_an_action_runs_until_it_succeeds_and_a_changed_target_is_not_tried_agai
     failures[:] = [TransientError("never reached"), TargetChanged("another table")]
     with pytest.raises(TargetChanged):
         retry.retrying(action, retries([]), lambda _seconds: False)
+
+
+def test_pauses_double_up_to_a_minute_until_it_has_lasted_for_long() -> None:
+    backoff = Backoff()
+    assert [backoff.after(lasted=0.1) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [backoff.after(lasted=61), backoff.after(lasted=0.1)] == [1, 2]

@@ -72,6 +72,21 @@ class Retries:
         self._failures = 0
 
 
+class Backoff:
+    """Pauses before something that ends early is started again: each twice as long as the one
+    before, unless it has lasted for long meanwhile."""
+
+    def __init__(self, shortest: float = 1.0, longest: float = 60.0) -> None:
+        self._shortest, self._longest = shortest, longest
+        self._next = shortest
+
+    def after(self, lasted: float) -> float:
+        """Seconds to pause, after it has lasted for so many."""
+        pause = self._shortest if lasted > self._longest else self._next
+        self._next = min(2 * pause, self._longest)
+        return pause
+
+
 def retrying(action: Callable[[], T], retries: Retries, pause: Callable[[float], bool]) -> T:
     """Run ``action`` again after transient failures; the ledger tells what took place.
 

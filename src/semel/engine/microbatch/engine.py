@@ -35,7 +35,7 @@ from semel.engine.base import Progress, Run, Stopped, not_shipped
 from semel.engine.consumer import consumer_config
 from semel.engine.microbatch.job import MicroBatches
 from semel.engine.microbatch.plan import FrameTransform
-from semel.engine.retry import Retries
+from semel.engine.retry import Backoff, Retries
 from semel.errors import (
     BadRecord,
     ConfigError,
@@ -52,7 +52,6 @@ from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_BACKOFF = (1.0, 60.0)
 _SETTLE = 20.0
 _CANCELLED = 20.0
 """Seconds that a batch gets to end, and to end once it is cancelled."""
@@ -104,7 +103,7 @@ class MicroBatchEngine:
 
     def _supervise(self, batches: MicroBatches, targets: Mapping[TopicPartition, int]) -> None:
         """Run queries, one after the other, until there is no need for another."""
-        backoff = _BACKOFF[0]
+        backoff = Backoff()
         questions = Retries(self._run.connector, self._run.raw, log.warning)
         while not self._run.stop.is_set():
             started = time.monotonic()
@@ -132,16 +131,14 @@ class MicroBatchEngine:
                     continue
                 if self._run.over(self._progress, targets):
                     return
-            if time.monotonic() - started > _BACKOFF[1]:
-                backoff = _BACKOFF[0]
+            pause = backoff.after(time.monotonic() - started)
             log.warning(
                 "the streaming query ended (%s); it starts again in %.0f s",
                 self._failure or "early",
-                backoff,
+                pause,
             )
             self._progress.restarts += 1
-            self._run.stop.wait(backoff)
-            backoff = min(2 * backoff, _BACKOFF[1])
+            self._run.stop.wait(pause)
 
     def _prepare(self) -> dict[TopicPartition, int]:
         startup.enter(self._run)
