@@ -15,6 +15,7 @@ from semel.audit.offsets import Seen, beyond_kafka, copies, strangers
 from semel.audit.report import AuditReport, PartitionAudit
 from semel.ledger import RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
 from semel.sinks.base import Snapshot
+from semel.sinks.capabilities import Capabilities
 
 TP = TopicPartition("t", 0)
 
@@ -92,7 +93,8 @@ def judged(
     cluster = Mock(compacted=Mock(return_value=set()))
     cluster.earliest.return_value = {TP: kafka.start}
     cluster.latest.return_value = {TP: kafka.stop}
-    sink = Mock(replaces=live is not None, only_updates=only_updates)
+    capabilities = Capabilities(replaces=live is not None, only_updates=only_updates)
+    sink = Mock(capabilities=capabilities)
     auditor = Auditor(Mock(sink=sink), cluster, snapshot, snapshot.entries, Mock(), {"t": 1})
     seen = Seen()
     seen.offsets.append(np.array(kafka))

@@ -155,7 +155,7 @@ def _checked_engine(
     connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any] | None
 ) -> str:
     engine = _engine(connector, sink, transform)
-    if engine not in sink.engines:
+    if engine not in sink.capabilities.engines:
         others = "micro-batch" if engine == "direct" else "direct"  # which chooses bounded, too
         raise ConfigError(
             f"connector {connector.name}: the {connector.connector_class} sink does not run on "

@@ -16,6 +16,7 @@ from semel.errors import Unavailable
 from semel.ledger import Advance, OffsetRange, Outcome
 from semel.leftbehind import within
 from semel.records import Commit
+from semel.sinks.capabilities import Capabilities
 from tests.patience import PATIENCE
 
 RAW = {
@@ -37,7 +38,7 @@ class Line:
 class Store:
     """Takes everything, or is away."""
 
-    takes_dead_letters = True
+    capabilities = Capabilities(takes_dead_letters=True)
 
     def __init__(self, *, away: bool = False) -> None:
         self._away = away

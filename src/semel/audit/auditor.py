@@ -52,6 +52,7 @@ class Auditor:
     ) -> None:
         self._topics = topics
         self._planned = planned
+        self._wants = planned.sink.capabilities
         self._snapshot = snapshot
         self._entries = {e.topic_partition: e for e in entries}
         self._compacted = cluster.compacted({e.topic for e in entries})
@@ -125,7 +126,7 @@ class Auditor:
                     if self._dated:
                         known.times.append(poll.timestamps()[mine])
                 done += len(poll.offsets)
-                if converts and (self._planned.sink.replaces or self._values is not None):
+                if converts and (self._wants.replaces or self._values is not None):
                     taken = poll.only(self._taken(poll)).raw(key=True, timestamp=True)
                     converted = self._pipeline.convert(poll.topic, taken)
                     replacing.add(poll.topic, converted.records)
@@ -182,7 +183,7 @@ class Auditor:
         untraced = min(missing, self._untraced.get(target, 0))
         if untraced:
             self._untraced[target] -= untraced
-        if self._planned.sink.only_updates or tp.topic in self._snapshot.incomplete:
+        if self._wants.only_updates or tp.topic in self._snapshot.incomplete:
             untraced = missing
         unknown += untraced
         missing -= untraced
@@ -282,7 +283,7 @@ class Auditor:
             if why or rows is None:
                 self.not_judged.append(f"{target or mine[0]}: {why}")
                 continue
-            if not self._planned.sink.replaces:
+            if not self._wants.replaces:
                 written = sum(e.rows_written for e in entries)
                 found[target] = max(0, written - rows), max(0, rows - written), 0
                 continue
@@ -324,13 +325,12 @@ class Auditor:
             return "the target does not say how many rows it has; is it there?"
         if self._snapshot.incomplete & set(topics):
             return "the target may have dropped rows by itself"
-        sink = self._planned.sink
-        if not sink.replaces:
+        if not self._wants.replaces:
             return ""
         ask = "; provenance=true lets the audit judge it"
         if not converts:
             return "rows replace each other by key, and a DataFrame transform makes them"
-        if sink.only_updates:
+        if self._wants.only_updates:
             return "updates add no rows, so their number shows nothing" + ask
         if len(topics) > 1:
             return f"topics {', '.join(topics)} may share keys" + ask

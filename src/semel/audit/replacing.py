@@ -25,7 +25,7 @@ class Replacing:
         self._changes: dict[str, list[pa.Table]] = {}
 
     def add(self, topic: str, records: Records) -> None:
-        if not self._sink.replaces:
+        if not self._sink.capabilities.replaces:
             return
         for keys, source, deleted in zip(
             self._sink.key_of(records),

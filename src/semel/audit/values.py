@@ -67,11 +67,11 @@ class Values:
         """Take records that the sink has not refused, raw and converted."""
         records = converted.records
         target = self._target(topic)
-        by_key = self._sink.replaces and not self._exact
+        by_key = self._sink.capabilities.replaces and not self._exact
         keys, deleted = self._sink.key_of(records) if by_key else (None, None)
         if target not in self._expected:
             key = [] if keys is None else keys.column_names
-            made = Expected(self._workspace, key=key, replaces=self._sink.replaces)
+            made = Expected(self._workspace, key=key, replaces=self._sink.capabilities.replaces)
             self._expected[target] = made
         if topic not in self._topics.setdefault(target, []):
             self._topics[target].append(topic)
@@ -105,7 +105,7 @@ class Values:
                 found.not_judged.append(f"{target}: values of column {name}: {why}")
             if self._exact:
                 differences = expected.by_place(stored)
-            elif self._sink.replaces:
+            elif self._sink.capabilities.replaces:
                 unjudged = self._snapshot.unjudged.get(topics[0])
                 if unjudged:
                     found.not_judged.append(f"{target}: values: {unjudged}")

@@ -201,7 +201,7 @@ def _facts(planned: Plan) -> dict[str, Any]:
             if guarantee.mechanism is not None and guarantee.mechanism.value == "transactional"
             else f"bad records go to table {connector.dead_letter_table} with the results"
         )
-    elif connector.dead_letter_topic and planned.sink.takes_dead_letters:
+    elif connector.dead_letter_topic and planned.sink.capabilities.takes_dead_letters:
         bad = (
             f"bad records go to topic {connector.dead_letter_topic} in the transaction that moves "
             "the positions past them: exactly once"

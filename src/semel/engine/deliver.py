@@ -110,7 +110,7 @@ class Deliverer:
         new = [x for x, place in zip(letters, places, strict=True) if place not in self._sent]
         if not new:
             return
-        if self._connector.dead_letter_topic and not self._sink.takes_dead_letters:
+        if self._connector.dead_letter_topic and not self._sink.capabilities.takes_dead_letters:
             if self._producer is None:
                 config = client_config(self._connector, self._raw, "producer")
                 self._producer = DeadLetterProducer(self._connector, config, self._task)

@@ -68,7 +68,7 @@ class Pipeline:
     ) -> None:
         self._connector = connector
         self._raw = raw
-        self._sink = sink
+        self._wants = sink.capabilities
         self._target = target
         self._transform = transform
         self._transforms = transform is not None or frames
@@ -79,33 +79,33 @@ class Pipeline:
 
     @property
     def wants_key(self) -> bool:
-        return self._sink.uses_key or self._transforms
+        return self._wants.uses_key or self._transforms
 
     @property
     def wants_timestamp(self) -> bool:
-        carried = records.TIMESTAMP in self._sink.carries
+        carried = records.TIMESTAMP in self._wants.carries
         return self._connector.provenance or self._transforms or carried
 
     @property
     def replaces(self) -> bool:
         """Whether the sink keeps the last record of each key."""
-        return self._sink.replaces
+        return self._wants.replaces
 
     @property
     def wants_headers(self) -> bool:
-        return records.HEADERS in self._sink.carries
+        return records.HEADERS in self._wants.carries
 
     @property
     def passes_bytes(self) -> bool:
         """Whether keys and values reach the sink as they came: nothing changes them."""
-        return self._sink.takes_bytes and not self._transforms
+        return self._wants.takes_bytes and not self._transforms
 
     def schema(self, topic: str) -> pa.Schema | None:
         """The fields to look for in values: the driver's inference, else the target's columns.
 
         With a transform the target's columns say nothing of the values; one of bytes has none.
         """
-        if topic not in self._schemas and not self._transforms and not self._sink.takes_bytes:
+        if topic not in self._schemas and not self._transforms and not self._wants.takes_bytes:
             found = self._target(topic)
             if found is not None:
                 self._schemas[topic] = found
@@ -141,7 +141,7 @@ class Pipeline:
         deletes = null & ~gone
         if self._unwrapper is not None:  # truncations have no key, and delete no row
             deletes &= metadata.column(records.KEY).is_valid().to_numpy()
-        if self._sink.takes_tombstones and deletes.any():
+        if self._wants.takes_tombstones and deletes.any():
             tombstones = metadata.take(pa.array(np.flatnonzero(deletes)))
         if self._transform is not None and rows.num_rows:
             rows = self._transformed(rows, index, failed)
@@ -157,7 +157,7 @@ class Pipeline:
                 under(self._raw, f"{where}."),
                 is_key=is_key,
                 where=where,
-                evolve=self._sink.evolves or self._transforms,
+                evolve=self._wants.evolves or self._transforms,
             )
         return self._converters[topic, is_key]
 

@@ -39,7 +39,7 @@ def entering(
     that is not ``known``, if the sink wants them at once."""
     topics = {tp.topic for tp in new} - set(known)
     positions = new
-    if topics and sink.enters_whole_topics:
+    if topics and sink.capabilities.enters_whole_topics:
         counts = cluster.topics()
         present = set(partitions({topic: counts.get(topic, 0) for topic in topics}))
         positions = {**cluster.earliest(present - new.keys()), **new}

@@ -16,7 +16,7 @@ def enter(run: Run) -> None:
             :func:`semel.engine.firsts.first_positions`.
     """
     run.sink.claim()
-    if run.connector.dead_letter_topic and not run.sink.takes_dead_letters:
+    if run.connector.dead_letter_topic and not run.sink.capabilities.takes_dead_letters:
         create_dead_letter_topic(run.connector, run.cluster)
     firsts.first_positions(run.connector, run.sink, run.cluster, run.topics)
 

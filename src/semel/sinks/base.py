@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from semel.delivery import Mechanism, Support
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import KEY, Commit, Records
+from semel.sinks.capabilities import Capabilities
 from semel.targets import Target
 
 if TYPE_CHECKING:
@@ -96,9 +97,6 @@ class Sink(ABC):
     defaults: ClassVar[Mapping[str, str]] = {}
     """Keys of any connector that have another default with this sink."""
 
-    engines: frozenset[str] = frozenset({"direct", "bounded", "micro-batch"})
-    """The engines that can run it, configured as it is."""
-
     prefixes: ClassVar[tuple[str, ...]] = ()
     """Keys under these are the sink's own, whatever they are called."""
 
@@ -107,56 +105,10 @@ class Sink(ABC):
         """Read the sink's keys from ``raw``. Raises ConfigError; reaches no service."""
 
     @property
-    def uses_key(self) -> bool:
-        """Whether record keys are wanted; decoding them costs time."""
-        return True
-
-    @property
-    def key_metadata(self) -> frozenset[str]:
-        """The metadata columns that the target's key is made of; a transform must not drop them."""
-        return frozenset({KEY}) if self.uses_key else frozenset()
-
-    @property
-    def takes_tombstones(self) -> bool:
-        """Whether a null value deletes; otherwise tombstones are left out."""
-        return False
-
-    @property
-    def replaces(self) -> bool:
-        """Whether a later record of a key replaces or deletes the row of an earlier one."""
-        return False
-
-    @property
-    def only_updates(self) -> bool:
-        """Whether a record whose key has no row yet leaves none either."""
-        return False
-
-    @property
-    def evolves(self) -> bool:
-        """Whether fields that the target lacks are wanted too."""
-        return False
-
-    @property
-    def carries(self) -> frozenset[str]:
-        """The metadata columns that are wanted besides topic, partition, offset and key."""
-        return frozenset()
-
-    @property
-    def takes_bytes(self) -> bool:
-        """Whether keys and values that no transform has changed are wanted as they came, in the
-        columns ``__connect_key`` and ``value``; converters then only find out bad records."""
-        return False
-
-    @property
-    def enters_whole_topics(self) -> bool:
-        """Whether the partitions of a new topic are wanted in the ledger at once, so that one that
-        is missing there was added to the topic later."""
-        return False
-
-    @property
-    def takes_dead_letters(self) -> bool:
-        """Whether the sink writes the dead letters of a topic, too, together with the results."""
-        return False
+    def capabilities(self) -> Capabilities:
+        """What it wants and does, configured as it is; a class attribute will do where that does
+        not depend on the configuration."""
+        return Capabilities()
 
     @property
     def publishes(self) -> bool:
@@ -276,11 +228,12 @@ class Sink(ABC):
         return [self.snapshot(topics)]
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
-        """The key columns of rows and of tombstones, for a sink that :attr:`replaces`; unless it
+        """The key columns of rows and of tombstones, for a sink that replaces rows; unless it
         says otherwise, the key of the records."""
-        if not self.replaces:
+        wants = self.capabilities
+        if not wants.replaces:
             return None, None
-        deletes = records.tombstones if self.takes_tombstones else None
+        deletes = records.tombstones if wants.takes_tombstones else None
         return records.rows.select([KEY]), None if deletes is None else deletes.select([KEY])
 
     def claim(self) -> None:  # noqa: B027

@@ -135,6 +135,12 @@ def check_provenance(config: Keyed, provenance: Mapping[str, str], where: str) -
             )
 
 
+def key_metadata(config: Keyed) -> frozenset[str]:
+    """The metadata columns that the target's key is made of."""
+    columns = {"record_key": (KEY,), "kafka": KAFKA_KEY}
+    return frozenset(columns.get(config.pk_mode, ()))
+
+
 def keys_of(config: Deleting, records: Records) -> tuple[pa.Table, pa.Table | None]:
     """The key columns of rows and of the tombstones that delete; see :meth:`Sink.key_of`."""
     rows = layout(config, {}, records, deletes=False)

@@ -94,10 +94,10 @@ class TransactionalSink(Sink, Generic[Transaction]):
                 "compare-and-set on the old position",
             ),
             Mechanism.IDEMPOTENT: Support(
-                self.replaces,
+                self.capabilities.replaces,
                 "a replay writes the same rows again, by key; positions follow in a transaction "
                 "of their own"
-                if self.replaces
+                if self.capabilities.replaces
                 else "rows without a key would be written twice by a replay. Set "
                 "delivery.mechanism=transactional",
             ),

@@ -564,7 +564,7 @@ def test_the_names_of_topics_and_connectors_are_safe_in_paths(folder: Folder) ->
 
 
 def test_tombstones_are_left_out(folder: Folder) -> None:
-    assert folder.made().takes_tombstones is False
+    assert folder.made().capabilities.takes_tombstones is False
     with pytest.raises(ConfigError, match=r"delete.enabled=true: files are only added to"):
         folder.made(keys={"delete.enabled": "true"})
 
@@ -583,7 +583,7 @@ def test_tombstones_are_bad_records_where_confluents_sinks_stop(
     folder: Folder, name: str, given: str | None, fails: bool
 ) -> None:
     keys = {"connector.class": name, "format": "parquet", "behavior.on.null.values": given}
-    assert folder.made(keys=keys).takes_tombstones is fails
+    assert folder.made(keys=keys).capabilities.takes_tombstones is fails
     batch = changes((None, {"id": 1}), (None, None), (None, {"id": 2}))
     if fails:
         found = refused(folder.sink(keys=keys), batch)

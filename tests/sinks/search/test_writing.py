@@ -149,7 +149,7 @@ def test_json_passes_through_as_it_came(cluster: Cluster) -> None:
         "provenance": "true",
     }
     sink = cluster.sink(keys)
-    assert sink.takes_bytes
+    assert sink.capabilities.takes_bytes
     values = [b'{"a":1e2,"o":{"b":[1.50]}}', b' {\n"a" : 2}', b"{ }", b"[1]"]
     table = pa.table({"value": pa.array(values, pa.binary())})
     found = refused(sink, records(table, topic=cluster.topic))

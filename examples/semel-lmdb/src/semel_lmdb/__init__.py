@@ -21,6 +21,7 @@ from semel.errors import ConfigError, ServiceError, TransientError
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.records import KEY, OFFSET, PARTITION, Commit, Records, RowsRejected, rejected
 from semel.sinks.base import Snapshot
+from semel.sinks.capabilities import Capabilities
 from semel.sinks.changes import last_by_key
 from semel.sinks.transactional import TransactionalSink
 
@@ -55,18 +56,15 @@ class LmdbSink(TransactionalSink[lmdb.Transaction]):
     """See :class:`~semel.sinks.transactional.TransactionalSink`."""
 
     section = LmdbConfig
-    engines = frozenset({"direct"})
     defaults = AS_THEY_COME
 
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         super().__init__(connector, raw)
         self._config = read(LmdbConfig, raw)
 
-    # What it wants
-
-    takes_bytes = True
-    takes_tombstones = True
-    replaces = True
+    capabilities = Capabilities(
+        engines=frozenset({"direct"}), takes_bytes=True, takes_tombstones=True, replaces=True
+    )
 
     def describe(self) -> dict[str, str]:
         return {

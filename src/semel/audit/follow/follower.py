@@ -70,7 +70,7 @@ class Follower:
         self._state = state
         self._tell = tell
         self._sink = planned.sink
-        self._replaces = planned.sink.replaces
+        self._replaces = planned.sink.capabilities.replaces
         self.exact = planned.connector.provenance and converts
         self._looks = self.exact or not (self._replaces or not converts)
         self._values = values
@@ -318,7 +318,7 @@ class Follower:
         """What an interval shows; missing rows stay open until nothing can account for them."""
         tp = TopicPartition(told.topic, told.partition)
         missing, unknown = findings.missing, findings.unknown
-        if self._sink.only_updates or tp.topic in seen.snapshot.incomplete:
+        if self._sink.capabilities.only_updates or tp.topic in seen.snapshot.incomplete:
             missing, unknown = NONE, unknown + len(missing)
         if len(missing):
             until = {}

@@ -169,7 +169,7 @@ class MicroBatches:
         spec = self._topics.spec
         reading = Reading([source.ranges[i] for i in pending], pinned=self._pinned)
         base, _ = source.frame(pending)
-        raw = raw_columns(self._connector, base, key=self._run.sink.uses_key)
+        raw = raw_columns(self._connector, base, key=self._run.sink.capabilities.uses_key)
 
         def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield microtask.commit_raw(spec, reading, batches)

@@ -212,9 +212,9 @@ class Planner:
         if run.guarantee.mechanism is Mechanism.IDEMPOTENT:
             # After a crash a batch may end elsewhere: only rows of single records stay the same.
             needed |= dict.fromkeys((PARTITION, OFFSET), "delivery.mechanism=idempotent")
-        if run.sink.takes_tombstones:
+        if run.sink.capabilities.takes_tombstones:
             needed |= dict.fromkeys((PARTITION, OFFSET), "deleting by tombstones")
-        return needed | dict.fromkeys(run.sink.key_metadata, "the key of the target")
+        return needed | dict.fromkeys(run.sink.capabilities.key_metadata, "the key of the target")
 
 
 def raw_columns(connector: ConnectorConfig, base: DataFrame, *, key: bool) -> DataFrame:

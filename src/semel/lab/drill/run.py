@@ -226,8 +226,8 @@ def _traffic(stage: Stage, seed: int) -> Iterator[Traffic]:
     shape = Shape(
         planned.connector,
         planned.raw,
-        planned.sink.replaces,
-        tombstones=planned.sink.takes_tombstones,
+        planned.sink.capabilities.replaces,
+        tombstones=planned.sink.capabilities.takes_tombstones,
     )
     traffic = Traffic(
         stage.kafka.bootstrap_servers,

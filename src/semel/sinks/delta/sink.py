@@ -20,9 +20,10 @@ from semel.problems import together
 from semel.records import TIMESTAMP, Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
+from semel.sinks.capabilities import Capabilities
 from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.jdbc import check_key
-from semel.sinks.layout import KAFKA_KEY, check_provenance, keys_of
+from semel.sinks.layout import check_provenance, key_metadata, keys_of
 from semel.sinks.rereading import View
 from semel.targets import Target
 
@@ -102,37 +103,27 @@ class DeltaSink(StagingSink):
         return absolute(raw, "delta.table.path")
 
     @property
-    def uses_key(self) -> bool:
-        return self._config.pk_mode == "record_key"
+    def capabilities(self) -> Capabilities:
+        config = self._config
+        return Capabilities(
+            uses_key=config.pk_mode == "record_key",
+            key_metadata=key_metadata(config),
+            takes_tombstones=config.delete_enabled,
+            replaces=self._upserts,
+            carries=frozenset({TIMESTAMP}) if self._upserts else frozenset(),
+            evolves=config.auto_evolve,
+        )
 
     @property
-    def key_metadata(self) -> frozenset[str]:
-        if self._config.pk_mode == "kafka":
-            return frozenset(KAFKA_KEY)
-        return super().key_metadata
-
-    @property
-    def takes_tombstones(self) -> bool:
-        return self._config.delete_enabled
-
-    @property
-    def replaces(self) -> bool:
+    def _upserts(self) -> bool:
         return self._config.insert_mode == "upsert"
-
-    @property
-    def carries(self) -> frozenset[str]:
-        return frozenset({TIMESTAMP}) if self.replaces else frozenset()
-
-    @property
-    def evolves(self) -> bool:
-        return self._config.auto_evolve
 
     def describe(self) -> dict[str, str]:
         where = self._config.location(self._config.table_name_format)
         return {"writes": f"Delta table {where}", "ledger": f"transaction identifiers of {where}"}
 
     def support(self) -> Mapping[Mechanism, Support]:
-        keyed = self._config.insert_mode == "upsert"
+        keyed = self._upserts
         return {
             Mechanism.TRANSACTIONAL: Support(
                 True,
@@ -227,7 +218,7 @@ class DeltaSink(StagingSink):
         table = self._tables.find(records.topic)
         if records.rows.num_rows or table is None:
             table = self._tables.target(records)
-        arrange = made.changes if self.replaces else made.inserts
+        arrange = made.changes if self._upserts else made.inserts
         provenance = self._connector.provenance_columns
         return table, arrange(self._config, provenance, records, table.columns)
 
@@ -343,7 +334,7 @@ class DeltaSink(StagingSink):
         names = {t: self._config.table(t) for t in topics}
         tables = {t: opened[t] for t in topics}
         letters = self._letters.open() if self._letters is not None else None
-        keys = self._config.pk_fields if self.replaces else None
+        keys = self._config.pk_fields if self._upserts else None
         return snapshot.take(self._connector, names, tables, letters, keys)
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:

@@ -29,6 +29,7 @@ from semel.records import (
 from semel.sinks import letters as letter_rows
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
+from semel.sinks.capabilities import Capabilities
 from semel.sinks.casts import without_json
 from semel.sinks.files.config import IGNORED, FilesConfig
 from semel.sinks.files.folders import ByPartition
@@ -64,7 +65,6 @@ class FilesSink(StagingSink):
 
     section = FilesConfig
     ignored = IGNORED
-    engines = frozenset({"bounded", "direct"})
 
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         self._connector = connector
@@ -93,20 +93,16 @@ class FilesSink(StagingSink):
         return absolute(raw, "path")
 
     @property
-    def uses_key(self) -> bool:
-        return False
-
-    @property
-    def takes_tombstones(self) -> bool:
-        return self._config.tombstones == "fail"
-
-    @property
-    def evolves(self) -> bool:
-        return True
-
-    @property
-    def carries(self) -> frozenset[str]:
-        return frozenset({TIMESTAMP}) if self._config.reads_times else frozenset()
+    def capabilities(self) -> Capabilities:
+        config = self._config
+        return Capabilities(
+            engines=frozenset({"bounded", "direct"}),
+            uses_key=False,
+            key_metadata=frozenset(),
+            takes_tombstones=config.tombstones == "fail",
+            evolves=True,
+            carries=frozenset({TIMESTAMP}) if config.reads_times else frozenset(),
+        )
 
     @property
     def interval(self) -> float | None:

@@ -21,10 +21,11 @@ from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, Rebase, Top
 from semel.records import TIMESTAMP, Commit, Records, RowsRejected
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
+from semel.sinks.capabilities import ALL_ENGINES, Capabilities
 from semel.sinks.iceberg.catalogs import FLAT
 from semel.sinks.iceberg.config import IGNORED, PREFIXES, IcebergConfig, settings
 from semel.sinks.iceberg.routing import Counts, Share, counted
-from semel.sinks.layout import check_provenance, keys_of
+from semel.sinks.layout import check_provenance, key_metadata, keys_of
 from semel.sinks.rereading import NotShown, View
 
 try:
@@ -64,17 +65,15 @@ class IcebergSink(StagingSink):
         self._last = _Parts()
         self._letters: DeadLetterTable | None = None
         problems: list[Problem] = []
-        if self._config.several:
-            self.engines = frozenset({"direct", "bounded"})
-            if connector.delivery is Delivery.AT_MOST_ONCE:
-                problems.append(
-                    Problem(
-                        "delivery",
-                        f"connector {connector.name}: delivery=at-most-once moves the positions of "
-                        "tables before it is known what goes to them. With several tables, or with "
-                        "iceberg.tables.route-field, set delivery=exactly-once",
-                    )
+        if self._config.several and connector.delivery is Delivery.AT_MOST_ONCE:
+            problems.append(
+                Problem(
+                    "delivery",
+                    f"connector {connector.name}: delivery=at-most-once moves the positions of "
+                    "tables before it is known what goes to them. With several tables, or with "
+                    "iceberg.tables.route-field, set delivery=exactly-once",
                 )
+            )
         for mine in self._settings.tables.values():
             keyed = replace(self._config, id_columns=mine.id_columns)
             try:
@@ -128,25 +127,18 @@ class IcebergSink(StagingSink):
         return {uri: f"sqlite:///{Path(file).absolute()}"}
 
     @property
-    def uses_key(self) -> bool:
-        return self._config.pk_mode == "record_key"
-
-    @property
-    def takes_tombstones(self) -> bool:
-        return self._config.delete_enabled
-
-    @property
-    def replaces(self) -> bool:
-        return self._config.upsert
-
-    @property
-    def carries(self) -> frozenset[str]:
-        return frozenset({TIMESTAMP}) if self.replaces else frozenset()
-
-    @property
-    def evolves(self) -> bool:
-        # What the one table does not take, another one may.
-        return self._config.auto_evolve or self._config.several
+    def capabilities(self) -> Capabilities:
+        config = self._config
+        return Capabilities(
+            engines=frozenset({"direct", "bounded"}) if config.several else ALL_ENGINES,
+            uses_key=config.pk_mode == "record_key",
+            key_metadata=key_metadata(config),
+            takes_tombstones=config.delete_enabled,
+            replaces=config.upsert,
+            carries=frozenset({TIMESTAMP}) if config.upsert else frozenset(),
+            # What the one table does not take, another one may.
+            evolves=config.auto_evolve or config.several,
+        )
 
     @property
     def interval(self) -> float | None:

@@ -52,6 +52,7 @@ from semel.ledger import (
 from semel.problems import together
 from semel.records import HEADERS, TIMESTAMP, Commit
 from semel.sinks.base import Membership, Sink, Snapshot
+from semel.sinks.capabilities import Capabilities
 from semel.sinks.kafka import snapshot
 from semel.sinks.kafka.added import never_copied
 from semel.sinks.kafka.checks import check
@@ -80,7 +81,6 @@ class KafkaSink(Sink):
     section = KafkaConfig
     ignored = IGNORED
     defaults: ClassVar[Mapping[str, str]] = {"key.converter": _BYTES, "value.converter": _BYTES}
-    engines = frozenset({"direct"})
 
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         self._connector = connector
@@ -150,21 +150,13 @@ class KafkaSink(Sink):
 
     # What it wants and promises
 
-    @property
-    def carries(self) -> frozenset[str]:
-        return frozenset({TIMESTAMP, HEADERS})
-
-    @property
-    def takes_bytes(self) -> bool:
-        return True
-
-    @property
-    def takes_tombstones(self) -> bool:
-        return True
-
-    @property
-    def takes_dead_letters(self) -> bool:
-        return True
+    capabilities = Capabilities(
+        engines=frozenset({"direct"}),
+        carries=frozenset({TIMESTAMP, HEADERS}),
+        takes_bytes=True,
+        takes_tombstones=True,
+        takes_dead_letters=True,
+    )
 
     @property
     def publishes(self) -> bool:

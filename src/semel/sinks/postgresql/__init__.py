@@ -162,7 +162,7 @@ class PostgresSink(DatabaseSink):
             connection.close()
 
     def _view(self, connection: Connection) -> View:
-        keys = self._config.pk_fields if self.replaces else None
+        keys = self._config.pk_fields if self.capabilities.replaces else None
         return PostgresView(
             self._connector, self._config, connection, self._connection, self._name, keys
         )

@@ -24,6 +24,7 @@ from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import refuse, together
 from semel.records import KEY, OFFSET, PARTITION, TOPIC, Commit, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink, Snapshot
+from semel.sinks.capabilities import Capabilities
 from semel.sinks.search import dead_letters, indices, snapshot
 from semel.sinks.search.client import Client, Failure
 from semel.sinks.search.config import IGNORED, PREFIX, SearchConfig
@@ -46,7 +47,6 @@ class SearchSink(Sink):
 
     section = SearchConfig
     ignored = IGNORED
-    engines = frozenset({"direct", "micro-batch"})
     prefixes = (PREFIX,)
 
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
@@ -169,35 +169,20 @@ class SearchSink(Sink):
         return self._config.ids_are_keys("")
 
     @property
-    def uses_key(self) -> bool:
-        return self._any_keys
-
-    @property
-    def key_metadata(self) -> frozenset[str]:
-        if self._config.makes_ids:
-            return frozenset()
-        return frozenset({PARTITION, OFFSET} | ({KEY} if self._any_keys else {TOPIC}))
-
-    @property
-    def takes_tombstones(self) -> bool:
-        wanted = self._config.tombstones
-        return wanted == "fail" or (wanted == "delete" and self._any_keys)
-
-    @property
-    def replaces(self) -> bool:
-        return self._any_keys
-
-    @property
-    def takes_bytes(self) -> bool:
-        return self._writer.passes
-
-    @property
-    def enters_whole_topics(self) -> bool:
-        return self._any_keys and self._config.new_partitions == "fail"
-
-    @property
-    def evolves(self) -> bool:
-        return True
+    def capabilities(self) -> Capabilities:
+        config, keyed = self._config, self._any_keys
+        identity = frozenset({PARTITION, OFFSET} | ({KEY} if keyed else {TOPIC}))
+        return Capabilities(
+            engines=frozenset({"direct", "micro-batch"}),
+            uses_key=keyed,
+            key_metadata=frozenset() if config.makes_ids else identity,
+            takes_tombstones=config.tombstones == "fail"
+            or (config.tombstones == "delete" and keyed),
+            takes_bytes=self._writer.passes,
+            replaces=keyed,
+            evolves=True,
+            enters_whole_topics=keyed and config.new_partitions == "fail",
+        )
 
     def describe(self) -> dict[str, str]:
         config = self._config

@@ -19,8 +19,9 @@ from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
 from semel.records import Commit, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink
+from semel.sinks.capabilities import Capabilities
 from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key, upgrade_refused
-from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, keys_of, layout
+from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, key_metadata, keys_of, layout
 from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
@@ -141,30 +142,16 @@ class DatabaseSink(Sink):
     # What a configuration means
 
     @property
-    def uses_key(self) -> bool:
-        return self._config.pk_mode == "record_key"
-
-    @property
-    def key_metadata(self) -> frozenset[str]:
-        if self._config.pk_mode == "kafka":
-            return frozenset(KAFKA_KEY)
-        return super().key_metadata
-
-    @property
-    def takes_tombstones(self) -> bool:
-        return self._config.delete_enabled
-
-    @property
-    def replaces(self) -> bool:
-        return self._config.mode != "insert" or self._config.delete_enabled
-
-    @property
-    def only_updates(self) -> bool:
-        return self._config.mode == "update"
-
-    @property
-    def evolves(self) -> bool:
-        return self._config.evolves
+    def capabilities(self) -> Capabilities:
+        config = self._config
+        return Capabilities(
+            uses_key=config.pk_mode == "record_key",
+            key_metadata=key_metadata(config),
+            takes_tombstones=config.delete_enabled,
+            replaces=config.mode != "insert" or config.delete_enabled,
+            only_updates=config.mode == "update",
+            evolves=config.evolves,
+        )
 
     def describe(self) -> dict[str, str]:
         where = self._where

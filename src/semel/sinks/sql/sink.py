@@ -128,7 +128,7 @@ class SqlSink(DatabaseSink):
                 names,
                 self._connector.provenance_columns,
                 self._connector.dead_letter_table,
-                self._config.pk_fields if self.replaces else None,
+                self._config.pk_fields if self.capabilities.replaces else None,
             )
 
     # The life of a run
