@@ -25,7 +25,7 @@ FLOORS = [
     {"engine", "spark"},
     {"warmup", "engine.direct", "engine.bounded", "engine.microbatch"},
     {"run"},
-    {"", "audit"},
+    {"", "audit", "validation"},
     {"lab.embedded"},
     {"lab.demo", "lab.drill"},
     {"cli"},

@@ -129,11 +129,17 @@ def _gathered(
     return Plan(connector, raw, sink, guarantee, engine, warnings)
 
 
-def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
-    sections: list[type] = [ConnectorConfig]
+def sink_of(raw: Mapping[str, str]) -> type[Sink] | None:
+    """The sink of a configuration, if there is one."""
     with suppress(ConfigError):
-        sections.append(sink_class(raw.get("connector.class", "").strip(), raw).section)
-    keys = [d for s in sections for d in definitions(s)]
+        return sink_class(raw.get("connector.class", "").strip(), raw)
+    return None
+
+
+def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
+    found = sink_of(raw)
+    sections = (ConnectorConfig, *([found.section] if found is not None else []))
+    keys = [d for section in sections for d in definitions(section)]
     secret = {n for d in keys if d.secret for n in d.names}
     known = {n for d in keys for n in d.names} | raw.keys()
     return ConfigError(

@@ -88,7 +88,7 @@ def test_validate_touches_no_service(semel: Callable[..., Ended], written: Write
     assert "valid; exactly-once (transactional), direct engine" in ended.out
     ended = semel("validate", written({**NOWHERE, "task.max": "2"}), "--json")
     facts = json.loads(ended.out)
-    assert facts["valid"]
+    assert (ended.code, facts["error_count"]) == (0, 0)
     (warning,) = facts["warnings"]
     assert (warning["key"], warning["value"]) == ("task.max", "2")
     assert warning["message"] == "unknown configuration key task.max; did you mean tasks.max?"
@@ -121,9 +121,10 @@ def test_a_configuration_that_cannot_be_run_is_refused_with_the_reason(
         assert message in ended.err
     ended = semel("validate", written(config), "--json")
     assert ended.code == 2
-    (error,) = json.loads(ended.out)["errors"]
-    assert message in error["message"]
-    assert not change.get(error["key"]) or error["value"] == change[error["key"]]
+    answer = json.loads(ended.out)
+    (found,) = (c["value"] for c in answer["configs"] if c["value"]["errors"])
+    assert answer["error_count"] == len(found["errors"]) == 1
+    assert message in found["errors"][0]
     ended = semel("run", written(config), "--json")
     assert (ended.code, json.loads(ended.out)["error"]) == (2, "ConfigError")
 
@@ -186,6 +187,10 @@ def test_a_file_that_is_not_there_or_not_json_is_named(
     (tmp_path / "bad.json").write_text("{")
     ended = semel("run", tmp_path / "bad.json")
     assert (ended.code, "is not JSON" in ended.err) == (2, True)
+    ended = semel("validate", "--json", tmp_path / "bad.json")
+    answer = json.loads(ended.out)
+    assert (ended.code, answer["error_code"]) == (2, 400)
+    assert "is not JSON" in answer["message"]
 
 
 def test_all_mistakes_and_warnings_are_told_at_once(
@@ -202,7 +207,8 @@ def test_all_mistakes_and_warnings_are_told_at_once(
     ):
         assert part in ended.err
     facts = json.loads(semel("validate", file, "--json").out)
-    assert [e["key"] for e in facts["errors"]] == ["tasks.max", "topics", "pk.mode"]
+    wrong = [c["value"]["name"] for c in facts["configs"] if c["value"]["errors"]]
+    assert sorted(wrong) == ["pk.mode", "tasks.max", "topics"]
     assert [w["key"] for w in facts["warnings"]] == ["topic"]
 
 

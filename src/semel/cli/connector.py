@@ -22,6 +22,7 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.table import Table
 
+from semel import validation
 from semel.cli.console import RedactingFormatter, console, plain
 from semel.config import load
 from semel.errors import ConfigError, Problem, SemelError
@@ -141,26 +142,31 @@ def setting(stop: threading.Event) -> Callable[..., None]:
 
 
 def validate(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
-    """Check a configuration without touching any service; tell all mistakes at once."""
-    raw: dict[str, str] = {}
-    try:
-        raw = with_servers(file, bootstrap_server)
-        planned = plan(raw)
-    except ConfigError as error:
-        if as_json:
-            errors = [asdict(p) for p in error.problems]
-            warnings = _located(error.warnings, raw)
-            print(json.dumps({"valid": False, "errors": errors, "warnings": warnings}))
-            sys.exit(error.exit_code)
-        raise
+    """Check a configuration without touching any service; tell all mistakes at once.
+
+    With --json the answer is that of Kafka Connect's PUT /connector-plugins/{type}/config/validate,
+    with warnings.
+    """
     if as_json:
-        warnings = _located(planned.warnings, raw)
-        print(json.dumps({"valid": True, "errors": [], "warnings": warnings}))
+        _validate_as_connect(file, bootstrap_server)
         return
+    planned = plan(with_servers(file, bootstrap_server))
     out = console()
     for warning in planned.warnings:
         out.print(f"[yellow]warning:[/] {escape(warning)}")
     out.print(f"{escape(str(file))}: valid; {planned.guarantee}, {planned.engine} engine")
+
+
+def _validate_as_connect(file: Path, bootstrap_server: str) -> None:
+    try:
+        raw = with_servers(file, bootstrap_server)
+    except ConfigError as error:  # there is no configuration whose keys could be listed
+        print(json.dumps({"error_code": 400, "message": str(error)}))
+        sys.exit(error.exit_code)
+    infos, warnings = validation.validate(raw)
+    print(json.dumps(asdict(infos) | {"warnings": _located(warnings, raw)}))
+    if infos.error_count:
+        sys.exit(ConfigError.exit_code)
 
 
 def _located(warnings: Sequence[str], raw: Mapping[str, str]) -> list[dict[str, str]]:

@@ -25,6 +25,7 @@ class JdbcKeys:
     connection_user: str = key(
         "connection.user",
         "",
+        "The user, if connection.url names none.",
         aliases=("connection.username",),
         importance=HIGH,
         group="Connection",
@@ -33,6 +34,7 @@ class JdbcKeys:
     connection_password: str = key(
         "connection.password",
         "",
+        "The user's password.",
         secret=True,
         importance=HIGH,
         group="Connection",

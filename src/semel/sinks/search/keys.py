@@ -24,6 +24,7 @@ class SearchKeys:
     username: str = key(
         "connection.username",
         "",
+        "The user of HTTP basic authentication.",
         aliases=("connection.user",),
         importance=MEDIUM,
         group="Connector",
@@ -32,6 +33,7 @@ class SearchKeys:
     password: str = key(
         "connection.password",
         "",
+        "The user's password.",
         secret=True,
         importance=MEDIUM,
         group="Connector",

@@ -1,0 +1,153 @@
+"""A configuration judged key by key, in the shape in which Kafka Connect answers it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from semel.validation import validate
+
+RAW = {
+    "name": "orders",
+    "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
+    "topics": "orders",
+    "bootstrap.servers": "kafka:9092",
+    "connection.url": "jdbc:postgresql://me:hidden4you@db/shop",
+    "connection.password": "hidden4you",
+}
+
+KEY_INFO = [
+    *("name", "type", "required", "default_value", "importance", "documentation", "group"),
+    *("order_in_group", "width", "display_name", "dependents"),
+]
+VALUE_INFO = ["name", "value", "recommended_values", "errors", "visible"]
+"""The fields of Kafka Connect 4.3.1's answer."""
+
+
+def answer(**more: str) -> dict[str, Any]:
+    infos, _warnings = validate(RAW | {k.replace("_", "."): v for k, v in more.items()})
+    return asdict(infos)
+
+
+def of(answered: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    (found,) = (c for c in answered["configs"] if c["value"]["name"] == name)
+    return found["definition"], found["value"]
+
+
+def test_the_answer_has_the_fields_of_kafka_connects() -> None:
+    answered = answer()
+    assert list(answered) == ["name", "error_count", "groups", "configs"]
+    assert (answered["name"], answered["error_count"]) == (RAW["connector.class"], 0)
+    for config in answered["configs"]:
+        assert list(config) == ["definition", "value"]
+        assert list(config["definition"]) == KEY_INFO
+        assert list(config["value"]) == VALUE_INFO
+    assert of(answered, "tasks.max") == (
+        {
+            "name": "tasks.max",
+            "type": "INT",
+            "required": False,
+            "default_value": "1",
+            "importance": "HIGH",
+            "documentation": "Most tasks to run at once.",
+            "group": "Common",
+            "order_in_group": 3,
+            "width": "SHORT",
+            "display_name": "Tasks max",
+            "dependents": (),
+        },
+        {
+            "name": "tasks.max",
+            "value": "1",
+            "recommended_values": (),
+            "errors": (),
+            "visible": True,
+        },
+    )
+
+
+def test_keys_of_connector_and_sink_are_numbered_within_their_groups() -> None:
+    answered = answer()
+    orders: dict[str, list[int]] = defaultdict(list)
+    for config in answered["configs"]:
+        orders[config["definition"]["group"]].append(config["definition"]["order_in_group"])
+    assert list(orders) == answered["groups"]
+    assert {"Common", "Error Handling", "Connection", "Writes", "Data Mapping"} <= orders.keys()
+    for numbers in orders.values():
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value", "error"),
+    [
+        ("tasks.max", "two", None, "must be a whole number"),
+        ("tasks.max", "0", "0", "must be at least 1"),
+        ("auto.create", "maybe", None, "must be true or false"),
+        ("errors.tolerance", "some", "some", "must be one of none, all"),
+        ("primary.key.mode", "nope", "nope", "must be one of none, kafka, record_key"),
+    ],
+)
+def test_an_error_stands_beside_the_value_under_the_users_name(
+    name: str, given: str, value: str | None, error: str
+) -> None:
+    answered = answer(**{name: given})
+    definition, found = of(answered, name)
+    assert (definition["name"], found["value"]) == (name, value)
+    (message,) = found["errors"]
+    assert message.startswith(f"{name}={given!r} ")
+    assert error in message
+    assert answered["error_count"] == 1
+
+
+def test_a_missing_key_is_required_and_has_no_value() -> None:
+    infos, _warnings = validate({k: v for k, v in RAW.items() if k != "connection.url"})
+    definition, found = of(asdict(infos), "connection.url")
+    assert (definition["required"], definition["default_value"], found["value"]) == (
+        *(True, None, None),
+    )
+    assert len(found["errors"]) == infos.error_count == 1
+
+
+def test_a_key_that_nobody_declares_appears_without_a_definition_if_it_is_wrong() -> None:
+    answered = answer(**{"consumer.override.group.id": "mine", "consumer.override.client.id": "x"})
+    definition, found = of(answered, "consumer.override.group.id")
+    assert definition is None
+    assert (found["value"], len(found["errors"])) == ("mine", 1)
+    assert not [c for c in answered["configs"] if c["value"]["name"].endswith("client.id")]
+
+
+def test_values_are_those_in_force_and_the_alternatives_are_recommended() -> None:
+    answered = answer(errors_tolerance=" ALL ", delivery="")
+    _, found = of(answered, "errors.tolerance")
+    assert (found["value"], found["recommended_values"]) == ("all", ("none", "all"))
+    definition, found = of(answered, "delivery")
+    assert (definition["default_value"], found["value"]) == (None, None)
+    infos, _warnings = validate({**RAW, "connector.class": "kafka", "topic.rename.format": "copy"})
+    definition, found = of(asdict(infos), "value.converter")
+    assert definition["default_value"] == found["value"]
+    assert str(found["value"]).endswith("ByteArrayConverter")
+
+
+def test_secrets_are_passwords_and_their_values_are_hidden() -> None:
+    answered = answer(**{"primary.key.mode": "nope"})
+    for name in ("connection.url", "connection.password"):
+        definition, found = of(answered, name)
+        assert (definition["type"], found["value"]) == ("PASSWORD", "[hidden]")
+    assert "hidden4you" not in str(answered)
+
+
+def test_without_a_connector_class_the_common_keys_are_judged() -> None:
+    for given in ("", "io.acme.Sink"):
+        infos, _warnings = validate({**RAW, "connector.class": given, "tasks.max": "x"})
+        _, found = of(asdict(infos), "connector.class")
+        assert len(found["errors"]) == 1
+        assert infos.error_count == 2
+
+
+def test_warnings_stand_beside_the_answer() -> None:
+    infos, warnings = validate({**RAW, "topic": "x"})
+    assert infos.error_count == 0
+    assert warnings == ["unknown configuration key topic; did you mean topics?"]
