@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,19 +10,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.errors import ConfigError, TransientError, Unavailable
+from semel.errors import TransientError, Unavailable
 from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.sql import mysql_silence, mysql_text
+from semel.sinks.sql import mysql_claims, mysql_silence, mysql_text
 from semel.sinks.sql.columns import Column, Table, is_binary
 from semel.sinks.sql.convert import Converted
-from semel.sinks.sql.dialect import STAGE, Dialect, changed, fetched, listed, ranks, same, table
+from semel.sinks.sql.dialect import STAGE, Dialect, changed, fetched, listed, ranks, same
 from semel.sinks.sql.errors import DataRefused
+from semel.sinks.sql.mysql_claims import row
 from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
 from semel.sinks.sql.mysql_errors import REFUSED, translated
-from semel.sinks.sql.mysql_types import check, column_of, new_type
-from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.mysql_tables import find_table
+from semel.sinks.sql.mysql_types import check, new_type
+from semel.sinks.sql.names import Name, quote
 from semel.sinks.sql.prepare import Rows
 from semel.sinks.sql.sink import SqlSink
 from semel.watchdog import Watchdog
@@ -34,8 +34,6 @@ _MODE = (
     "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
 )
 _LONG = 31_536_000  # the most there is: a run that is idle must not lose its claim
-_SLOTS = 256
-"""The locks of a connector, one for each session: locks of MySQL's are never shared."""
 _DEPRECATED = 1287
 _NUMBER = "semel row number"
 
@@ -91,10 +89,12 @@ class Mysql(Dialect):
                 *([f"idle_transaction_timeout = {self._idle}"] if self._mariadb else []),
             ):
                 connection.query(f"SET {setting}")
-            (packet,) = _row(connection, "SELECT @@max_allowed_packet")
+            (packet,) = row(connection, "SELECT @@max_allowed_packet")
             self._packet = int(packet)
             if self._claimed:
-                self._take_slot(connection)
+                mysql_claims.take(
+                    connection, self._arguments["database"], self._connector, self.where
+                )
         except BaseException:
             connection.close()
             raise
@@ -312,55 +312,7 @@ class Mysql(Dialect):
     # Tables
 
     def find(self, name: Name) -> Table | None:
-        schema = literal(name.schema) if name.schema else "DATABASE()"
-        mine = f"WHERE table_schema = {schema} AND table_name = {literal(name.table)}"
-        there = self.query(
-            f"SELECT engine AS engine, table_type AS kind FROM information_schema.tables {mine}"
-        ).to_pylist()
-        if not there:
-            return None
-        if there[0]["engine"] not in ("InnoDB", None):
-            raise ConfigError(
-                f"table {name} has the engine {there[0]['engine']}, which has no transactions. "
-                f"Use InnoDB: ALTER TABLE {name} ENGINE=InnoDB"
-            )
-        columns = self.query(
-            "SELECT column_name AS name, lower(data_type) AS kind, column_type AS type, "
-            "numeric_precision AS digits, numeric_scale AS scale, column_default AS preset, "
-            "datetime_precision AS fraction, collation_name AS collation, "
-            f"lower(extra) AS extra FROM information_schema.columns {mine} "
-            "ORDER BY ordinal_position"
-        ).to_pylist()
-        indexes = self.query(
-            "SELECT index_name AS name, column_name AS col, sub_part AS part "
-            f"FROM information_schema.statistics {mine} AND non_unique = 0 "
-            "ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"
-        ).to_pylist()
-        checks = self._json_checks(name, schema)
-        keys: dict[str, list[str | None]] = {}
-        for row in indexes:
-            keys.setdefault(row["name"], []).append(None if row["part"] else row["col"])
-        return table(
-            name,
-            {c["name"]: column_of(c, is_json=c["name"] in checks) for c in columns},
-            [frozenset(n for n in k if n) if all(k) else frozenset() for k in keys.values()],
-        )
-
-    def _json_checks(self, name: Name, schema: str) -> set[str]:
-        """MariaDB's JSON is text with a check of this form."""
-        if not self._mariadb:
-            return set()
-        checks = self.query(
-            "SELECT constraint_name AS name, check_clause AS clause "
-            "FROM information_schema.check_constraints "
-            f"WHERE constraint_schema = {schema} AND table_name = {literal(name.table)}"
-        ).to_pylist()
-        form = 'json_valid("{}")'
-        return {
-            c["name"]
-            for c in checks
-            if c["clause"].lower().replace("`", '"') == form.format(c["name"].lower())
-        }
+        return find_table(self.query, name, mariadb=self._mariadb)
 
     def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
         converted = super().fit(values, column)
@@ -384,40 +336,14 @@ class Mysql(Dialect):
         with self.transaction(reading=True):
             pass
 
-    def _slots(self) -> list[str]:
-        database = self._arguments["database"]
-        name = hashlib.blake2s(
-            f"{database}\0{self._connector}".encode(), digest_size=12
-        ).hexdigest()
-        return [f"semel.{name}.{slot}" for slot in range(_SLOTS)]
-
-    def _take_slot(self, connection: Any) -> None:
-        """Take one of those that are free. Where none is, as many sessions of the connector are
-        alive, and say so."""
-        slots = self._slots()
-        holders = ", ".join(f"IS_USED_LOCK('{slot}')" for slot in slots)
-        deadline = time.monotonic() + jdbc.RELEASE_TIME
-        while True:
-            held = _row(connection, f"SELECT {holders}")
-            free = [slot for slot, by in zip(slots, held, strict=True) if by is None]
-            if free:
-                (got,) = _row(connection, f"SELECT GET_LOCK('{random.choice(free)}', 0)")
-                if got == 1:
-                    return
-            elif len(set(held)) == len(held):
-                return
-            if time.monotonic() >= deadline:  # by one session: a change of positions
-                raise TransientError(f"{self.where}: positions are being changed")
-            time.sleep(jdbc.RELEASE_PAUSE)
-
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        every = ", ".join(f"GET_LOCK('{slot}', 0)" for slot in self._slots())
+        every = mysql_claims.every_slot(self._arguments["database"], self._connector)
         deadline = time.monotonic() + jdbc.RELEASE_TIME
         try:
             while True:
                 with self.transaction(reading=True):
-                    alone = all(got == 1 for got in _row(self._connection, f"SELECT {every}"))
+                    alone = all(got == 1 for got in row(self._connection, every))
                 if alone or time.monotonic() >= deadline:
                     break
                 self.close_session()
@@ -425,14 +351,6 @@ class Mysql(Dialect):
             yield alone
         finally:
             self.close_session()  # which releases them
-
-
-def _row(connection: Any, sql: str) -> tuple[Any, ...]:
-    """The one row of a query."""
-    with connection.cursor() as cursor:
-        cursor.execute(sql)
-        found: tuple[Any, ...] = cursor.fetchone()
-        return found
 
 
 class MysqlSink(SqlSink):
