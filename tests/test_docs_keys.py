@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from semel.config import ConnectorConfig
+from semel.config import ConnectorConfig, default_text, definitions, names
 from semel.sinks import sink_class
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -32,19 +30,30 @@ SECTIONS: dict[str, tuple[str, type]] = {
         }.items()
     },
 }
-_ROW = re.compile(r"^\| (`[^|]+`) \|([^|]*)\|(.*)\|$", re.M)
+_TABLE = re.compile(r"^\| key \| type \| default \|[^\n]*\n\|[-|]+\|\n((?:\|[^\n]*\n)*)", re.M)
+_ROW = re.compile(r"^\| (`[^|]+`) \|([^|]*)\|([^|]*)\|(.*)\|$", re.M)
 _NAME = re.compile(r"`([^`]+)`")
 
 
-def _rows(page: str) -> dict[str, tuple[str, str]]:
-    """Key -> default and meaning, of the tables whose first row is key, default, meaning."""
-    found: dict[str, tuple[str, str]] = {}
-    for table in re.findall(
-        r"^\| key \| default \|[^\n]*\n\|[-|]+\|\n((?:\|[^\n]*\n)*)", _text(page), re.M
-    ):
-        for names, default, meaning in _ROW.findall(table):
-            for name in _NAME.findall(names):
-                found[name] = (default.strip().strip("`"), meaning)
+@dataclass(frozen=True)
+class Row:
+    type: str
+    default: str
+    meaning: str
+
+
+def _rows(page: str) -> dict[str, Row]:
+    """Key -> its row, of the tables whose head begins with key, type, default. A row of several
+    keys has one default for all, or one for each."""
+    found: dict[str, Row] = {}
+    for table in _TABLE.findall(_text(page)):
+        for several, kind, default, meaning in _ROW.findall(table):
+            names = _NAME.findall(several)
+            defaults = _NAME.findall(default) or [default.strip()]
+            if len(defaults) != len(names):
+                defaults = [default.strip().strip("`")] * len(names)
+            for name, its in zip(names, defaults, strict=True):
+                found[name] = Row(kind.strip(), its, meaning)
     return found
 
 
@@ -52,60 +61,48 @@ def _text(page: str) -> str:
     return (DOCS / page).read_text()
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default is dataclasses.MISSING:
-        return "required"
-    value = field.default
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return "" if value is None else str(value)
+def _stands(name: str, text: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text) is not None
 
 
-def _keys(section: type) -> dict[str, dataclasses.Field[Any]]:
-    return {f.metadata["name"]: f for f in dataclasses.fields(section) if f.metadata}
-
-
-_CHOSEN = {
-    "connector.class",
-    "iceberg.control.commit.interval-ms",
-    "connection.timeout.ms",
-    "read.timeout.ms",
-}
-"""Keys whose default depends on another one, or that share a row or a page."""
+_SHARED = {"connector.class"}
+"""Keys whose defaults are not the same for all sinks of a page."""
 
 
 @pytest.mark.parametrize("of", SECTIONS)
-def test_every_key_stands_in_the_docs_with_its_default(of: str) -> None:
-    """A key in a table has its default beside it; ``""`` in code is one that is worked out. The
-    databases share the keys of the JDBC sinks."""
+def test_every_key_stands_in_the_docs_with_its_type_default_and_values(of: str) -> None:
+    """A key in a table has its type, its default and all its values beside it; a default that is
+    empty in code is worked out. The databases share the keys of the JDBC sinks."""
     page, section = SECTIONS[of]
     pages = [page, *(["postgresql.md"] if page == "databases.md" else [])]
     text = "".join(map(_text, pages))
     rows = {k: v for each in reversed(pages) for k, v in _rows(each).items()}
     wrong = []
-    for name, field in _keys(section).items():
-        default = _default(field)
-        if not re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text):
-            wrong.append(f"{name} is missing from docs/{page} (default {default!r})")
-        elif name in rows and name not in _CHOSEN and default and rows[name][0] != default:
-            wrong.append(f"{name}: {rows[name][0]!r} in docs/{page}, {default!r} in code")
+    for key in definitions(section):
+        default = "required" if key.required else default_text(key) or ""
+        row = rows.get(key.name)
+        if not _stands(key.name, text):
+            wrong.append(f"{key.name} is missing from docs/{page} (default {default!r})")
+        if row is None:
+            continue
+        if key.name not in _SHARED and default and row.default != default:
+            wrong.append(f"{key.name}: {row.default!r} in docs/{page}, {default!r} in code")
+        if row.type != key.type.lower():
+            wrong.append(f"{key.name}: type {row.type!r} in docs/{page}, {key.type!r} in code")
+        wrong += [
+            f"{key.name}: value {value!r} is not in docs/{page}"
+            for value in key.recommended_values
+            if not _stands(value, row.meaning + row.default)
+        ]
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("page", sorted({page for page, _ in SECTIONS.values()}))
 def test_the_docs_name_no_key_that_nothing_reads(page: str) -> None:
-    known = {
-        name
-        for _, section in SECTIONS.values()
-        for field in _keys(section).values()
-        for name in (field.metadata["name"], *field.metadata["aliases"])
-    }
+    known = {name for _, section in SECTIONS.values() for name in names(section)}
     named = set(_rows(page))
     assert {n for n in named - known if not re.search(r"[*<]|^\.", n)} == set()
-    also = re.findall(r"Also: (`[^`]+`(?:, `[^`]+`)*)", "".join(m for _, m in _rows(page).values()))
+    meanings = "".join(row.meaning for row in _rows(page).values())
+    also = re.findall(r"Also: (`[^`]+`(?:, `[^`]+`)*)", meanings)
     aliases = {alias for part in also for alias in _NAME.findall(part)}
     assert {a for a in aliases - known if not re.search(r"[*<=]", a)} == set()
