@@ -26,7 +26,7 @@ import pytest
 
 from semel import failpoints, sinks
 from semel.errors import ConfigError
-from semel.run import plan
+from semel.plan import plan
 from semel.sinks import sink_class
 from semel.sinks.base import StagingSink
 

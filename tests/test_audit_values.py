@@ -22,8 +22,8 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.ledger import Advance, OffsetRange, TopicPartition, firsts
+from semel.plan import plan
 from semel.records import Commit, RowsRejected
-from semel.run import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake, configure, lake, warehouse, written
 from tests.engine.harness import caught_up, sql

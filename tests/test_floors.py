@@ -24,6 +24,8 @@ FLOORS = [
     {"sinks.postgresql"},
     {"engine", "spark"},
     {"warmup", "engine.direct", "engine.bounded", "engine.microbatch"},
+    {"plan"},
+    {"runtime"},
     {"run"},
     {"", "audit", "validation"},
     {"lab.embedded"},

@@ -1,178 +1,24 @@
-"""Running a connector: check the configuration, choose the engine, run it."""
+"""Running one connector in the caller's thread."""
 
 from __future__ import annotations
 
-import logging
-import re
 import threading
-import typing
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from semel import converters, delivery, watchdog
-from semel.config import (
-    ConnectorConfig,
-    check_converter_keys,
-    check_keys,
-    check_refused,
-    definitions,
-    load,
-    read,
-    title,
-    under,
-)
-from semel.delivery import Guarantee
-from semel.engine.triggers import seconds
-from semel.errors import ConfigError, SemelError, ServiceError, TransientError
-from semel.kafka.clients import check_clients, client_config
-from semel.kafka.contact import meet
-from semel.problems import Problems, gathering, located
-from semel.sinks import sink_class
-from semel.sinks.base import Sink, StagingSink
+from semel.plan import Plan, plan
+from semel.runtime.driving import Orders, check_runnable, drive
+from semel.runtime.sharing import SharedSpark
 
-if typing.TYPE_CHECKING:
+if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from semel.engine.base import Progress
-    from semel.kafka.cluster import Cluster
-    from semel.spark import Starting
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A configuration that has been checked without touching any service."""
-
-    connector: ConnectorConfig
-    raw: Mapping[str, str] = field(repr=False)
-    sink: Sink
-    guarantee: Guarantee
-    engine: str
-    warnings: list[str]
-
-
-def plan(
-    source: str | Path | Mapping[str, Any],
-    transform: Callable[..., Any] | None = None,
-    **overrides: str,
-) -> Plan:
-    """Check a configuration and decide guarantee and engine.
-
-    Args:
-        source: a file (Connect's JSON, flat JSON, ``.properties``) or a mapping.
-        transform: see :func:`run`.
-        overrides: keys that win over the file's, with ``_`` for ``.``.
-
-    Raises:
-        ConfigError: names each field, its value and what to set.
-    """
-    if transform is not None and not callable(transform):
-        raise ConfigError(f"transform={transform!r} must be a function of a batch")
-    raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
-    with gathering() as problems:
-        planned = _gathered(raw, transform, problems)
-    if planned is None or problems.found:
-        raise _refusal(raw, problems)
-    return planned
-
-
-def _gathered(
-    raw: dict[str, str], transform: Callable[..., Any] | None, problems: Problems
-) -> Plan | None:
-    """The plan, as far as there is one, and all problems that can be found."""
-    mine = title(raw)
-    found = sink = guarantee = engine = None
-    with problems.caught(mine):
-        given = raw.get("connector.class", "").strip()
-        found = sink_class(given, raw) if given else None
-    if found is not None:
-        raw = {**found.defaults, **raw}
-        raw |= found.anchored(raw)
-    connector = read(ConnectorConfig, raw)
-    warnings = _unknown(raw, found)
-    with problems.caught(mine):
-        check_refused(raw)
-    with problems.caught(mine):
-        check_clients(connector, raw)
-    for where, name in (
-        ("key.converter", connector.key_converter),
-        ("value.converter", connector.value_converter),
-    ):
-        with problems.caught(mine):
-            below = under(raw, f"{where}.")
-            made = converters.create(name, below, is_key=where == "key.converter", where=where)
-            warnings += check_converter_keys(below, made.KEYS, where)
-    with problems.caught(mine):
-        _check_dead_letter_topic(connector)
-    with problems.caught(mine):
-        seconds(connector.processing_time)
-    if found is not None:
-        with problems.caught(mine):
-            sink = found(connector, raw)
-    if sink is not None:
-        with problems.caught(mine):
-            guarantee = delivery.resolve(
-                connector.delivery, connector.delivery_mechanism, sink.support()
-            )
-        with problems.caught(mine):
-            engine = _checked_engine(connector, sink, transform)
-            warnings += _without_effect(connector, raw, engine)
-    problems.warnings = warnings
-    if sink is None or guarantee is None or engine is None or problems.found:
-        if sink is not None:
-            sink.close()
-        return None
-    return Plan(connector, raw, sink, guarantee, engine, warnings)
-
-
-def sink_of(raw: Mapping[str, str]) -> type[Sink] | None:
-    """The sink of a configuration, if there is one."""
-    with suppress(ConfigError):
-        return sink_class(raw.get("connector.class", "").strip(), raw)
-    return None
-
-
-def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
-    found = sink_of(raw)
-    sections = (ConnectorConfig, *([found.section] if found is not None else []))
-    keys = [d for section in sections for d in definitions(section)]
-    secret = {n for d in keys if d.secret for n in d.names}
-    known = {n for d in keys for n in d.names} | raw.keys()
-    return ConfigError(
-        *(located(p, raw, known, secret) for p in problems.found),
-        title=title(raw),
-        warnings=problems.warnings,
-    )
-
-
-def _unknown(raw: Mapping[str, str], found: type[Sink] | None) -> list[str]:
-    """Warnings for keys that nothing knows; while the sink is not known, only for those that may
-    be meant for the connector."""
-    if found is not None:
-        return check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
-    return [w for w in check_keys(raw, [ConnectorConfig], {}) if "did you mean" in w]
-
-
-def _checked_engine(
-    connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any] | None
-) -> str:
-    engine = _engine(connector, sink, transform)
-    if engine not in sink.capabilities.engines:
-        others = "micro-batch" if engine == "direct" else "direct"  # which chooses bounded, too
-        raise ConfigError(
-            f"connector {connector.name}: the {connector.connector_class} sink does not run on "
-            f"engine={engine}. Set engine={others}"
-            + (", and give the transform a pyarrow.RecordBatch" if transform else "")
-        )
-    return engine
 
 
 def run(
-    config: str | Path | Mapping[str, Any],
+    config: str | Path | Mapping[str, Any] | Plan,
     transform: Callable[..., Any] | None = None,
     *,
     spark: SparkSession | None = None,
@@ -183,7 +29,8 @@ def run(
     """Run a sink connector until it is stopped.
 
     Args:
-        config: a file (Kafka Connect's JSON, flat JSON, ``.properties``) or a mapping.
+        config: a file (Kafka Connect's JSON, flat JSON, ``.properties``), a mapping, or what
+            :func:`semel.plan` has made of one with the same ``transform``.
         transform: called with each batch of converted records. On the direct engine it takes and
             returns a :class:`pyarrow.RecordBatch` whose columns are the value's fields and the
             ``__connect_*`` metadata columns; it may change fields and drop rows. On the
@@ -200,148 +47,12 @@ def run(
     Raises:
         semel.errors.SemelError: what ended the connector; see the error's class.
     """
-    planned = plan(config, transform)
-    connector = planned.connector
-    lake = isinstance(planned.sink, StagingSink)
-    if planned.engine == "micro-batch" and lake and transform is None:
-        raise ConfigError(
-            f"connector {connector.name}: engine=micro-batch without a transform commits in tasks, "
-            f"but connector.class={connector.connector_class} commits on the driver. Remove engine"
-        )
-    stop = stop or threading.Event()
-    watchdog.stops_with(connector.name, stop)
-    started = None
-    try:
-        started = _starting(planned, spark)  # beside all that needs no Spark
-        cluster, topics = _met(planned)
-
-        from semel.engine.base import Run
-
-        task = Run(
-            connector,
-            planned.raw,
-            planned.guarantee,
-            planned.sink,
-            cluster,
-            topics,
-            stop,
-            until_caught_up,
-            observe or (lambda _progress: None),
-        )
-        if planned.engine == "micro-batch":
-            from semel.engine.microbatch.engine import MicroBatchEngine
-
-            return MicroBatchEngine(task, started, transform).run()
-        if planned.engine == "bounded":
-            from semel.engine.bounded.engine import BoundedEngine
-
-            return BoundedEngine(task, started, transform).run()
-        from semel.engine.direct.engine import DirectEngine
-
-        return DirectEngine(task, started, transform).run()
-    except TransientError as error:
-        raise ServiceError(str(error)) from None
-    except SemelError:
-        raise
-    except Exception as error:
-        log.exception("connector %s", connector.name)
-        raise SemelError(
-            f"connector {connector.name} failed unexpectedly: {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        planned.sink.close()
-        if started is not None:
-            started.end()
-
-
-def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
-    """The cluster, and the topics with their targets prepared: what is wrong with Kafka or with the
-    store is told while Spark starts, and Spark finds nothing left to wait for."""
-    from semel.kafka.cluster import Cluster
-
-    connector = planned.connector
-    client = client_config(connector, planned.raw, "admin")
-    meet(client, say=lambda line: log.warning("connector %s: %s", connector.name, line))
-    cluster = Cluster(client)
-    topics = cluster.matching(connector)
-    planned.sink.prepare(topics)
-    return cluster, topics
-
-
-def _starting(planned: Plan, given: SparkSession | None) -> Starting[Any]:
-    """The Spark that the engine needs, on its way unless the user has one: a session for frames,
-    else a context alone, which starts sooner."""
-    from semel import spark
-
-    connector, raw = planned.connector, planned.raw
-    if planned.engine == "micro-batch":
-        active = given or spark.active_session()
-        return spark.Starting(lambda jvm: spark.micro_batch_session(connector, raw, jvm), active)
-    # The bounded engine's driver starts a job again itself, after a pause.
-    failures = 4 if planned.engine == "bounded" else spark.TASK_FAILURES
-    return spark.Starting(
-        lambda jvm: spark.context(connector, raw, task_failures=failures, jvm=jvm),
-        given.sparkContext if given is not None else spark.active_context(),
+    planned = config if isinstance(config, Plan) else plan(config, transform)
+    check_runnable(planned, transform)
+    orders = Orders(
+        stop=stop or threading.Event(),
+        until_caught_up=until_caught_up,
+        observe=observe or (lambda _progress: None),
     )
-
-
-_TRIGGERED = frozenset({"bounded", "micro-batch"})
-_OF_ENGINES = {
-    "processingTime": _TRIGGERED,
-    "maxOffsetsPerTrigger": _TRIGGERED,
-    "failOnDataLoss": frozenset({"micro-batch"}),
-    "poll.linger.ms": frozenset({"direct"}),
-}
-"""Keys that only some engines look at."""
-
-
-def _without_effect(connector: ConnectorConfig, raw: Mapping[str, str], engine: str) -> list[str]:
-    """Warnings for keys that the engine does not look at, and for dead letters that will not be, as
-    Kafka Connect has them with that setting."""
-    warnings = [
-        f"{name} has no effect on the {engine} engine, only on {' and '.join(sorted(engines))}"
-        for name, engines in _OF_ENGINES.items()
-        if name in raw and engine not in engines
-    ]
-    if connector.errors_tolerance == "all":
-        return warnings
-    names = {
-        "errors.deadletterqueue.topic.name": connector.dead_letter_topic,
-        "errors.deadletterqueue.table": connector.dead_letter_table,
-    }
-    return warnings + [
-        f"{name}={value} has no effect: with errors.tolerance=none the first bad record stops the "
-        "connector. Set errors.tolerance=all"
-        for name, value in names.items()
-        if value
-    ]
-
-
-def _check_dead_letter_topic(connector: ConnectorConfig) -> None:
-    name = connector.dead_letter_topic
-    if name and (
-        name in connector.topics
-        or (connector.topics_regex and re.fullmatch(connector.topics_regex, name))
-    ):
-        raise ConfigError(
-            f"connector {connector.name}: errors.deadletterqueue.topic.name={name} is among the "
-            "topics that it reads: dead letters would come back. Choose another name"
-        )
-
-
-def _engine(connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any] | None) -> str:
-    """``direct``, ``bounded`` (direct, for stores that commit per table) or ``micro-batch``."""
-    wants_frames = _takes_dataframe(transform)
-    if connector.engine == "direct" and wants_frames:
-        raise ConfigError(
-            f"connector {connector.name}: engine=direct gives Arrow batches to the transform, but "
-            "it is annotated with DataFrame. Set engine=micro-batch, or take a pyarrow.RecordBatch"
-        )
-    if wants_frames or connector.engine == "micro-batch":
-        return "micro-batch"
-    return "bounded" if isinstance(sink, StagingSink) else "direct"
-
-
-def _takes_dataframe(transform: Callable[..., Any] | None) -> bool:
-    annotations = getattr(transform, "__annotations__", {})
-    return any("DataFrame" in str(a) for a in annotations.values())
+    with SharedSpark(spark) as shared:  # it starts beside all that needs no Spark
+        return drive(planned, shared.of(planned), transform, orders)

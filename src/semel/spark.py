@@ -42,8 +42,12 @@ appender.console.layout.pattern = %d{{HH:mm:ss}} %p spark %c{{1}}: %m%n%ex{{5}}
 """
 
 _ENDS_IN = 20.0
-TASK_FAILURES = 1000
-"""Spark restarts a failed task at once; the driver's backoff is for a whole job that fails."""
+TASK_FAILURES = 4
+"""How often Spark starts a failed task before its job fails, as in a cluster: what comes then is
+the engine's, with a backoff."""
+_SLOTS = 1024
+"""Tasks that a local Spark runs at once. A slot is a thread that waits: what a connector may use is
+bounded by its ``tasks.max``."""
 
 
 _MICRO_BATCH = {
@@ -61,18 +65,17 @@ def context(
     connector: ConnectorConfig,
     raw: Mapping[str, str],
     *,
-    task_failures: int = TASK_FAILURES,
     jvm: Jvm | None = None,
 ) -> SparkContext:
     """A new context made from the connector's ``spark.*`` keys: all that an engine needs whose
     records do not pass through Spark.
 
-    Without ``spark.master`` a local one is made, with a slot for each task: a slot is a thread.
+    Without ``spark.master`` a local one is made, with slots for the tasks of many connectors.
 
     Raises:
         ServiceError: it cannot be started (no Java, no such master).
     """
-    settings = _settings(connector, raw, {}, task_failures, works=False)
+    settings = _settings(connector, raw, {}, _SLOTS, works=False)
     return _context(connector, settings, jvm or Jvm())
 
 
@@ -95,7 +98,7 @@ def session(
 
     if (active := active_session()) is not None:
         return active
-    chosen = _settings(connector, raw, settings, TASK_FAILURES, works=True)
+    chosen = _settings(connector, raw, settings, connector.tasks_max, works=True)
     if jars:
         chosen["spark.jars"] = ",".join(
             [*filter(None, [chosen.get("spark.jars", "")]), *map(str, jars)]
@@ -112,13 +115,13 @@ def _settings(
     connector: ConnectorConfig,
     raw: Mapping[str, str],
     settings: Mapping[str, str],
-    task_failures: int,
+    slots: int,
     *,
     works: bool,
 ) -> dict[str, str]:
-    failures = settings.get("spark.task.maxFailures", str(task_failures))
+    failures = settings.get("spark.task.maxFailures", str(TASK_FAILURES))
     found = {
-        "spark.master": f"local[{connector.tasks_max},{failures}]",
+        "spark.master": f"local[{slots},{failures}]",
         "spark.app.name": f"semel {connector.name}",
         MEMORY: "512m",
         "spark.ui.enabled": "false",
@@ -182,6 +185,15 @@ class Starting(Generic[T]):
     def __call__(self) -> T:
         return self._made.result()
 
+    @property
+    def gone(self) -> bool:
+        """Whether it has started and ended since, or did not start."""
+        if not self._made.done():
+            return False
+        if self._made.exception() is not None:
+            return True
+        return has_ended(self._made.result())
+
     def end(self) -> None:
         """Stop what was started; a JVM that still starts is ended."""
         if not self._own:
@@ -211,6 +223,27 @@ def _ready_workers(made: SparkContext) -> None:
 
 def _nothing(_rows: Any) -> Any:
     return ()
+
+
+def context_of(made: Any) -> SparkContext:
+    """The context of a session, or the context itself."""
+    return made if isinstance(made, SparkContext) else made.sparkContext
+
+
+def session_of(made: Any, connector: ConnectorConfig, raw: Mapping[str, str]) -> SparkSession:
+    """The session, or one in a context that other connectors run in, too."""
+    if isinstance(made, SparkContext):
+        return micro_batch_session(connector, raw)
+    return made  # type: ignore[no-any-return]
+
+
+def has_ended(made: Any) -> bool:
+    """Whether a session's or a context's Spark has gone, or was stopped."""
+    context = context_of(made)
+    if not isinstance(context, SparkContext):
+        return False
+    process = getattr(context._gateway, "proc", None)
+    return context._jsc is None or (process is not None and process.poll() is not None)
 
 
 def active_context() -> SparkContext | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from semel.config import ConnectorConfig
 from semel.config.infos import ConfigInfos, config_infos
 from semel.errors import ConfigError, Problem
-from semel.run import plan, sink_of
+from semel.plan import plan, sink_of
 
 
 def validate(raw: Mapping[str, str]) -> tuple[ConfigInfos, Sequence[str]]:

@@ -36,7 +36,7 @@ from semel.engine.direct.engine import Progress
 from semel.errors import ConfigError, Fenced, SemelError, TransientError
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.run import plan
+from semel.plan import plan
 from tests import databases, matrix, searching
 from tests.conftest import wait_gone
 from tests.patience import PATIENCE
@@ -81,7 +81,7 @@ class LocalSpark:
     """A session without a JVM; ``workers`` holds the process of each task that runs.
 
     ``only`` starts just these tasks; ``restarts`` is how often a task that dies is started again
-    before the job fails.
+    before its job fails.
     """
 
     def __init__(
@@ -95,11 +95,13 @@ class LocalSpark:
         self.only = only
         self.restarts = restarts
         self.workers: dict[int, ForkServerProcess] = {}
-        self._answers: dict[int, Connection[Any, Any]] = {}
+        self.answers: dict[int, Connection[Any, Any]] = {}
         self.attempts: collections.Counter[int] = collections.Counter()
+        self.bodies: dict[int, bytes] = {}
         self.jobs = 0
         self.master = "local[*]"
-        self._cancelled = False
+        self.cancelled: set[str] = set()
+        self._group = threading.local()
 
     @property
     def sparkContext(self) -> LocalSpark:
@@ -108,71 +110,35 @@ class LocalSpark:
     def getConf(self) -> dict[str, str]:
         return {"spark.driver.host": "127.0.0.1"}
 
-    def setJobGroup(self, *_arguments: object) -> None:
-        self._cancelled = False
+    def setJobGroup(self, group: str, *_arguments: object) -> None:
+        self._group.name = group
 
-    def cancelJobGroup(self, _group: str) -> None:
-        self._cancelled = True
+    def cancelJobGroup(self, group: str) -> None:
+        self.cancelled.add(group)
 
-    def parallelize(self, _items: Iterable[int], slices: int) -> LocalSpark:
-        self._slices = slices
-        return self
+    def parallelize(self, items: Iterable[int], slices: int) -> LocalJob:
+        tasks = list(items)
+        assert len(tasks) == slices
+        return LocalJob(self, tasks, self._group.name)
 
-    def mapPartitionsWithIndex(self, body: Callable[..., Any]) -> LocalSpark:
-        self._body = cloudpickle.dumps(body)
-        return self
-
-    def count(self) -> int:
-        """Run the job to its end, as Spark's DAG scheduler would."""
-        return len(self.collect())
-
-    def collect(self) -> list[Any]:
-        """The same, and what its tasks have yielded."""
-        self.jobs += 1
-        found: dict[int, list[Any]] = {}
-        indices = range(self._slices) if self.only is None else self.only
-        left = dict.fromkeys(indices, 0)
-        for index in left:
-            self._start(index, 0)
-        try:
-            while left:
-                time.sleep(0.01)
-                for index in list(left):
-                    code = self.workers[index].exitcode
-                    if index not in found and self._answers[index].poll():
-                        with contextlib.suppress(EOFError):  # it died
-                            found[index] = self._answers[index].recv()
-                    if code == 0:
-                        del left[index]
-                    elif code is not None:
-                        left[index] += 1
-                        if left[index] > self.restarts:
-                            raise RuntimeError(f"Error: task {index} died with {code}")
-                        self._start(index, left[index])
-                    elif self._cancelled:
-                        raise RuntimeError("Error: the job was cancelled")
-        finally:
-            for worker in self.workers.values():
-                worker.kill()
-        return [answer for index in sorted(found) for answer in found[index]]
-
-    def _start(self, index: int, attempt: int) -> None:
-        self.attempts[index] = attempt
+    def start(self, task: int, attempt: int) -> None:
+        """Start a task's process."""
+        self.attempts[task] = attempt
         points = str(self.points) if self.points else None
-        self._answers[index], theirs = _SERVER.Pipe(duplex=False)
-        arguments = (self._body, index, attempt, points, theirs)
+        self.answers[task], theirs = _SERVER.Pipe(duplex=False)
+        arguments = (self.bodies[task], task, attempt, points, theirs)
         worker = _SERVER.Process(target=_work, args=arguments)
         worker.daemon = True
         worker.start()
         theirs.close()
-        self.workers[index] = worker
+        self.workers[task] = worker
 
     def replace(self, index: int) -> int:
         """Start a task anew although it lives, as Spark does when it loses sight of an executor;
         returns the id of the process that is left."""
         left = self.workers[index].pid
         assert left is not None
-        self._start(index, self.attempts[index] + 1)
+        self.start(index, self.attempts[index] + 1)
         return left
 
     def signal(self, index: int, number: signal.Signals) -> int:
@@ -183,12 +149,71 @@ class LocalSpark:
         return pid
 
 
-class InlineSpark(LocalSpark):
-    """Runs tasks in the driver's own process, one after the other: what kills one kills all."""
+class LocalJob:
+    """A job of some tasks, each of which has the number that it was made from."""
+
+    def __init__(self, spark: LocalSpark, tasks: Sequence[int], group: str) -> None:
+        self._spark = spark
+        self._tasks = tasks
+        self._group = group
+
+    def mapPartitionsWithIndex(self, body: Callable[..., Any]) -> LocalJob:
+        self._body = body
+        return self
+
+    def count(self) -> int:
+        """Run the job to its end, as Spark's DAG scheduler would."""
+        return len(self.collect())
 
     def collect(self) -> list[Any]:
-        body = cloudpickle.loads(self._body)
-        return [answer for index in range(self._slices) for answer in body(index, iter(()))]
+        """The same, and what its tasks have yielded."""
+        spark = self._spark
+        spark.jobs += 1
+        found: dict[int, list[Any]] = {}
+        left = {n: 0 for n in self._tasks if spark.only is None or n in spark.only}
+        idle = not left
+        for task in left:
+            spark.bodies[task] = cloudpickle.dumps(self._body)
+            spark.start(task, 0)
+        try:
+            while left or idle:
+                time.sleep(0.01)
+                if idle and self._group in spark.cancelled:
+                    raise RuntimeError("Error: the job was cancelled")
+                for task in list(left):
+                    code = spark.workers[task].exitcode
+                    if task not in found and spark.answers[task].poll():
+                        with contextlib.suppress(EOFError):  # it died
+                            found[task] = spark.answers[task].recv()
+                    if code == 0:
+                        del left[task]
+                    elif code is not None:
+                        left[task] += 1
+                        if left[task] > spark.restarts:
+                            raise RuntimeError(f"Error: task {task} died with {code}")
+                        spark.start(task, left[task])
+                    elif self._group in spark.cancelled:
+                        raise RuntimeError("Error: the job was cancelled")
+        finally:
+            for task in self._tasks:
+                if task in spark.workers:
+                    spark.workers[task].kill()
+        return [answer for task in sorted(found) for answer in found[task]]
+
+
+class InlineSpark(LocalSpark):
+    """Runs tasks in the driver's own process: what kills one kills all."""
+
+    def parallelize(self, items: Iterable[int], slices: int) -> InlineJob:  # type: ignore[override]
+        return InlineJob(self, list(items), "")
+
+
+class InlineJob(LocalJob):
+    """Its tasks run one after the other."""
+
+    def collect(self) -> list[Any]:
+        body = cloudpickle.loads(cloudpickle.dumps(self._body))
+        return [a for n in range(len(self._tasks)) for a in body(n, iter(()))]
 
 
 def driving(config: Mapping[str, Any], points: Path) -> ForkServerProcess:

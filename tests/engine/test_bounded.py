@@ -31,7 +31,7 @@ from semel.errors import (
 )
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import Hole, TopicPartition
-from semel.run import plan
+from semel.plan import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Lake, Start

@@ -16,7 +16,7 @@ from semel.errors import ConfigError, Fenced, ServiceError
 from semel.lab.drill.disk import Disk
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition, firsts
-from semel.run import plan
+from semel.plan import plan
 from tests.conftest import MakeTopic, Produce
 from tests.databases import SYSTEMS
 from tests.engine.conftest import Config, Configure, Start

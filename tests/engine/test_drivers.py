@@ -18,6 +18,7 @@ from semel.engine.bounded.engine import BoundedEngine
 from semel.engine.control import Address, Report
 from semel.engine.direct import engine as direct
 from semel.engine.direct.engine import DirectEngine
+from semel.engine.direct.jobs import TaskJobs
 from semel.engine.failure import Failure
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch.engine import MicroBatchEngine
@@ -56,11 +57,19 @@ def _run() -> Any:
         over=lambda *_arguments: False,
         observe=lambda _progress: None,
         until_caught_up=False,
+        paused=threading.Event(),
+        restarts=queue.SimpleQueue(),
+        keeps_going=False,
     )
 
 
 def _server(*, reached: bool) -> Any:
-    return SimpleNamespace(reports=queue.Queue(), hear_out=lambda _patience: None, reached=reached)
+    return SimpleNamespace(
+        reports=queue.Queue(),
+        reached=reached,
+        speaks=lambda _task: False,
+        stop_tasks=lambda: None,
+    )
 
 
 def _direct(spark: Any) -> None:
@@ -110,19 +119,10 @@ def test_it_is_told_once_that_no_task_has_reached_the_driver(
     reached: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(direct, "_SILENT", 0.0)
-    looks = iter([False, False, False, True])
-
-    class Job:
-        report = ""
-        spec = SimpleNamespace(control=Address("driver", 7077, b""))
-
-        @property
-        def ended(self) -> bool:
-            return next(looks)
-
-    job: Any = Job()
     engine = DirectEngine(_run(), None, None)  # type: ignore[arg-type]
-    engine._watch(_server(reached=reached), job, {})
+    spec: Any = SimpleNamespace(control=Address("driver", 7077, b""))
+    for _ in range(3):
+        engine._complain(_server(reached=reached), spec, 0.0)
     said = caplog.text.count("no task has reached this driver at driver:7077")
     assert said == (0 if reached else 1)
 
@@ -132,6 +132,7 @@ def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_sp
     replaced: bool,
 ) -> None:
     engine = DirectEngine(_run(), None, None)  # type: ignore[arg-type]
+    engine._tasks = {0: TaskJobs(None, None, 0)}  # type: ignore[arg-type]
     fenced = Report("fenced", 0, 0, failure=Failure.of(Fenced("by another run")))
     coming = [fenced] + [Report("started", 0, 1)] * replaced
 
@@ -142,7 +143,7 @@ def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_sp
 
     server: Any = SimpleNamespace(reports=SimpleNamespace(get=get))
     engine._listen(server)
-    assert isinstance(engine._error, Fenced) is not replaced
+    assert isinstance(engine._tasks[0].error, Fenced) is not replaced
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.engine.direct.subscription import Subscription
 from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
-from semel.run import plan
+from semel.plan import plan
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import wait_until

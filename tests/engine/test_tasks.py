@@ -21,7 +21,9 @@ from confluent_kafka import Message
 from semel import failpoints
 from semel.engine.control import ControlLine, ControlServer, Report
 from semel.engine.direct import engine as direct
+from semel.engine.direct import jobs
 from semel.engine.failure import Failure
+from semel.engine.retry import Backoff
 from semel.errors import ConfigError, Fenced, SemelError
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Start
@@ -170,7 +172,7 @@ def test_a_job_that_fails_is_started_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(direct, "_BACKOFF", (0.1, 1.0))
+    monkeypatch.setattr(jobs, "Backoff", lambda: Backoff(0.1, 1.0))
     source = topic(partitions=2)
     produce(source, records(200))
     config = configure(source, {"consumer.override.max.poll.records": 20})
@@ -178,7 +180,7 @@ def test_a_job_that_fails_is_started_again_after_a_pause(
     spark = LocalSpark(points, restarts=0)
     progress = caught_up(config, spark=spark)
     assert spark.jobs == progress.restarts + 1 >= 2
-    assert "the Spark job ended" in caplog.text
+    assert "the Spark job of task" in caplog.text
     assert_nothing_lost_nothing_twice(config, range(200))
 
 
@@ -187,6 +189,12 @@ def test_workers_that_cannot_import_semel_end_the_run_with_what_to_do(
 ) -> None:
     class Bare(LocalSpark):
         """As Spark tells of workers without a module; the real ones of the tests have it."""
+
+        def parallelize(self, *_arguments: object) -> Any:
+            return self
+
+        def mapPartitionsWithIndex(self, _body: object) -> Any:
+            return self
 
         def count(self) -> int:
             raise RuntimeError(
@@ -233,7 +241,7 @@ def test_two_tasks_may_make_the_table_of_an_empty_topic_at_once(
 def test_a_run_that_is_stopped_while_its_job_waits_to_start_again_ends_at_once(
     topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "_BACKOFF", (10 * PATIENCE, 10 * PATIENCE))
+    monkeypatch.setattr(jobs, "Backoff", lambda: Backoff(10 * PATIENCE, 10 * PATIENCE))
     spark = LocalSpark(restarts=0)
     running = start(configure(topic()), spark=spark)
     running.until(lambda p: bool(p.tasks))
@@ -250,7 +258,7 @@ def test_a_task_that_does_not_stop_in_time_is_cancelled(
     start: Start,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct, "_SETTLE", 0.5)
+    monkeypatch.setattr(direct, "SETTLE", 0.5)
     source = topic()
     produce(source, records(10))
     config = configure(source)
@@ -273,7 +281,7 @@ def test_a_task_whose_driver_is_gone_fails(
             servers.append(self)
 
     monkeypatch.setattr(direct, "ControlServer", Kept)
-    monkeypatch.setattr(direct, "_BACKOFF", (60.0, 60.0))
+    monkeypatch.setattr(jobs, "Backoff", lambda: Backoff(60.0, 60.0))
     running = start(configure(topic()), spark=LocalSpark(restarts=0))
     running.until(lambda p: bool(p.tasks))
     worker = running.spark.workers[0]
@@ -285,7 +293,7 @@ def test_a_task_whose_driver_is_gone_fails(
 def test_an_error_that_nobody_expected_ends_the_connector_with_a_message(
     topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "run_task", _BrokenTask(direct.run_task))
+    monkeypatch.setattr(jobs, "run_task", _BrokenTask(jobs.run_task))
     running = start(configure(topic()))
     with pytest.raises(SemelError, match="failed unexpectedly: ZeroDivisionError: nobody saw"):
         running.wait()
@@ -319,7 +327,7 @@ def test_a_task_whose_consumer_has_lost_sight_of_all_brokers_connects_anew(
 ) -> None:
     source = topic()
     produce(source, records(50))
-    monkeypatch.setattr(direct, "run_task", _BlindTask(direct.run_task))
+    monkeypatch.setattr(jobs, "run_task", _BlindTask(jobs.run_task))
     session = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 300}
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     with caplog.at_level("INFO"):
@@ -421,15 +429,15 @@ def test_a_consumer_that_hears_nothing_more_of(
 
 
 def test_a_fenced_or_failed_task_of_an_earlier_attempt_does_not_end_the_run() -> None:
-    engine = direct.DirectEngine.__new__(direct.DirectEngine)
-    engine._newest, engine._error = {}, None
-    engine._hear(Report("log", task=0, attempt=1))
-    engine._hear(Report("fenced", task=0, attempt=0, message="an old one"))
-    engine._hear(Report("failed", task=0, attempt=0, message="an old one"))
-    assert engine._error is None
+    nothing: Any = None
+    task = jobs.TaskJobs(nothing, nothing, 0)
+    task.hear(Report("log", task=0, attempt=1))
+    task.hear(Report("fenced", task=0, attempt=0, message="an old one"))
+    task.hear(Report("failed", task=0, attempt=0, message="an old one"))
+    assert task.error is None
     newest = Failure.of(Fenced("the newest one"))
-    engine._hear(Report("fenced", task=0, attempt=1, failure=newest))
-    assert isinstance(engine._error, Fenced)
+    task.hear(Report("fenced", task=0, attempt=1, failure=newest))
+    assert isinstance(task.error, Fenced)
 
 
 def test_an_older_attempt_of_a_task_is_told_to_stop_whichever_speaks_first() -> None:

@@ -20,7 +20,7 @@ from semel.errors import ConfigError
 from semel.lab.drill.stores import store_of
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.run import plan
+from semel.plan import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config

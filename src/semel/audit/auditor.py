@@ -34,7 +34,7 @@ from semel.ledger import (
     LedgerEntry,
     TopicPartition,
 )
-from semel.run import Plan
+from semel.plan import Plan
 from semel.sinks.base import Snapshot
 
 

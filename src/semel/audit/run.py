@@ -17,7 +17,7 @@ from semel.errors import NothingToAudit, OffsetOutOfRange
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry
-from semel.run import Plan, plan
+from semel.plan import Plan, plan
 from semel.sinks.base import Snapshot
 from semel.sinks.rereading import NotShown, ShowsRows, View
 

@@ -26,8 +26,9 @@ from semel import validation
 from semel.cli.console import RedactingFormatter, console, plain
 from semel.config import load
 from semel.errors import ConfigError, Problem, SemelError
+from semel.plan import Plan, plan
 from semel.problems import located
-from semel.run import Plan, plan, run
+from semel.run import run
 from semel.sinks.base import StagingSink
 
 File = Annotated[
@@ -99,13 +100,14 @@ def run_(
             planned.engine,
             planned.guarantee.why,
         )
-        planned.sink.close()
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, setting(stop))
         watcher = _Watcher(out, planned, live)
         with watcher:
-            progress = run(raw, until_caught_up=until_caught_up, stop=stop, observe=watcher.observe)
+            progress = run(
+                planned, until_caught_up=until_caught_up, stop=stop, observe=watcher.observe
+            )
     except SemelError as error:
         if as_json:
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))

@@ -15,8 +15,8 @@ from semel.audit.follow import Followed, Judged, follow
 from semel.audit.follow.intervals import spelled
 from semel.cli.connector import setting
 from semel.cli.console import console
+from semel.plan import Plan
 from semel.redact import redacted
-from semel.run import Plan
 
 
 def follow_(

@@ -20,7 +20,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition, first, firsts
-from semel.run import Plan, plan
+from semel.plan import Plan, plan
 
 _SESSIONS = 30.0
 """Seconds until a group has no members any more, once they are gone."""

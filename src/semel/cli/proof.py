@@ -21,7 +21,7 @@ from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
 from semel.kafka.lag import lag
-from semel.run import plan
+from semel.plan import plan
 
 
 def register(app: typer.Typer) -> None:

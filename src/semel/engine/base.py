@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from py4j.protocol import Py4JNetworkError
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine.control import Report
+from semel.engine.states import Status
 from semel.errors import ConfigError, SemelError, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
@@ -29,6 +31,7 @@ class Progress:
     restarts: int = 0
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     tasks: dict[int, Report] = field(default_factory=dict)
+    states: dict[int, Status] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,10 @@ class Run:
     """What a run was asked to do, shared by both engines.
 
     ``topics`` are those there were at the start, with their numbers of partitions; their targets
-    have been prepared. ``observe`` is called with the progress several times a second; ``stop`` is
-    set from outside.
+    have been prepared. ``observe`` is called with the progress several times a second; ``stop`` and
+    ``paused`` are set from outside, and ``restarts`` holds the tasks to start anew. With
+    ``keeps_going`` a task that fails leaves the others running, as in Kafka Connect; otherwise it
+    ends the connector.
     """
 
     connector: ConnectorConfig
@@ -49,6 +54,9 @@ class Run:
     stop: threading.Event
     until_caught_up: bool = False
     observe: Callable[[Progress], None] = lambda _progress: None
+    paused: threading.Event = field(default_factory=threading.Event)
+    restarts: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    keeps_going: bool = False
 
     def over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
         """Whether it was asked to stop, or was to end at ``targets`` and has reached them."""

@@ -1,4 +1,4 @@
-"""The line between the driver and its tasks: progress one way, "stop" the other.
+"""The line between the driver and its tasks: progress one way, "stop", "pause", "resume" the other.
 
 It carries nothing that the guarantee depends on. A task that loses the line fails: its driver is
 gone, or Spark starts it again. Connections are authenticated with a random key that travels in the
@@ -49,8 +49,8 @@ class Address:
 class Report:
     """What a task tells.
 
-    ``kind`` is ``started``, ``assigned``, ``progress``, ``log``, ``fenced``, ``failed`` or
-    ``stopped``. Counts are totals since the task started; ``failure`` is what ended it.
+    ``kind`` is ``started``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``, ``failed``
+    or ``stopped``. Counts are totals since the task started; ``failure`` is what ended it.
     """
 
     kind: str
@@ -85,8 +85,7 @@ class ControlServer:
         self._lock = threading.Lock()
         self.reached = False
         self._open = 0
-        self._ended = threading.Condition(self._lock)
-        self._stopping = False
+        self._word = "resume"
         self._closed = False
         threading.Thread(target=self._accept, daemon=True, name="semel-control").start()
 
@@ -96,17 +95,35 @@ class ControlServer:
 
     def stop_tasks(self) -> None:
         """Ask every task, also those that are yet to connect, to finish what is in hand."""
-        with self._lock:
-            self._stopping = True
-            lines = list(self._lines)
-        for line in lines:
-            with contextlib.suppress(OSError):
-                line.send("stop")
+        self._say("stop")
 
-    def hear_out(self, patience: float) -> None:
-        """Wait until every line has ended: ``reports`` holds all that was told on them then."""
-        with self._ended:
-            self._ended.wait_for(lambda: not self._open, patience)
+    def pause_tasks(self) -> None:
+        """Ask every task, also those that are yet to connect, to read nothing until it resumes."""
+        self._say("pause")
+
+    def resume_tasks(self) -> None:
+        """Let paused tasks go on."""
+        self._say("resume")
+
+    def stop_task(self, task: int) -> None:
+        """Ask one task to finish what is in hand; its next attempt is not meant."""
+        with self._lock:
+            for line, (index, _) in self._attempts.items():
+                if index == task:
+                    _send(line, "stop")
+
+    def speaks(self, task: int) -> bool:
+        """Whether an attempt of the task may hold a line: not all that it says may have been
+        heard."""
+        with self._lock:
+            unknown = self._open > len(self._attempts)
+            return unknown or any(index == task for index, _ in self._attempts.values())
+
+    def _say(self, word: str) -> None:
+        with self._lock:
+            self._word = word
+            for line in self._lines:
+                _send(line, word)
 
     def close(self) -> None:
         """Hang up; tasks that are still there stop."""
@@ -135,45 +152,40 @@ class ControlServer:
         try:
             self._listen(line)
         finally:
-            with self._ended:
+            with self._lock:
+                self._lines.discard(line)
+                self._attempts.pop(line, None)
                 self._open -= 1
-                self._ended.notify_all()
+            line.close()
 
     def _listen(self, line: Connection[Any, Any]) -> None:
         if not self._authenticated(line):
-            line.close()
             return
         with self._lock:
             self._lines.add(line)
             self.reached = True
-            stopping = self._stopping
+            if self._word != "resume":
+                _send(line, self._word)
             if self._closed:
                 _hang_up(line)
         with contextlib.suppress(OSError, EOFError):
-            if stopping:
-                line.send("stop")
             while True:
                 report = line.recv()
-                if report.kind == "started":
-                    self._relieve(line, report)
+                with self._lock:
+                    self._attempts[line] = (report.task, report.attempt)
+                    if report.kind == "started":
+                        self._relieve(report.task)
                 self.reports.put(report)
-        with self._lock:
-            self._lines.discard(line)
-            self._attempts.pop(line, None)
-        line.close()
 
-    def _relieve(self, line: Connection[Any, Any], started: Report) -> None:
+    def _relieve(self, task: int) -> None:
         """Stop the older attempts of a task that has started anew.
 
         Spark may have replaced a task that was only frozen. It finds the word when it wakes up,
         and must not join the group again: that would fence its successor.
         """
-        with self._lock:
-            self._attempts[line] = (started.task, started.attempt)
-            same = {k: a for k, (task, a) in self._attempts.items() if task == started.task}
-            for old in [k for k, attempt in same.items() if attempt < max(same.values())]:
-                with contextlib.suppress(OSError):
-                    old.send("stop")
+        same = {k: attempt for k, (index, attempt) in self._attempts.items() if index == task}
+        for old in [k for k, attempt in same.items() if attempt < max(same.values())]:
+            _send(old, "stop")
 
     def _authenticated(self, line: Connection[Any, Any]) -> bool:
         """Whether the other side knows the key. Nothing is unpickled before that, and one that
@@ -196,11 +208,13 @@ def _receive_within(line: Connection[Any, Any], seconds: int) -> None:
 
 
 class ControlLine:
-    """A task's end. ``stop`` is set when the driver says so or has gone."""
+    """A task's end. ``stop`` is set when the driver says so or has gone, ``paused`` while the task
+    is to read nothing."""
 
     def __init__(self, address: Address) -> None:
         self._line = Client((address.host, address.port), family="AF_INET", authkey=address.key)
         self.stop = threading.Event()
+        self.paused = threading.Event()
         self.orphaned = False
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, daemon=True, name="semel-control").start()
@@ -218,11 +232,19 @@ class ControlLine:
 
     def _listen(self) -> None:
         try:
-            while self._line.recv() != "stop":
-                pass
+            while (word := self._line.recv()) != "stop":
+                if word == "pause":
+                    self.paused.set()
+                else:
+                    self.paused.clear()
         except (OSError, EOFError):
             self.orphaned = True
         self.stop.set()
+
+
+def _send(line: Connection[Any, Any], word: str) -> None:
+    with contextlib.suppress(OSError):
+        line.send(word)
 
 
 def _hang_up(line: Connection[Any, Any]) -> None:

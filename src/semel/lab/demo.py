@@ -22,7 +22,7 @@ from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.errors import ServiceError
 from semel.lab.embedded import Kafka, Services
-from semel.run import plan
+from semel.plan import plan
 
 TOPIC = "flights"
 RECORDS = 336_776

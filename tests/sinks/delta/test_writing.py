@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from semel.errors import ConfigError
+from semel.plan import plan
 from semel.records import Commit, Records
-from semel.run import plan
 from semel.sinks import parquet
 from semel.sinks.base import Staged
 from semel.sinks.delta.convert import column_type

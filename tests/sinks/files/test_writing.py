@@ -24,8 +24,8 @@ from semel.errors import ConfigError
 from semel.lab.drill.stores import store_of
 from semel.ledger import Advance as Moved
 from semel.ledger import OffsetRange, TopicPartition, firsts
+from semel.plan import plan
 from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records, RowsRejected
-from semel.run import plan
 from semel.sinks.files.config import FilesConfig
 from tests.sinks.files.conftest import Folder, refused
 from tests.sinks.target import advance, changes, records

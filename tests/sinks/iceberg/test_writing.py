@@ -16,8 +16,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from semel.errors import ConfigError, TargetChanged
+from semel.plan import plan
 from semel.records import Commit, Records
-from semel.run import plan
 from semel.sinks import parquet
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.sinks.iceberg.conftest import Warehouse, refused

@@ -20,7 +20,7 @@ from semel.errors import Fenced
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import LedgerEntry, TopicPartition
-from semel.run import plan
+from semel.plan import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import (
@@ -218,10 +218,10 @@ class GatedSpark(LocalSpark):
         super().__init__()
         self.gate = threading.Event()
 
-    def _start(self, index: int, attempt: int) -> None:
+    def start(self, task: int, attempt: int) -> None:
         if attempt:
             assert self.gate.wait(PATIENCE)
-        super()._start(index, attempt)
+        super().start(task, attempt)
 
 
 def test_two_runs_that_displace_a_task_of_each_other_do_not_both_end(

@@ -18,7 +18,7 @@ from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
 from semel.lab.embedded import Kafka
 from semel.ledger import Advance, LedgerEntry, OffsetRange
-from semel.run import plan
+from semel.plan import plan
 from semel.sinks.kafka import KafkaSink, presence
 from semel.sinks.kafka.storage import LedgerTopic
 from tests.conftest import MakeTopic, Produce

@@ -19,8 +19,8 @@ import urllib3
 
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.ledger import Advance, OffsetRange, Outcome
+from semel.plan import plan
 from semel.records import Commit, DeadLetter
-from semel.run import plan
 from semel.sinks.search.client import Client, Failure
 from semel.sinks.search.indices import Index
 from semel.sinks.search.sink import SearchSink

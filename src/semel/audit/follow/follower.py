@@ -39,7 +39,7 @@ from semel.ledger import (
     LedgerEntry,
     TopicPartition,
 )
-from semel.run import Plan
+from semel.plan import Plan
 from semel.sinks.rereading import ShowsRows
 
 STEP = 1_000_000

@@ -16,7 +16,7 @@ from semel.engine.pipeline import Pipeline
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.run import Plan
+from semel.plan import Plan
 from semel.sinks.rereading import ShowsRows
 
 _CATCHING_UP = 0.5
@@ -41,7 +41,7 @@ def follow(
     guarantee is found broken.
 
     Args:
-        planned: the connector, as :func:`semel.run.plan` has read it.
+        planned: the connector, as :func:`semel.plan.plan` has read it.
         transform: the run's transform, as for :func:`semel.audit.audit`.
         values: compare the values of rows, too, with what their records make.
         path: the file that keeps what was judged; by default one in the user's state directory.

@@ -17,7 +17,7 @@ from semel.engine.pipeline import Pipeline
 from semel.errors import OffsetOutOfRange, TransientError
 from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry, TopicPartition
-from semel.run import Plan
+from semel.plan import Plan
 
 SHARE = 0.025
 """The part of the time for which the store may be busy with intervals, and again with counts."""

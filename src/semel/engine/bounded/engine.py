@@ -63,6 +63,8 @@ log = logging.getLogger(__name__)
 _INTERVAL = "10 seconds"
 """Unless processingTime says otherwise: every commit makes files."""
 _SETTLE = 20.0
+_LOOK = 0.2
+"""Seconds after which a paused run looks whether it is to go on."""
 _KEPT = Target("")
 
 
@@ -133,6 +135,10 @@ class BoundedEngine:
         retries, answered = self._retries(), False
         while not self._run.stop.is_set():
             begun = time.monotonic()
+            if self._run.paused.is_set():
+                self._overdue.end()
+                self._rest(_LOOK)
+                continue
             try:
                 full = self._trigger()
             except SparkGone:

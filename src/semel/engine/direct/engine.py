@@ -1,8 +1,8 @@
-"""The direct engine's driver: one long-running Spark job whose tasks move the records.
+"""The direct engine's driver: long-running tasks move the records, each a Spark job of its own.
 
-Spark places and restarts the tasks; Kafka's group protocol spreads the partitions; the ledger says
-where each begins. The driver starts the job, listens to the tasks and stops them. Nothing passes
-through it, and killing it loses nothing.
+Spark places the tasks; Kafka's group protocol spreads the partitions; the ledger says where each
+begins. The driver starts the tasks, listens to them and stops them. Nothing passes through it, and
+killing it loses nothing.
 """
 
 from __future__ import annotations
@@ -10,35 +10,28 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pyarrow as pa
-from pyspark import SparkContext, TaskContext
+from pyspark import SparkContext
 
 from semel import failpoints
 from semel.engine import firsts, ranges, sample, startup
-from semel.engine.base import Progress, Run, SparkGone, first_error, not_shipped, spark_gone
-from semel.engine.control import ControlServer, Report, rebuild
-from semel.engine.direct.attempt import run_task
+from semel.engine.base import Progress, Run, SparkGone
+from semel.engine.control import ControlServer, Report
+from semel.engine.direct.jobs import SETTLE, TaskJobs
 from semel.engine.direct.placeholder import Placeholder
 from semel.engine.direct.task import TaskSpec
 from semel.engine.pipeline import Transform
-from semel.errors import LedgerConflict, SemelError
+from semel.errors import Fenced, LedgerConflict, SemelError
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_BACKOFF = (1.0, 60.0)
-_SETTLE = 20.0
-_LAST_WORDS = 2.0
-"""Seconds for what tasks have told at their ends, unless a frozen one still holds its line."""
 _SUCCESSOR = 1.0
 """Seconds that the first word of a task's new attempt may come after the last of its old one."""
 _SILENT = 60.0
-_ATTEMPTS = 1_000_000
-"""Attempts are numbered through all jobs of a run; Spark begins anew with each job."""
 
 
 class DirectEngine:
@@ -52,7 +45,8 @@ class DirectEngine:
         self._transform = transform
         self._progress = Progress()
         self._totals: dict[tuple[int, int], Report] = {}
-        self._newest: dict[int, int] = {}
+        self._tasks: dict[int, TaskJobs] = {}
+        self._paused = False
         self._warned = False
         self._error: SemelError | None = None
 
@@ -111,58 +105,81 @@ class DirectEngine:
     def _supervise(
         self, server: ControlServer, spec: TaskSpec, targets: Mapping[TopicPartition, int]
     ) -> None:
-        backoff = _BACKOFF[0]
-        while True:
-            job = _Job(self._spark(), spec, self._progress.restarts)
-            started = time.monotonic()
-            try:
-                self._watch(server, job, targets)
-            finally:
-                job.end()  # or Spark would start its tasks again and again
-            if self._error is not None or self._run.over(self._progress, targets):
-                return
-            if job.gone is not None:
-                raise job.gone
-            if time.monotonic() - started > _BACKOFF[1]:
-                backoff = _BACKOFF[0]
-            log.warning(
-                "the Spark job ended (%s); it starts again in %.0f s",
-                job.failure or "early",
-                backoff,
-            )
-            self._progress.restarts += 1
-            if self._run.stop.wait(backoff):
-                return
-            backoff = min(2 * backoff, _BACKOFF[1])
-
-    def _watch(
-        self, server: ControlServer, job: _Job, targets: Mapping[TopicPartition, int]
-    ) -> None:
-        """Listen to the tasks until the job has ended."""
-        deadline: float | None = None
-        began = time.monotonic()
-        while not job.ended:
-            self._listen(server)
-            if not (server.reached or self._warned) and time.monotonic() - began > _SILENT:
-                self._warned = True
-                log.warning(
-                    "no task has reached this driver at %s:%d for %.0f s: are there executors, and "
-                    "does spark.driver.host lead here from them?",
-                    *(job.spec.control.host, job.spec.control.port, _SILENT),
-                )
-            self._run.observe(self._progress)
-            done = self._error is not None or self._run.over(self._progress, targets)
-            if done and deadline is None:
-                server.stop_tasks()
-                deadline = time.monotonic() + _SETTLE
-            if deadline is not None and time.monotonic() > deadline:
-                job.cancel()  # an open transaction rolls back
-        server.hear_out(_LAST_WORDS)
-        self._listen(server, wait=0.0)
-        missing = not_shipped(self._run.connector, job.report)
-        if missing is not None:
-            self._end(missing)
+        """Start the tasks, listen to them, and start them again, until it is over and all of them
+        have ended."""
+        count = spec.connector.tasks_max
+        self._tasks = {n: TaskJobs(self._spark, spec, n) for n in range(count)}
+        began, deadline = time.monotonic(), None
+        try:
+            while deadline is None or any(task.job for task in self._tasks.values()):
+                speak = {n for n in self._tasks if server.speaks(n)}
+                self._listen(server)
+                self._look(speak, stopping=deadline is not None)
+                self._follow_orders(server)
+                self._complain(server, spec, began)
+                self._run.observe(self._progress)
+                over = self._error is not None or self._run.over(self._progress, targets)
+                if over and deadline is None:
+                    server.stop_tasks()
+                    deadline = time.monotonic() + SETTLE
+                if deadline is not None and time.monotonic() > deadline:
+                    self._cancel()  # an open transaction rolls back
+        finally:
+            self._end_jobs()
         self._run.observe(self._progress)
+
+    def _look(self, speak: Collection[int], *, stopping: bool) -> None:
+        """Start what is due, and judge what has ended."""
+        for n, task in self._tasks.items():
+            try:
+                task.look(speaks=n in speak, stopping=stopping)
+            except SparkGone:
+                if self._error is None and not self._run.stop.is_set():
+                    raise  # otherwise who stops all has stopped Spark first
+            if task.error is not None and self._fails_all(task.error):
+                self._end(task.error)
+        self._progress.states = {n: task.status for n, task in self._tasks.items()}
+        self._progress.restarts = sum(task.restarts for task in self._tasks.values())
+
+    def _fails_all(self, error: SemelError) -> bool:
+        """A task that is fenced says that another run is at work, whichever task it is."""
+        return isinstance(error, Fenced) or not self._run.keeps_going
+
+    def _follow_orders(self, server: ControlServer) -> None:
+        """Pause, resume and restart tasks as the connector's handle wants it."""
+        paused = self._run.paused.is_set()
+        if paused is not self._paused:
+            self._paused = paused
+            server.pause_tasks() if paused else server.resume_tasks()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                task = self._tasks.get(self._run.restarts.get_nowait())
+                if task is not None:
+                    server.stop_task(task.index)
+                    task.restart()
+
+    def _complain(self, server: ControlServer, spec: TaskSpec, began: float) -> None:
+        if server.reached or self._warned or time.monotonic() - began < _SILENT:
+            return
+        self._warned = True
+        log.warning(
+            "no task has reached this driver at %s:%d for %.0f s: are there executors, and "
+            "does spark.driver.host lead here from them?",
+            *(spec.control.host, spec.control.port, _SILENT),
+        )
+
+    def _cancel(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _end_jobs(self) -> None:
+        """Leave no job behind: Spark would start its tasks again."""
+        deadline = time.monotonic() + SETTLE
+        while not all(task.ended for task in self._tasks.values()):
+            if time.monotonic() > deadline:
+                return
+            self._cancel()
+            time.sleep(0.1)
 
     def _listen(self, server: ControlServer, wait: float = 0.1) -> None:
         """Hear what has come. A fence is judged a moment later: each line has a thread of its own,
@@ -180,13 +197,9 @@ class DirectEngine:
             self._hear(report)
 
     def _hear(self, report: Report) -> None:
-        self._newest[report.task] = max(report.attempt, self._newest.get(report.task, -1))
         if report.kind == "log":
             log.warning("task %d: %s", report.task, report.message)
-        elif report.attempt == self._newest[report.task] and report.kind in ("fenced", "failed"):
-            # One that was frozen and is replaced has nothing to say of the connector: it was fenced
-            # by its successor, and what fails for good fails for that one too.
-            self._end(rebuild(report))
+        self._tasks[report.task].hear(report)
         if report.kind in ("progress", "assigned"):
             self._count(report)
 
@@ -205,51 +218,3 @@ class DirectEngine:
         progress.commits = sum(r.commits for r in totals)
         for tp, at in report.positions.items():
             progress.positions[tp] = max(at, progress.positions.get(tp, 0))
-
-
-class _Job:
-    """The Spark job, started in a thread of its own because it lasts."""
-
-    def __init__(self, context: SparkContext, spec: TaskSpec, number: int) -> None:
-        self._first_attempt = number * _ATTEMPTS
-        self._context = context
-        self._group = f"semel-{spec.connector.name}-{time.time_ns()}"
-        self.spec = spec
-        self.failure = ""
-        self.report = ""
-        self.gone: SparkGone | None = None
-        self._thread = threading.Thread(target=self._work, daemon=True, name="semel-job")
-        self._thread.start()
-
-    @property
-    def ended(self) -> bool:
-        return not self._thread.is_alive()
-
-    def cancel(self) -> None:
-        with contextlib.suppress(Exception):  # Spark may have gone
-            self._context.cancelJobGroup(self._group)
-
-    def end(self) -> None:
-        """Leave nothing of it behind. Spark cancels what it knows: this job may be on its way."""
-        deadline = time.monotonic() + _SETTLE
-        while not self.ended and time.monotonic() < deadline:
-            self.cancel()
-            self._thread.join(0.1)
-
-    def _work(self) -> None:
-        spec, tasks = self.spec, self.spec.connector.tasks_max
-        first = self._first_attempt
-
-        def body(index: int, _rows: Iterable[int]) -> Iterable[int]:
-            context = TaskContext.get()
-            run_task(spec, index, first + (context.attemptNumber() if context else 0))
-            return ()
-
-        try:
-            self._context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
-            self._context.parallelize(range(tasks), tasks).mapPartitionsWithIndex(body).count()
-        except Exception as error:
-            self.report = text = str(error)
-            self.gone = spark_gone(spec.connector, error)
-            self.failure = first_error(text)
-            log.debug("the job failed: %s", text)

@@ -135,6 +135,7 @@ class Task:
         self._pending: tuple[Future[None], Work] | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         self._quiet = False
+        self._paused = False
         self._uncollected = 0
         self._warm = False
         self._mark = mark(self._sink)
@@ -210,6 +211,9 @@ class Task:
         """One poll, converted while the one before it commits unless it is small."""
         self._check_left_behind()
         try:
+            if self._line.paused.is_set() or self._paused:
+                self._pause()
+                return
             self._subscription.find_back(self._owned, self._positions)
             polls = self._poll()
             self._subscription.renew()
@@ -243,6 +247,26 @@ class Task:
         except TransientError as error:
             self._failed(error)
             self._synchronise()
+
+    def _pause(self) -> None:
+        """Commit what is in hand, then keep the place in the group and read nothing, until the
+        driver lets the task go on: from the ledger's positions, which may be others by then."""
+        if not self._line.paused.is_set():
+            self._paused = False
+            self._synchronise()
+            return
+        if not self._paused:
+            self._settle()
+            self._paused = True
+            self._hold()
+        self._poll()
+        self._subscription.renew()
+        self._overdue.end()
+
+    def _hold(self) -> None:
+        """Let the consumer fetch nothing of what it has."""
+        self._subscription.consumer.pause(self._subscription.consumer.assignment())
+        self._progress.report("paused")
 
     def _commit(self, polls: Sequence[RawRecords]) -> None:
         """Convert a poll and begin to commit it."""
@@ -402,6 +426,8 @@ class Task:
         self._watch.expect(self._entries.values())
         self._subscription.consumer.assign(self._disorders.assignments(self._entries))
         self._progress.assigned(self._positions)
+        if self._paused:
+            self._hold()
 
     def _stored(self) -> dict[TopicPartition, LedgerEntry]:
         assert self._member is not None

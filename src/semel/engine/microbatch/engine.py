@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 _SETTLE = 20.0
 _CANCELLED = 20.0
 """Seconds that a batch gets to end, and to end once it is cancelled."""
+_LOOK = 0.2
+"""Seconds after which a paused run looks whether it is to go on."""
 _SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _NOT_SPARKS = (
     "bootstrap.servers",
@@ -107,6 +109,10 @@ class MicroBatchEngine:
         questions = Retries(self._run.connector, self._run.raw, log.warning)
         while not self._run.stop.is_set():
             started = time.monotonic()
+            if self._run.paused.is_set():
+                self._run.observe(self._progress)
+                self._run.stop.wait(_LOOK)
+                continue
             try:
                 self._pass_over(batches)
                 entries = self._entries()
@@ -131,6 +137,8 @@ class MicroBatchEngine:
                     continue
                 if self._run.over(self._progress, targets):
                     return
+                if self._run.paused.is_set():
+                    continue
             pause = backoff.after(time.monotonic() - started)
             log.warning(
                 "the streaming query ended (%s); it starts again in %.0f s",
@@ -227,6 +235,9 @@ class MicroBatchEngine:
                 if self._run.stop.is_set():
                     self._settle(query)
                     query.stop()
+                elif self._run.paused.is_set() and self._in_hand.acquire(blocking=False):
+                    self._in_hand.release()  # the batch in hand has ended, and none begins any more
+                    query.stop()
         except StreamingQueryException as error:
             self._failure = self._failure or _reason(error)
         except (Py4JNetworkError, ConnectionError) as error:
@@ -255,7 +266,8 @@ class MicroBatchEngine:
     def _process(self, batches: MicroBatches, batch: DataFrame) -> None:
         """Called by Spark, in a thread of its own. What is raised here ends the query."""
         with self._in_hand:
-            if self._run.stop.is_set() or self._error is not None or batches.size.outgrown:
+            asked = self._run.stop.is_set() or self._run.paused.is_set()
+            if asked or self._error is not None or batches.size.outgrown:
                 raise Stopped
             try:
                 batches.process(batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from semel.errors import ConfigError, ServiceError
-from semel.run import plan
+from semel.plan import plan
 from semel.sinks.base import Sink, Snapshot
 
 _LETTERS = ("errors.tolerance", "errors.deadletterqueue.")

@@ -32,7 +32,7 @@ from semel.lab.embedded.process import comes_true
 from semel.lab.embedded.proxy import Proxy
 from semel.lab.embedded.server import Server
 from semel.ledger import TopicPartition
-from semel.run import plan
+from semel.plan import plan
 
 BUILT_IN = {
     "name": "drill",

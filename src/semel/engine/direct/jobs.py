@@ -1,0 +1,177 @@
+"""A task as a Spark job of one partition, which starts again when it ends early.
+
+Spark starts a task again at once where its process has died, a few times a job. Whatever else ends
+a job, its driver starts a new one, with a backoff while none of them lives for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from pyspark import SparkContext, TaskContext
+
+from semel.engine.base import SparkGone, first_error, not_shipped, spark_gone
+from semel.engine.control import Report, rebuild
+from semel.engine.direct.attempt import run_task
+from semel.engine.direct.task import TaskSpec
+from semel.engine.retry import Backoff
+from semel.engine.states import State, Status
+from semel.errors import SemelError
+
+log = logging.getLogger(__name__)
+
+SETTLE = 20.0
+"""Seconds that a task which is to stop gets for what is in hand."""
+_LAST_WORDS = 2.0
+"""Seconds for what a task has told at its end, unless a frozen one still holds its line."""
+_ATTEMPTS = 1_000_000
+"""Attempts of a task are numbered through all of its jobs; Spark begins anew with each job."""
+
+
+class Job:
+    """A Spark job of one partition, in a thread of its own because it lasts."""
+
+    def __init__(self, context: SparkContext, spec: TaskSpec, index: int, number: int) -> None:
+        self._first_attempt = number * _ATTEMPTS
+        self._context = context
+        self._index = index
+        self._group = f"semel-{spec.connector.name}-{index}-{time.time_ns()}"
+        self._spec = spec
+        self.report = ""
+        self.gone: SparkGone | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True, name="semel-job")
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def failure(self) -> str:
+        """What Spark says of its end; empty if it ended by itself."""
+        return first_error(self.report)
+
+    def cancel(self) -> None:
+        """Spark cancels what it knows: a job may be on its way there."""
+        with contextlib.suppress(Exception):  # Spark may have gone
+            self._context.cancelJobGroup(self._group)
+
+    def _work(self) -> None:
+        spec, index, first = self._spec, self._index, self._first_attempt
+
+        def body(_partition: int, _rows: Iterable[int]) -> Iterable[int]:
+            context = TaskContext.get()
+            run_task(spec, index, first + (context.attemptNumber() if context else 0))
+            return ()
+
+        try:
+            self._context.setJobGroup(
+                self._group, f"connector {spec.connector.name}, task {index}", True
+            )
+            self._context.parallelize([index], 1).mapPartitionsWithIndex(body).count()
+        except Exception as error:
+            self.report = str(error) or type(error).__name__
+            self.gone = spark_gone(spec.connector, error)
+            log.debug("the job of task %d failed: %s", index, self.report)
+
+
+class TaskJobs:
+    """The jobs of one task, one after the other, and the task's state. ``restarts`` counts the jobs
+    that have ended early."""
+
+    def __init__(self, spark: Callable[[], SparkContext], spec: TaskSpec, index: int) -> None:
+        self._spark = spark
+        self._spec = spec
+        self.index = index
+        self.job: Job | None = None
+        self.status = Status(State.UNASSIGNED)
+        self.error: SemelError | None = None
+        self.restarts = 0
+        self._jobs = 0
+        self._newest = -1
+        self._backoff = Backoff()
+        self._started = self._due = time.monotonic()
+        self._ended: float | None = None
+        self._again = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether no job of it is left."""
+        return self.job is None or self.job.ended
+
+    def hear(self, report: Report) -> None:
+        """Take note of what an attempt has told of itself. One that was frozen and is replaced has
+        nothing to say of the task: it was fenced by its successor, and what fails for good fails
+        for that one too."""
+        self._newest = max(report.attempt, self._newest)
+        if report.attempt < self._newest:
+            return
+        if report.kind in ("fenced", "failed"):
+            self.error = rebuild(report)
+            self.status = Status(State.FAILED, str(self.error))
+        elif report.kind in ("started", "assigned"):
+            self.status = Status(State.RUNNING)
+        elif report.kind == "paused":
+            self.status = Status(State.PAUSED)
+
+    def look(self, *, speaks: bool, stopping: bool) -> None:
+        """Start the task when that is due, and note its end. ``speaks`` is whether an attempt of it
+        held its line a moment ago: until then its last words may not have been heard. One that is
+        ``stopping`` does not start any more.
+
+        Raises:
+            SparkGone: there is no Spark to start it.
+        """
+        now = time.monotonic()
+        if self.job is None:
+            if self.error is None and not stopping and now >= self._due:
+                self._start()
+            return
+        if not self.job.ended:
+            if self._again and now > self._due + SETTLE:
+                self.cancel()
+            return
+        self._ended = self._ended or now
+        if self.job.gone is None and speaks and now - self._ended < _LAST_WORDS:
+            return
+        self._note_end(self.job, now, stopping)
+
+    def restart(self) -> None:
+        """Start it anew: a failed one now, a running one once its job has ended."""
+        self.error = None
+        self._again = True
+        self._due = time.monotonic()
+        self.status = Status(State.RESTARTING)
+
+    def cancel(self) -> None:
+        """Let an open transaction roll back."""
+        if self.job is not None:
+            self.job.cancel()
+
+    def _start(self) -> None:
+        self._again = False
+        self.job = Job(self._spark(), self._spec, self.index, self._jobs)
+        self._jobs += 1
+        self._started, self._ended = time.monotonic(), None
+
+    def _note_end(self, job: Job, now: float, stopping: bool) -> None:
+        if job.gone is not None:
+            raise job.gone
+        self.job = None
+        missing = not_shipped(self._spec.connector, job.report)
+        if missing is not None:
+            self.error, self.status = missing, Status(State.FAILED, str(missing))
+        if self.error is not None or self._again or stopping:
+            return
+        pause = self._backoff.after(now - self._started)
+        log.warning(
+            "connector %s: the Spark job of task %d ended (%s); it starts again in %.0f s",
+            *(self._spec.connector.name, self.index, job.failure or "early", pause),
+        )
+        self.restarts += 1
+        self.status = Status(State.RESTARTING, job.failure)
+        self._due = now + pause

@@ -1,0 +1,30 @@
+"""States of a connector and of its tasks, by the names of Kafka Connect's REST API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """What a connector or a task is doing.
+
+    ``UNASSIGNED`` waits for a slot of Spark's, ``RESTARTING`` has ended early and starts again
+    after a pause, ``FAILED`` stays so until it is restarted by hand. A ``PAUSED`` one keeps its
+    place and reads nothing; of a ``STOPPED`` connector no task is left.
+    """
+
+    UNASSIGNED = "UNASSIGNED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    RESTARTING = "RESTARTING"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A state, and the error that led to it."""
+
+    state: State
+    trace: str = ""

@@ -1,0 +1,234 @@
+"""A connector of a runtime: its state, its tasks' states, and what can be asked of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from semel.engine.states import State, Status
+from semel.errors import SemelError
+from semel.plan import Plan, plan
+from semel.redact import redacted
+from semel.runtime.driving import Orders, check_runnable, drive
+from semel.runtime.sharing import SharedSpark
+
+if TYPE_CHECKING:
+    from semel.engine.base import Progress
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorStatus:
+    """The answer of Kafka Connect's ``GET /connectors/{name}/status``, in Python."""
+
+    name: str
+    connector: Status
+    tasks: Mapping[int, Status] = field(default_factory=dict)
+
+
+class Connector:
+    """A sink connector, in a thread of its own while it runs.
+
+    States and transitions are Kafka Connect's: a failed task leaves the others running, and stays
+    failed until it is restarted; a paused connector keeps its tasks, a stopped one has none
+    (KIP-875). All methods may be called from any thread, and return at once unless they say that
+    they wait.
+    """
+
+    def __init__(
+        self,
+        planned: Plan,
+        spark: SharedSpark,
+        transform: Callable[..., Any] | None = None,
+        *,
+        until_caught_up: bool = False,
+        observe: Callable[[Progress], None] | None = None,
+        initial_state: State = State.RUNNING,
+    ) -> None:
+        check_runnable(planned, transform)
+        self._first: Plan | None = planned
+        self._planned = planned
+        self._spark = spark
+        self._transform = transform
+        self._until_caught_up = until_caught_up
+        self._observe = observe or (lambda _progress: None)
+        self._wanted = initial_state
+        self._lock = threading.RLock()
+        self._run: _Run | None = None
+        if initial_state is not State.STOPPED:
+            self._start()
+
+    @property
+    def name(self) -> str:
+        """The connector's name."""
+        return self._planned.connector.name
+
+    @property
+    def planned(self) -> Plan:
+        """What its configuration was planned to."""
+        return self._planned
+
+    @property
+    def progress(self) -> Progress | None:
+        """The totals of its last run; None before the first."""
+        run = self._run
+        return run.progress if run is not None else None
+
+    def status(self) -> ConnectorStatus:
+        """Its state and those of its tasks."""
+        with self._lock:
+            run, wanted = self._run, self._wanted
+            if run is not None and run.error is not None:
+                failed = Status(State.FAILED, run.trace)
+                return ConnectorStatus(self.name, failed, dict.fromkeys(self._numbers(), failed))
+            if run is None or wanted is State.STOPPED or not run.alive:
+                return ConnectorStatus(self.name, Status(State.STOPPED))
+            return ConnectorStatus(self.name, Status(wanted), self._task_states(run, wanted))
+
+    def pause(self) -> None:
+        """Keep the tasks, and let them read nothing once what they have in hand is committed."""
+        with self._lock:
+            self._wanted = State.PAUSED
+            if self._run is not None and self._run.alive:
+                self._run.orders.paused.set()
+            elif not self._has_failed:
+                self._start()
+
+    def resume(self) -> None:
+        """Go on, after a pause or a stop. A failed connector has to be restarted."""
+        with self._lock:
+            self._wanted = State.RUNNING
+            if self._run is not None and self._run.alive:
+                self._run.orders.paused.clear()
+            elif not self._has_failed:
+                self._start()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """End its tasks after what they have in hand, and wait; returns whether they have ended
+        within ``timeout`` seconds."""
+        with self._lock:
+            self._wanted = State.STOPPED
+            run = self._run
+        if run is None:
+            return True
+        run.orders.stop.set()
+        return run.join(timeout)
+
+    def restart(self, *, include_tasks: bool = False, only_failed: bool = False) -> None:
+        """Start a failed connector again; with ``include_tasks`` its tasks, too, only the failed
+        ones if so asked (KIP-745). One that is stopped stays so."""
+        with self._lock:
+            if self._wanted is State.STOPPED:
+                return
+            if self._run is None or not self._run.alive:
+                self._start()
+                return
+            for number, status in self._task_states(self._run, self._wanted).items():
+                if include_tasks and (status.state is State.FAILED or not only_failed):
+                    self._run.orders.restarts.put(number)
+
+    def restart_task(self, number: int) -> None:
+        """Start one task anew.
+
+        Raises:
+            LookupError: it has no such task.
+        """
+        with self._lock:
+            if number not in self._numbers():
+                raise LookupError(f"connector {self.name} has no task {number}")
+            if self._run is not None and self._run.alive:
+                self._run.orders.restarts.put(number)
+            elif self._wanted is not State.STOPPED:
+                self._start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended, because it was stopped, has caught up or has failed; returns
+        whether it has within ``timeout`` seconds."""
+        run = self._run
+        return run is None or run.join(timeout)
+
+    @property
+    def error(self) -> SemelError | None:
+        """What has ended it; None while it runs and after a stop."""
+        return self._run.error if self._run is not None else None
+
+    @property
+    def _has_failed(self) -> bool:
+        return self._run is not None and self._run.error is not None
+
+    def _numbers(self) -> range:
+        return range(self._planned.connector.tasks_max)
+
+    def _task_states(self, run: _Run, wanted: State) -> dict[int, Status]:
+        """Only tasks of the direct engine have lives of their own."""
+        if self._planned.engine == "direct":
+            known = run.progress.states if run.progress is not None else {}
+            return {n: known.get(n, Status(State.UNASSIGNED)) for n in self._numbers()}
+        return dict.fromkeys(self._numbers(), Status(wanted))
+
+    def _start(self) -> None:
+        """Begin a run. Sinks hold connections: each run plans anew, and gets a sink of its own."""
+        planned, self._first = self._first, None
+        self._planned = planned or plan(self._planned.raw, self._transform)
+        orders = Orders(
+            until_caught_up=self._until_caught_up, keeps_going=True, observe=self._observe
+        )
+        if self._wanted is State.PAUSED:
+            orders.paused.set()
+        self._run = _Run(self._planned, self._spark, self._transform, orders)
+
+
+class _Run:
+    """A run of a connector, in its thread."""
+
+    def __init__(
+        self,
+        planned: Plan,
+        spark: SharedSpark,
+        transform: Callable[..., Any] | None,
+        orders: Orders,
+    ) -> None:
+        self.orders = orders
+        self.progress: Progress | None = None
+        self.error: SemelError | None = None
+        self.trace = ""
+        self._arguments = (planned, spark, transform)
+        self._thread = threading.Thread(
+            target=self._work, daemon=True, name=f"semel-{planned.connector.name}"
+        )
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, timeout: float | None) -> bool:
+        self._thread.join(timeout)
+        return not self.alive
+
+    def _work(self) -> None:
+        planned, spark, transform = self._arguments
+        orders, observe = self.orders, self.orders.observe
+
+        def note(progress: Progress) -> None:
+            self.progress = progress
+            observe(progress)
+
+        try:
+            drive(planned, spark.of(planned), transform, orders.observed_by(note))
+        except SemelError as error:
+            self.trace = redacted(_trace(error))
+            self.error = error
+            log.error("connector %s: %s", planned.connector.name, error)
+
+
+def _trace(error: SemelError) -> str:
+    """What a user should read: the message; with a stack where nobody foresaw the error."""
+    if error.__cause__ is None:
+        return str(error)
+    return "".join(traceback.format_exception(error))

@@ -1,0 +1,100 @@
+"""Many connectors in one process, on one Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semel.engine.states import State
+from semel.errors import ConfigError
+from semel.plan import plan
+from semel.runtime.connector import Connector
+from semel.runtime.sharing import SharedSpark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from semel.engine.base import Progress
+
+_PATIENCE = 60.0
+"""Seconds in which connectors finish what is in hand when the runtime closes."""
+
+
+class Runtime:
+    """Runs connectors until it is closed; to be used in a ``with`` statement.
+
+    Args:
+        spark: the session to run in; otherwise the active one, or a new one that is made by the
+            ``spark.*`` keys of the first connector and ends with the runtime.
+    """
+
+    def __init__(self, spark: SparkSession | None = None) -> None:
+        self._spark = SharedSpark(spark)
+        self._connectors: dict[str, Connector] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def connectors(self) -> Mapping[str, Connector]:
+        """The connectors by their names."""
+        with self._lock:
+            return dict(self._connectors)
+
+    def start(
+        self,
+        config: str | Path | Mapping[str, Any],
+        transform: Callable[..., Any] | None = None,
+        *,
+        until_caught_up: bool = False,
+        observe: Callable[[Progress], None] | None = None,
+        initial_state: State = State.RUNNING,
+    ) -> Connector:
+        """Add a connector, and start it unless its initial state is ``STOPPED`` (KIP-980).
+
+        Args are those of :func:`semel.run`.
+
+        Raises:
+            ConfigError: the configuration cannot be run, or a connector of its name is here.
+        """
+        planned = plan(config, transform)
+        name = planned.connector.name
+        with self._lock:
+            if name in self._connectors:
+                planned.sink.close()
+                raise ConfigError(f"connector {name} already exists")
+            made = Connector(
+                planned,
+                self._spark,
+                transform,
+                until_caught_up=until_caught_up,
+                observe=observe,
+                initial_state=initial_state,
+            )
+            self._connectors[name] = made
+        return made
+
+    def remove(self, name: str) -> None:
+        """Stop a connector, wait for its end and forget it. Its ledger and its group stay.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        self.connectors[name].stop()
+        with self._lock:
+            self._connectors.pop(name, None)
+
+    def close(self) -> None:
+        """Stop all connectors, after what they have in hand, and the Spark that was started."""
+        connectors = list(self.connectors.values())
+        for connector in connectors:
+            connector.stop(timeout=0)
+        for connector in connectors:
+            connector.wait(_PATIENCE)
+        self._spark.end()

@@ -1,0 +1,69 @@
+"""The Spark that the connectors of a process share: started with the first of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from semel.plan import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from semel.spark import Starting
+
+
+class SharedSpark:
+    """The user's own session, or one that ends with this object.
+
+    Args:
+        given: the session to use; otherwise the active one, or a new one that is made by the
+            ``spark.*`` keys of the first connector.
+    """
+
+    def __init__(self, given: SparkSession | None = None) -> None:
+        self._given = given
+        self._lock = threading.Lock()
+        self._starting: Starting[Any] | None = None
+
+    def __enter__(self) -> SharedSpark:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.end()
+
+    def of(self, planned: Plan) -> Callable[[], Any]:
+        """Spark for a connector's engine, on its way if there is none: call what is returned to
+        wait for it. The micro-batch engine gets a session, the others a context, which starts
+        sooner."""
+        from semel import spark
+
+        with self._lock:
+            if self._starting is None or self._starting.gone:
+                self._starting = self._start(planned)
+            starting = self._starting
+        if planned.engine == "micro-batch":
+            return lambda: spark.session_of(starting(), planned.connector, planned.raw)
+        return lambda: spark.context_of(starting())
+
+    def end(self) -> None:
+        """Stop what was started here; nothing happens to the user's own."""
+        with self._lock:
+            starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.end()
+
+    def _start(self, planned: Plan) -> Starting[Any]:
+        from semel import spark
+
+        connector, raw, given = planned.connector, planned.raw, self._given
+        if planned.engine == "micro-batch":
+            return spark.Starting(
+                lambda jvm: spark.micro_batch_session(connector, raw, jvm),
+                given or spark.active_session(),
+            )
+        return spark.Starting(
+            lambda jvm: spark.context(connector, raw, jvm=jvm),
+            given.sparkContext if given is not None else spark.active_context(),
+        )

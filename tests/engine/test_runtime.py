@@ -1,0 +1,173 @@
+"""Many connectors on one Spark: states, pauses, stops, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.engine.states import State
+from semel.errors import BadRecord, ConfigError
+from semel.runtime import Connector, Runtime
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure
+from tests.engine.harness import (
+    LocalSpark,
+    assert_nothing_lost_nothing_twice,
+    records,
+    wait_until,
+)
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    spark: Any = LocalSpark()
+    with Runtime(spark) as made:
+        yield made
+    assert not any(worker.is_alive() for worker in spark.workers.values())
+
+
+def states(connector: Connector) -> list[State]:
+    return [status.state for status in connector.status().tasks.values()]
+
+
+def state(connector: Connector) -> State:
+    return connector.status().connector.state
+
+
+def rows(connector: Connector) -> int:
+    return connector.progress.rows if connector.progress is not None else 0
+
+
+def reached(connector: Connector, offsets: int) -> Callable[[], bool]:
+    def is_there() -> bool:
+        assert connector.error is None
+        progress = connector.progress
+        return progress is not None and sum(progress.positions.values()) >= offsets
+
+    return is_there
+
+
+def test_a_paused_connector_keeps_its_tasks_and_reads_nothing_while_others_go_on(
+    runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    sources = [topic(partitions=2), topic(partitions=2)]
+    configs = [configure(source, {"tasks.max": 2}) for source in sources]
+    paused, other = (runtime.start(config) for config in configs)
+    wait_until(lambda: states(paused) == states(other) == [State.RUNNING] * 2)
+    produce(sources[0], records(100))
+    wait_until(reached(paused, 100))
+    paused.pause()
+    wait_until(lambda: states(paused) == [State.PAUSED] * 2)
+    for source in sources:
+        produce(source, records(100, start=100))
+    wait_until(reached(other, 100))
+    assert state(paused) is State.PAUSED
+    assert (rows(paused), rows(other)) == (100, 100)
+    paused.resume()
+    wait_until(reached(paused, 200))
+    assert states(paused) == [State.RUNNING] * 2
+    assert_nothing_lost_nothing_twice(configs[0], range(200))
+    assert_nothing_lost_nothing_twice(configs[1], range(100, 200))
+
+
+def test_a_task_that_fails_leaves_the_others_running_and_can_be_restarted(
+    runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
+) -> None:
+    source, trouble = topic(partitions=2), tmp_path / "trouble"
+    trouble.touch()
+
+    def transform(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if trouble.exists() and 7 in batch["id"].to_pylist():
+            raise BadRecord("seven is bad luck")
+        return batch
+
+    config = configure(source, {"tasks.max": 2})
+    connector = runtime.start(config, transform)
+    wait_until(lambda: states(connector) == [State.RUNNING] * 2)
+    produce(source, [b'{"id": 7}'], partition=0)
+    wait_until(lambda: State.FAILED in states(connector))
+    failed = next(n for n, s in connector.status().tasks.items() if s.state is State.FAILED)
+    assert "seven is bad luck" in connector.status().tasks[failed].trace
+    produce(source, [b'{"id": 8}'], partition=1)
+    wait_until(reached(connector, 1))
+    assert state(connector) is State.RUNNING
+    assert states(connector)[1 - failed] is State.RUNNING
+    trouble.unlink()
+    connector.restart_task(failed)
+    wait_until(reached(connector, 2))
+    assert states(connector) == [State.RUNNING] * 2
+    with pytest.raises(LookupError, match="has no task 2"):
+        connector.restart_task(2)
+    assert_nothing_lost_nothing_twice(config, [7, 8])
+
+
+def test_a_stopped_connector_has_no_tasks_until_it_resumes(
+    runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic(partitions=2)
+    config = configure(source)
+    connector = runtime.start(config, initial_state=State.STOPPED)
+    assert (state(connector), states(connector)) == (State.STOPPED, [])
+    produce(source, records(100))
+    connector.resume()
+    wait_until(reached(connector, 100))
+    assert connector.stop()
+    assert (state(connector), states(connector)) == (State.STOPPED, [])
+    produce(source, records(100, start=100))
+    connector.restart()  # which is for those that run or have failed
+    assert state(connector) is State.STOPPED
+    connector.resume()
+    wait_until(reached(connector, 200))
+    assert_nothing_lost_nothing_twice(config, range(200))
+
+
+def test_a_connector_that_fails_says_why_and_disturbs_no_other(
+    runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source, missing = topic(), "not-there"
+    good = runtime.start(configure(source))
+    bad = runtime.start(configure(missing, {"name": "bad"}))
+    assert bad.wait()
+    assert state(bad) is State.FAILED
+    assert missing in bad.status().connector.trace
+    assert "Traceback" not in bad.status().connector.trace
+    produce(source, records(10))
+    wait_until(reached(good, 10))
+    with pytest.raises(ConfigError, match="connector bad already exists"):
+        runtime.start(configure(source, {"name": "bad"}))
+    runtime.remove("bad")
+    assert set(runtime.connectors) == {good.name}
+
+
+def test_restarting_the_failed_tasks_leaves_the_others_alone(
+    runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
+) -> None:
+    source, trouble = topic(partitions=2), tmp_path / "trouble"
+    trouble.touch()
+
+    def transform(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if trouble.exists():
+            raise BadRecord("trouble")
+        return batch
+
+    config = configure(source, {"tasks.max": 2})
+    connector = runtime.start(config, transform)
+    wait_until(lambda: states(connector) == [State.RUNNING] * 2)
+    produce(source, [b'{"id": 1}'], partition=0)
+    wait_until(lambda: State.FAILED in states(connector))
+    whole = states(connector).index(State.RUNNING)
+    spark: Any = runtime._spark._given
+    pid = spark.workers[whole].pid
+    trouble.unlink()
+    connector.restart(include_tasks=True, only_failed=True)
+    wait_until(reached(connector, 1))
+    assert spark.workers[whole].pid == pid
+    connector.restart(include_tasks=True)
+    wait_until(lambda: spark.workers[whole].pid != pid)
+    wait_until(lambda: states(connector) == [State.RUNNING] * 2)
