@@ -13,7 +13,7 @@ from semel.engine.states import State
 from semel.errors import BadRecord, ConfigError
 from semel.runtime import Connector, Runtime
 from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Configure
+from tests.engine.conftest import Configure, Lake
 from tests.engine.harness import (
     LocalSpark,
     assert_nothing_lost_nothing_twice,
@@ -171,3 +171,23 @@ def test_restarting_the_failed_tasks_leaves_the_others_alone(
     connector.restart(include_tasks=True)
     wait_until(lambda: spark.workers[whole].pid != pid)
     wait_until(lambda: states(connector) == [State.RUNNING] * 2)
+
+
+def test_a_paused_connector_of_a_lake_commits_nothing_until_it_resumes(
+    runtime: Runtime, topic: MakeTopic, produce: Produce, lake: Lake, tmp_path: Path
+) -> None:
+    source = topic(partitions=2)
+    soon = {"processingTime": "100 milliseconds"}
+    paused = runtime.start(lake(source, soon))
+    elsewhere = str(tmp_path / "elsewhere")
+    other = runtime.start(lake(source, {**soon, "delta.table.path": elsewhere}))
+    produce(source, records(100))
+    wait_until(reached(paused, 100))
+    paused.pause()
+    wait_until(lambda: State.PAUSED in states(paused))
+    produce(source, records(100, start=100))
+    wait_until(reached(other, 200))
+    assert rows(paused) == 100
+    paused.resume()
+    wait_until(reached(paused, 200))
+    assert (rows(paused), rows(other)) == (200, 200)

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JNetworkError
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine.control import Report
-from semel.engine.states import Status
+from semel.engine.states import State, Status
 from semel.errors import ConfigError, SemelError, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
@@ -32,6 +32,10 @@ class Progress:
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     tasks: dict[int, Report] = field(default_factory=dict)
     states: dict[int, Status] = field(default_factory=dict)
+
+    def all_tasks(self, count: int, state: State) -> None:
+        """Give every task this state, where the driver commits and none has a life of its own."""
+        self.states = dict.fromkeys(range(count), Status(state))
 
 
 @dataclass(frozen=True, slots=True)

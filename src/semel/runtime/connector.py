@@ -88,7 +88,7 @@ class Connector:
                 return ConnectorStatus(self.name, failed, dict.fromkeys(self._numbers(), failed))
             if run is None or wanted is State.STOPPED or not run.alive:
                 return ConnectorStatus(self.name, Status(State.STOPPED))
-            return ConnectorStatus(self.name, Status(wanted), self._task_states(run, wanted))
+            return ConnectorStatus(self.name, Status(wanted), self._task_states(run))
 
     def pause(self) -> None:
         """Keep the tasks, and let them read nothing once what they have in hand is committed."""
@@ -128,7 +128,7 @@ class Connector:
             if self._run is None or not self._run.alive:
                 self._start()
                 return
-            for number, status in self._task_states(self._run, self._wanted).items():
+            for number, status in self._task_states(self._run).items():
                 if include_tasks and (status.state is State.FAILED or not only_failed):
                     self._run.orders.restarts.put(number)
 
@@ -164,12 +164,9 @@ class Connector:
     def _numbers(self) -> range:
         return range(self._planned.connector.tasks_max)
 
-    def _task_states(self, run: _Run, wanted: State) -> dict[int, Status]:
-        """Only tasks of the direct engine have lives of their own."""
-        if self._planned.engine == "direct":
-            known = run.progress.states if run.progress is not None else {}
-            return {n: known.get(n, Status(State.UNASSIGNED)) for n in self._numbers()}
-        return dict.fromkeys(self._numbers(), Status(wanted))
+    def _task_states(self, run: _Run) -> dict[int, Status]:
+        known = run.progress.states if run.progress is not None else {}
+        return {n: known.get(n, Status(State.UNASSIGNED)) for n in self._numbers()}
 
     def _start(self) -> None:
         """Begin a run. Sinks hold connections: each run plans anew, and gets a sink of its own."""

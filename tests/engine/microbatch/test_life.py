@@ -20,8 +20,10 @@ from semel import failpoints
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch import task as microtask
 from semel.engine.microbatch.commit import Side
+from semel.engine.states import State
 from semel.errors import OffsetOutOfRange, ServiceError
 from semel.lab.embedded import Kafka
+from semel.runtime import Connector, Runtime
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.engine.microbatch.conftest import (
@@ -59,6 +61,32 @@ def test_a_running_connector_takes_new_partitions_and_stops_when_told(
 
 
 @pytest.mark.parametrize("transform", [None, even])
+def test_a_paused_connector_reads_nothing_until_it_resumes(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, spark: SparkSession
+) -> None:
+    first, second = topic(1), topic(1)
+    with Runtime(spark) as runtime:
+        paused = runtime.start(configure(first, **{"table.name.format": "first"}), even)
+        other = runtime.start(configure(second, **{"table.name.format": "second"}), even)
+
+        def reached(connector: Connector, offset: int) -> bool:
+            assert connector.error is None
+            progress = connector.progress
+            return progress is not None and sum(progress.positions.values()) >= offset
+
+        produce(first, rows(10))
+        wait_until(lambda: reached(paused, 10))
+        paused.pause()
+        wait_until(lambda: State.PAUSED in [s.state for s in paused.status().tasks.values()])
+        for name in (first, second):
+            produce(name, rows(10, 10))
+        wait_until(lambda: reached(other, 10))
+        assert query("SELECT count(*) FROM first") == [(5,)]
+        paused.resume()
+        wait_until(lambda: reached(paused, 20))
+        assert query("SELECT count(*) FROM first") == [(10,)]
+
+
 def test_a_batch_that_does_not_end_is_cancelled_when_the_run_is_stopped(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, arm: Arm,
     launch: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, failpoint_directory: Path,

@@ -41,6 +41,7 @@ from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Transform
 from semel.engine.publish import Publisher
 from semel.engine.retry import Retries, retrying
+from semel.engine.states import State
 from semel.engine.triggers import before, bounded, seconds, shared
 from semel.errors import (
     Fenced,
@@ -135,7 +136,11 @@ class BoundedEngine:
         retries, answered = self._retries(), False
         while not self._run.stop.is_set():
             begun = time.monotonic()
-            if self._run.paused.is_set():
+            paused = self._run.paused.is_set()
+            self._progress.all_tasks(
+                self._connector.tasks_max, State.PAUSED if paused else State.RUNNING
+            )
+            if paused:
                 self._overdue.end()
                 self._rest(_LOOK)
                 continue

@@ -36,6 +36,7 @@ from semel.engine.consumer import consumer_config
 from semel.engine.microbatch.job import MicroBatches
 from semel.engine.microbatch.plan import FrameTransform
 from semel.engine.retry import Backoff, Retries
+from semel.engine.states import State
 from semel.errors import (
     BadRecord,
     ConfigError,
@@ -109,7 +110,11 @@ class MicroBatchEngine:
         questions = Retries(self._run.connector, self._run.raw, log.warning)
         while not self._run.stop.is_set():
             started = time.monotonic()
-            if self._run.paused.is_set():
+            paused = self._run.paused.is_set()
+            self._progress.all_tasks(
+                self._run.connector.tasks_max, State.PAUSED if paused else State.RUNNING
+            )
+            if paused:
                 self._run.observe(self._progress)
                 self._run.stop.wait(_LOOK)
                 continue

@@ -45,7 +45,7 @@ class Kind(Enum):
 
 MEANING = {
     Kind.DRIVER_KILL: "SIGKILL of the driver; it is started again",
-    Kind.WORKER_KILL: "SIGKILL of one task's Python worker; Spark restarts the task",
+    Kind.WORKER_KILL: "SIGKILL of one task's Python worker; the task starts again",
     Kind.ZOMBIE: "SIGSTOP of a task until another task has its partitions, then SIGCONT",
     Kind.ERROR: "the store answers with an error, or its answer is lost",
     Kind.STORE_RESTART: "the store's server is restarted in order",
@@ -54,7 +54,7 @@ MEANING = {
     Kind.BROKER_KILL: "SIGKILL of the broker, or of one of several; it is started again",
     Kind.TIME_OUT: "SIGSTOP of a task in its Kafka transaction until the broker aborts it",
     Kind.SECOND_DRIVER: "the same connector is started a second time",
-    Kind.EXECUTOR_KILL: "SIGKILL of an executor; Spark restarts its task elsewhere",
+    Kind.EXECUTOR_KILL: "SIGKILL of an executor; its task starts elsewhere",
     Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
     "put another task in its place",
     Kind.TABLE_OPTIMIZE: "the tables are rewritten, and what is old is removed",
