@@ -26,6 +26,7 @@ from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.run import run
+from semel.runtime import driving
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, start, written
 from tests.engine.harness import caught_up, positions, records, sql, wait_until
@@ -77,7 +78,7 @@ def test_what_nobody_foresaw_is_told_in_one_line(
     ended = semel("validate", written(NOWHERE))
     assert ended.code == 1
     assert "error: failed unexpectedly: ZeroDivisionError: nobody [saw] this" in ended.err
-    monkeypatch.setattr(sys.modules["semel.run"], "meet", fails)
+    monkeypatch.setattr(driving, "meet", fails)
     with pytest.raises(SemelError, match="failed unexpectedly: ZeroDivisionError: nobody"):
         run(NOWHERE)
 

@@ -78,7 +78,8 @@ def _work(
 
 
 class LocalSpark:
-    """A session without a JVM; ``workers`` holds the process of each task that runs.
+    """A session without a JVM; ``workers`` holds the process that runs each task, the latest where
+    several connectors have a task of that number.
 
     ``only`` starts just these tasks; ``restarts`` is how often a task that dies is started again
     before its job fails.
@@ -95,9 +96,8 @@ class LocalSpark:
         self.only = only
         self.restarts = restarts
         self.workers: dict[int, ForkServerProcess] = {}
-        self.answers: dict[int, Connection[Any, Any]] = {}
+        self.owners: dict[int, LocalJob] = {}
         self.attempts: collections.Counter[int] = collections.Counter()
-        self.bodies: dict[int, bytes] = {}
         self.jobs = 0
         self.master = "local[*]"
         self.cancelled: set[str] = set()
@@ -121,24 +121,25 @@ class LocalSpark:
         assert len(tasks) == slices
         return LocalJob(self, tasks, self._group.name)
 
-    def start(self, task: int, attempt: int) -> None:
+    def start(self, job: LocalJob, task: int, attempt: int) -> None:
         """Start a task's process."""
         self.attempts[task] = attempt
         points = str(self.points) if self.points else None
-        self.answers[task], theirs = _SERVER.Pipe(duplex=False)
-        arguments = (self.bodies[task], task, attempt, points, theirs)
+        job.answers[task], theirs = _SERVER.Pipe(duplex=False)
+        arguments = (job.body, task, attempt, points, theirs)
         worker = _SERVER.Process(target=_work, args=arguments)
         worker.daemon = True
         worker.start()
         theirs.close()
-        self.workers[task] = worker
+        job.workers[task] = self.workers[task] = worker
+        self.owners[task] = job
 
     def replace(self, index: int) -> int:
         """Start a task anew although it lives, as Spark does when it loses sight of an executor;
         returns the id of the process that is left."""
         left = self.workers[index].pid
         assert left is not None
-        self.start(index, self.attempts[index] + 1)
+        self.start(self.owners[index], index, self.attempts[index] + 1)
         return left
 
     def signal(self, index: int, number: signal.Signals) -> int:
@@ -156,9 +157,13 @@ class LocalJob:
         self._spark = spark
         self._tasks = tasks
         self._group = group
+        self._work: Callable[..., Any]
+        self.body = b""
+        self.workers: dict[int, ForkServerProcess] = {}
+        self.answers: dict[int, Connection[Any, Any]] = {}
 
     def mapPartitionsWithIndex(self, body: Callable[..., Any]) -> LocalJob:
-        self._body = body
+        self._work = body
         return self
 
     def count(self) -> int:
@@ -172,32 +177,31 @@ class LocalJob:
         found: dict[int, list[Any]] = {}
         left = {n: 0 for n in self._tasks if spark.only is None or n in spark.only}
         idle = not left
+        self.body = cloudpickle.dumps(self._work)
         for task in left:
-            spark.bodies[task] = cloudpickle.dumps(self._body)
-            spark.start(task, 0)
+            spark.start(self, task, 0)
         try:
             while left or idle:
                 time.sleep(0.01)
                 if idle and self._group in spark.cancelled:
                     raise RuntimeError("Error: the job was cancelled")
                 for task in list(left):
-                    code = spark.workers[task].exitcode
-                    if task not in found and spark.answers[task].poll():
+                    code = self.workers[task].exitcode
+                    if task not in found and self.answers[task].poll():
                         with contextlib.suppress(EOFError):  # it died
-                            found[task] = spark.answers[task].recv()
+                            found[task] = self.answers[task].recv()
                     if code == 0:
                         del left[task]
                     elif code is not None:
                         left[task] += 1
                         if left[task] > spark.restarts:
                             raise RuntimeError(f"Error: task {task} died with {code}")
-                        spark.start(task, left[task])
+                        spark.start(self, task, left[task])
                     elif self._group in spark.cancelled:
                         raise RuntimeError("Error: the job was cancelled")
         finally:
-            for task in self._tasks:
-                if task in spark.workers:
-                    spark.workers[task].kill()
+            for worker in self.workers.values():
+                worker.kill()
         return [answer for task in sorted(found) for answer in found[task]]
 
 
@@ -212,7 +216,7 @@ class InlineJob(LocalJob):
     """Its tasks run one after the other."""
 
     def collect(self) -> list[Any]:
-        body = cloudpickle.loads(cloudpickle.dumps(self._body))
+        body = cloudpickle.loads(cloudpickle.dumps(self._work))
         return [a for n in range(len(self._tasks)) for a in body(n, iter(()))]
 
 

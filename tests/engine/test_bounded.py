@@ -28,9 +28,10 @@ from semel.errors import (
     OffsetOutOfRange,
     SemelError,
     ServiceError,
+    TransientError,
 )
 from semel.lab.embedded import Kafka, logs
-from semel.ledger import Hole, TopicPartition
+from semel.ledger import Advance, Hole, OffsetRange, TopicPartition
 from semel.plan import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
@@ -73,6 +74,21 @@ SHORT = [
     if delivery == "transactional" or place == "deliver.between"
 ]
 IN_TASKS = ("task.after_poll", "task.after_convert")
+
+
+@pytest.mark.parametrize(
+    "found", [[], [(0, 5)], [(0, 5), (6, 10)], [(0, 5), (0, 5), (5, 10)], [(0, 10), (10, 20)]]
+)
+def test_positions_move_only_over_what_the_tasks_have_answered_for(
+    found: list[tuple[int, int]],
+) -> None:
+    wanted = [OffsetRange("t", 0, 0, 10)]
+    parts = [Advance(OffsetRange("t", 0, *part), read=1) for part in found]
+    with pytest.raises(TransientError, match="do not make up t-0 from offset 0 to 10"):
+        bounded.whole(wanted, parts)
+    halves = [Advance(OffsetRange("t", 0, *part), read=1) for part in [(5, 10), (0, 5)]]
+    (moved,) = bounded.whole(wanted, halves)
+    assert (moved.range, moved.read) == (wanted[0], 2)
 
 
 def table(config: Config, topic: str) -> DeltaTable:

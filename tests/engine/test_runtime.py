@@ -54,8 +54,9 @@ def reached(connector: Connector, offsets: int) -> Callable[[], bool]:
 
 
 def test_a_paused_connector_keeps_its_tasks_and_reads_nothing_while_others_go_on(
-    runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure
-) -> None:
+    runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     sources = [topic(partitions=2), topic(partitions=2)]
     configs = [configure(source, {"tasks.max": 2}) for source in sources]
     paused, other = (runtime.start(config) for config in configs)
@@ -71,6 +72,7 @@ def test_a_paused_connector_keeps_its_tasks_and_reads_nothing_while_others_go_on
     assert (rows(paused), rows(other)) == (100, 100)
     paused.resume()
     wait_until(reached(paused, 200))
+    assert "connects anew" not in caplog.text
     assert states(paused) == [State.RUNNING] * 2
     assert_nothing_lost_nothing_twice(configs[0], range(200))
     assert_nothing_lost_nothing_twice(configs[1], range(100, 200))

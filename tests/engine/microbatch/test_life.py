@@ -60,7 +60,6 @@ def test_a_running_connector_takes_new_partitions_and_stops_when_told(
     assert query("SELECT count(*) FROM t") == [(10,)]
 
 
-@pytest.mark.parametrize("transform", [None, even])
 def test_a_paused_connector_reads_nothing_until_it_resumes(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, spark: SparkSession
 ) -> None:
@@ -87,6 +86,7 @@ def test_a_paused_connector_reads_nothing_until_it_resumes(
         assert query("SELECT count(*) FROM first") == [(10,)]
 
 
+@pytest.mark.parametrize("transform", [None, even])
 def test_a_batch_that_does_not_end_is_cancelled_when_the_run_is_stopped(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, arm: Arm,
     launch: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, failpoint_directory: Path,

@@ -24,6 +24,7 @@ from semel.plan import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import (
+    LocalJob,
     LocalSpark,
     assert_promise_kept,
     caught_up,
@@ -218,10 +219,10 @@ class GatedSpark(LocalSpark):
         super().__init__()
         self.gate = threading.Event()
 
-    def start(self, task: int, attempt: int) -> None:
+    def start(self, job: LocalJob, task: int, attempt: int) -> None:
         if attempt:
             assert self.gate.wait(PATIENCE)
-        super().start(task, attempt)
+        super().start(job, task, attempt)
 
 
 def test_two_runs_that_displace_a_task_of_each_other_do_not_both_end(

@@ -334,7 +334,7 @@ class BoundedEngine:
         letters = [letter for r in results for letter in r.letters]
         letters.sort(key=lambda x: (x.topic, x.partition, x.offset))
         staged = Staged((), letters, [f for r in results for f in r.files])
-        batch = Batch(_whole(wanted, [a for r in results for a in r.advances]), staged)
+        batch = Batch(whole(wanted, [a for r in results for a in r.advances]), staged)
         self._doing = "the commit is under way"
         self._retrying(batch)
         self._overdue.end()
@@ -388,11 +388,24 @@ def _start(damage: Damage) -> int:
     return damage.range.from_offset
 
 
-def _whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advance]:
-    """One advance a topic-partition, of the parts that several tasks have read."""
+def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advance]:
+    """One advance a topic-partition, of the parts that several tasks have read.
+
+    Raises:
+        TransientError: the parts leave offsets out, or read some twice: answers of tasks are
+            missing or foreign, and a commit would skip records.
+    """
     found = []
     for r in wanted:
         mine = [a for a in parts if a.range.topic_partition == r.topic_partition]
+        at = r.from_offset
+        for part in sorted((a.range for a in mine), key=lambda p: (p.from_offset, p.until_offset)):
+            at = part.until_offset if part.from_offset == at else -1
+        if at != r.until_offset:
+            raise TransientError(
+                f"the tasks' answers do not make up {r.topic_partition} from offset "
+                f"{r.from_offset} to {r.until_offset}"
+            )
         last = max((a for a in mine if a.read), key=lambda a: a.range.from_offset, default=None)
         found.append(
             Advance(

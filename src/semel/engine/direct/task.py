@@ -428,6 +428,8 @@ class Task:
         self._progress.assigned(self._positions)
         if self._paused:
             self._hold()
+        else:  # librdkafka leaves partitions paused when they are assigned again
+            self._subscription.consumer.resume(self._subscription.consumer.assignment())
 
     def _stored(self) -> dict[TopicPartition, LedgerEntry]:
         assert self._member is not None
