@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -35,6 +36,10 @@ class Kafka:
         self.clients += 1
 
 
+def of(*ids: str) -> Callable[[str], LogId]:
+    return lambda _topic: LogId("", *ids)
+
+
 class Answer:
     def __init__(self, answer: LogId | KafkaException | None, topics: Any) -> None:
         self._answer, self._topics = answer, topics
@@ -59,16 +64,24 @@ def watching(kafka: Kafka, log: LogId = BEFORE) -> LogWatch:
 def test_records_wait_for_an_answer_to_a_question_put_after_they_came() -> None:
     kafka = Kafka(BEFORE, NOW)
     found = watching(kafka)
-    found.check(["orders"]).confirm()
-    check = found.check(["orders"])
+    found.check(["orders"], of()).confirm()
+    check = found.check(["orders"], of())
     assert kafka.asked == [{"orders"}, {"orders"}]
     with pytest.raises(Recreated, match="topic orders was created again"):
         check.confirm()
 
 
+def test_what_the_consumer_fetches_counts_whatever_a_broker_answers() -> None:
+    kafka = Kafka(BEFORE)
+    found = watching(kafka)
+    found.check(["orders"], of("before")).confirm()
+    with pytest.raises(Recreated, match="topic orders is another one to the consumer"):
+        found.check(["orders"], of("now"))
+
+
 def test_what_was_confirmed_is_not_asked_again_when_its_commit_is_tried_again() -> None:
     kafka = Kafka(BEFORE)
-    check = watching(kafka).check(["orders"])
+    check = watching(kafka).check(["orders"], of())
     check.confirm()
     check.confirm()
     assert len(kafka.asked) == 1
@@ -79,7 +92,7 @@ def test_without_an_answer_records_are_not_committed_and_a_new_client_asks_again
     answer: KafkaException | None,
 ) -> None:
     kafka = Kafka(answer, BEFORE)
-    check = watching(kafka).check(["orders"])
+    check = watching(kafka).check(["orders"], of())
     with pytest.raises(Unavailable):
         check.confirm()
     assert kafka.clients == 2
@@ -89,16 +102,16 @@ def test_without_an_answer_records_are_not_committed_and_a_new_client_asks_again
 def test_a_refusal_ends_the_connector() -> None:
     denied = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     with pytest.raises(ServiceError, match="Kafka at b:1 refuses"):
-        watching(Kafka(denied)).check(["orders"]).confirm()
+        watching(Kafka(denied)).check(["orders"], of()).confirm()
 
 
 def test_the_last_records_of_a_topic_that_is_gone_are_committed() -> None:
-    watching(Kafka(LogId())).check(["orders"]).confirm()
+    watching(Kafka(LogId())).check(["orders"], of()).confirm()
 
 
 def test_nobody_is_asked_about_topics_whose_ids_brokers_do_not_tell() -> None:
     kafka = Kafka()
-    watching(kafka, LogId("cluster")).check(["orders"]).confirm()
+    watching(kafka, LogId("cluster")).check(["orders"], of()).confirm()
     assert not kafka.asked
 
 

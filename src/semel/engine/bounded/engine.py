@@ -306,9 +306,10 @@ class BoundedEngine:
 
     def _job(self, parts: Sequence[Sequence[OffsetRange]]) -> list[TaskResult]:
         spec, context = self._spec, self._spark()
+        logs = [{r.topic: self._entries[r.topic_partition].log for r in part} for part in parts]
 
         def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
-            yield pickle.dumps(run_task(spec, index, parts[index]))
+            yield pickle.dumps(run_task(spec, index, parts[index], logs[index]))
 
         try:
             context.setJobGroup(self._group, f"connector {spec.connector.name}", True)

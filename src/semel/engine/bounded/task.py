@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
@@ -31,7 +31,8 @@ from semel.engine.workers import Workers
 from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.damage import Damage, examine
-from semel.ledger import Advance, OffsetRange, TopicPartition
+from semel.kafka.topicids import consumer_with_ids
+from semel.ledger import Advance, LogId, OffsetRange, TopicPartition
 from semel.records import DeadLetter, Rejected, RowsRejected
 from semel.sinks import sink_class
 from semel.sinks.base import Stager, StagingSink
@@ -81,12 +82,15 @@ class TaskResult:
     failure: Failure | None = None
 
 
-def run_task(spec: BoundedSpec, index: int, wanted: Sequence[OffsetRange]) -> TaskResult:
-    """Stage the records of some ranges; each topic-partition occurs once among them."""
+def run_task(
+    spec: BoundedSpec, index: int, wanted: Sequence[OffsetRange], logs: Mapping[str, LogId]
+) -> TaskResult:
+    """Stage the records of some ranges of these logs, by topic; each topic-partition occurs once
+    among them."""
     # Automatic collections walk over all messages of a poll again and again.
     gc.disable()
     try:
-        return _workers.of(spec, lambda: Worker(spec, index)).stage(index, wanted)
+        return _workers.of(spec, lambda: Worker(spec, index)).stage(index, wanted, logs)
     except SemelError as error:
         return TaskResult(index, failure=Failure.of(error))
     except Exception as error:
@@ -109,7 +113,7 @@ class Worker:
         self._config = config = consumer_config(connector, spec.raw, index)
         del config["group.instance.id"]  # the driver assigns; nobody joins the group
         config |= {"group.id": f"{connector.group_id}-reader"}
-        self._consumer = Consumer(config, logger=log)
+        self._consumer, self._topic_ids = consumer_with_ids(config, log)
         self._batcher = self._new_batcher()
         self._sizes = Sizes()
 
@@ -135,11 +139,14 @@ class Worker:
         )
         return Batcher(spec.connector, pipeline)
 
-    def stage(self, index: int, wanted: Sequence[OffsetRange]) -> TaskResult:
+    def stage(
+        self, index: int, wanted: Sequence[OffsetRange], logs: Mapping[str, LogId]
+    ) -> TaskResult:
         """Raises SemelError; nothing of it stays staged then."""
         stager = self._sink.stager(_label(wanted))
         try:
             result = self._stage(index, wanted, stager)
+            self._check(logs)
         except KafkaException as error:
             stager.discard()
             raise raised(self._spec.connector, index, error) from error
@@ -192,6 +199,16 @@ class Worker:
             found = Advance(r, read, written, filtered, failed)
             advances.append(replace(found, leader_epoch=epoch, epoch_offset=after))
         return TaskResult(index, advances, letters, stager.finish())
+
+    def _check(self, logs: Mapping[str, LogId]) -> None:
+        """Raises TransientError if what was read is of other topics than these: they are compared
+        with the ledger again."""
+        for topic, log_id in logs.items():
+            if log_id.contradicts(self._topic_ids.fetched(topic)):
+                raise TransientError(
+                    f"connector {self._spec.connector.name}: topic {topic} is another one to the "
+                    "consumer than to the ledger; was it created again?"
+                )
 
     def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[RawRecords]]:
         """The committed records of the ranges, a poll at a time."""
@@ -262,9 +279,9 @@ class Worker:
             return False
 
     def _connect_anew(self) -> None:
-        fresh = Consumer(self._config, logger=log)
+        fresh = consumer_with_ids(self._config, log)
         self._consumer.close()
-        self._consumer = fresh
+        self._consumer, self._topic_ids = fresh
 
 
 class _Damaged(Exception):

@@ -20,6 +20,7 @@ from semel.errors import SemelError, TransientError
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
+from semel.kafka.topicids import consumer_with_ids
 from semel.ledger import TopicPartition
 from semel.leftbehind import Left, within
 
@@ -61,7 +62,7 @@ class Subscription:
         self._admin = client_config(connector, raw, "admin")
         self.cluster = Cluster(self._admin)
         self.config = config = consumer_config(connector, raw, index)
-        self.consumer = Consumer(config, logger=log)
+        self.consumer, self.topic_ids = consumer_with_ids(config, log)
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._metadata_age = float(config[METADATA_AGE]) / 1000
@@ -170,7 +171,8 @@ class Subscription:
     def _connect_anew(self) -> None:
         """What the old consumer says from now on is not heard."""
         self._on_revoke(False)
-        old, self.consumer = self.consumer, Consumer(self.config, logger=log)
+        old = self.consumer
+        self.consumer, self.topic_ids = consumer_with_ids(self.config, log)
         self._given(False)
         _close(old)  # before another one takes its place in the group, if it can be
         self._ask_again()

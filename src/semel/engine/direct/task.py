@@ -272,7 +272,8 @@ class Task:
         """Convert a poll and begin to commit it."""
         self._overdue.begin()
         hit("task.after_poll")
-        check = self._watch.check({p.topic for p in polls} | {tp.topic for tp in self._ends})
+        topics = {p.topic for p in polls} | {tp.topic for tp in self._ends}
+        check = self._watch.check(topics, self._subscription.topic_ids.fetched)
         batch = self._batcher.batch(polls, self._positions, self._ends)
         hit("task.after_convert")
         self._wait_pending()
@@ -305,7 +306,7 @@ class Task:
             if connector.errors_tolerance == "none":
                 raise found.stop(connector.name, position)
             self._progress.tell(f"{tp}: {found.told(position)}; goes on after them")
-            check = self._watch.check([tp.topic])
+            check = self._watch.check([tp.topic], self._subscription.topic_ids.fetched)
             for batch in passing_over(found, position):
                 self._submit(batch, [], check)
                 self._wait_pending()

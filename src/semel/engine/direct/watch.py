@@ -1,10 +1,11 @@
 """Noticing that a topic is deleted and created again while its records are read.
 
-A consumer does not tell: it goes on at the same offset of the new topic, if there is one. So each
-batch waits for an answer to a question that was put after its records had come: which log does the
-topic's name stand for now? If it is still the ledger's, so are the records. The answer comes while
-the batch is converted and the one before it is committed. Now and then Kafka is asked in any case,
-and without waiting: a consumer may also just fall silent.
+The consumer reports no error: it goes on at the same offset of the new topic, if there is one. So
+two checks precede each commit. The consumer's log says which topic id it fetches
+(:mod:`semel.kafka.topicids`). And a broker is asked, after the records have come, which topic the
+name stands for now: this also covers brokers that are not asked for records by id. The answer
+comes while the batch is converted and the one before it is committed. Now and then a broker is
+asked in any case, and without waiting: a consumer may also just fall silent.
 
 A topic that does not exist when Kafka is asked is no other topic: its last records are committed.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from confluent_kafka import KafkaException
 
@@ -99,10 +100,17 @@ class LogWatch:
         self._logs = {e.topic: e.log for e in entries if any(e.log)}
         self._asked, self._asked_at = None, time.monotonic()
 
-    def check(self, topics: Collection[str]) -> Check:
+    def check(self, topics: Collection[str], fetched: Callable[[str], LogId]) -> Check:
         """Begin to ask about topics whose records have just come. Those whose ids are not known, as
-        of brokers before Kafka 2.8, are not asked about."""
+        of brokers before Kafka 2.8, are not asked about.
+
+        Raises:
+            Recreated: the consumer has ``fetched`` another topic.
+        """
         known = {t: self._logs[t] for t in topics if t in self._logs and self._logs[t].topic_id}
+        for topic, expected in known.items():
+            if expected.contradicts(fetched(topic)):
+                raise Recreated(f"topic {topic} is another one to the consumer than to the ledger")
         return Check(self._cluster, known)
 
     def changed(self) -> bool:

@@ -1,0 +1,62 @@
+"""Which topic a consumer really fetches, by the topic's id.
+
+Brokers since Kafka 3.1 are asked for records by topic id (KIP-516, librdkafka 2.5 and later), and
+serve no other topic under it. After a topic is created again, librdkafka goes on with the new id at
+the same offset. It says so only in a debug line. That line waits in the queue in which the records
+come, and stands there before the first record of the new topic.
+
+No broker has to be asked, so none can answer with what it has not heard yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Consumer
+
+from semel.ledger import LogId
+
+_CHANGED = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)$")
+_DEBUG = "metadata"
+"""The debug context that has the line; about one line a partition at each refresh of metadata."""
+_LEVELS = (logging.CRITICAL,) * 3 + (
+    logging.ERROR,
+    logging.WARNING,
+    logging.INFO,
+    logging.INFO,
+    logging.DEBUG,
+)
+"""Python's names of the levels of ``log_level``, as confluent-kafka translates them."""
+
+
+class TopicIds:
+    """The logger of one consumer. It passes on what the consumer's configuration asks for."""
+
+    def __init__(self, logger: logging.Logger, config: Mapping[str, Any]) -> None:
+        self._logger = logger
+        level = int(config.get("log_level", 6))
+        self._least = logging.DEBUG if config.get("debug") else _LEVELS[min(level, 7)]
+        self._ids: dict[str, str] = {}
+
+    def log(self, level: int, template: str, *parts: str) -> None:
+        """Called by confluent-kafka while the consumer is polled."""
+        if level == logging.DEBUG and (found := _CHANGED.search(parts[-1])):
+            self._ids[found[1]] = found[2]
+        if level >= self._least:
+            self._logger.log(level, template, *parts)
+
+    def fetched(self, topic: str) -> LogId:
+        """The log that records of this topic, polled last, may come from."""
+        return LogId("", self._ids.get(topic, ""))
+
+
+def consumer_with_ids(
+    config: Mapping[str, Any], logger: logging.Logger
+) -> tuple[Consumer, TopicIds]:
+    """A consumer, and the ids of the topics that it fetches."""
+    ids = TopicIds(logger, config)
+    debug = ",".join(filter(None, [str(config.get("debug", "")), _DEBUG]))
+    return Consumer({**config, "debug": debug}, logger=ids), ids
