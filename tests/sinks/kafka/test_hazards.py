@@ -255,6 +255,20 @@ def test_a_partition_whose_offset_may_have_expired_is_not_taken_for_a_new_one(
     assert {tp.partition: e.position for tp, e in entries.items()} == {0: 10, 1: 1}
 
 
+def test_a_timestamp_from_the_future_does_not_make_a_partition_a_new_one(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
+) -> None:
+    source = topic(partitions=2, config={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    config = configure(source)
+    kafka.create_topic(f"{source}.copy")
+    produce(f"{source}.copy", records(10))
+    _of_the_earlier_form(kafka, config, source)
+    year = 365 * 24 * 3600 * 1000
+    _produce_to(kafka, source, 1, int(time.time() * 1000) + year)
+    with pytest.raises(ConfigError, match=rf"how far {source}-1 was copied.*{source}-1=OFFSET"):
+        sink(config).prepare([source])
+
+
 def _produce_to(kafka: Kafka, topic: str, partition: int, timestamp: int) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b'{"id": 1}', partition=partition, timestamp=timestamp)

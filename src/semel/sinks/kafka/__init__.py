@@ -54,7 +54,6 @@ from semel.records import HEADERS, TIMESTAMP, Commit
 from semel.sinks.base import Membership, Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.kafka import snapshot
-from semel.sinks.kafka.added import never_copied
 from semel.sinks.kafka.checks import check
 from semel.sinks.kafka.config import IGNORED, KafkaConfig
 from semel.sinks.kafka.group import Group
@@ -65,6 +64,7 @@ from semel.sinks.kafka.producer import PlainProducer, RecordsRefused, Report, Tr
 from semel.sinks.kafka.refusals import find_refused
 from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
+from semel.sinks.kafka.uncopied import never_copied
 from semel.targets import Target
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Partitions without a position: added to their topic since, or has their offset expired?"""
+"""Partitions without a position: was nothing copied from them yet, or has their offset expired?"""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from semel.ledger import TopicPartition
 
 _TIMEOUT = 20.0
 _RETENTION = "offsets.retention.minutes"
+_CLOCKS = 600.0
+"""Seconds by which this machine's clock and the brokers' may differ."""
+_ANY = 2**62
+"""Milliseconds from which a limit is none: before Kafka 4.0 it is 2^63 - 1 unless set."""
 
 
 def never_copied(
@@ -23,8 +27,9 @@ def never_copied(
     """Those of the partitions that certainly lack an offset because nothing was copied from them.
 
     An offset expires once it is older than ``offsets.retention.minutes``. A partition whose first
-    record still exists and is younger than that cannot have had one that is forgotten by now,
-    unless it stood before that record.
+    record still exists and was appended later than that cannot have had one that is forgotten by
+    now, unless it stood before that record. Its timestamp tells when it was appended if the broker
+    sets it, or limits how far it may be ahead; otherwise it may be any producer's guess.
 
     Args:
         source: the cluster of the partitions.
@@ -39,9 +44,15 @@ def never_copied(
     retention = _retention(group_client) if written else None
     if retention is None:
         return empty
-    since = int((time.time() - retention) * 1000)
-    spec = OffsetSpec.for_timestamp(since)
-    request = {KafkaPartition(*tp): spec for tp in written}
+    oldest = int((time.time() - retention + _CLOCKS) * 1000)
+    ahead = {topic: _ahead(source.topic_config(topic)) for topic in {tp.topic for tp in written}}
+    request = {
+        KafkaPartition(*tp): OffsetSpec.for_timestamp(oldest + most)
+        for tp in written
+        if (most := ahead[tp.topic]) is not None
+    }
+    if not request:
+        return empty
     admin = admin_client(source.config)  # its futures are never answered once it is gone
     try:
         answers = admin.list_offsets(request, request_timeout=_TIMEOUT)
@@ -51,6 +62,17 @@ def never_copied(
     except KafkaException:
         return empty
     return empty | {tp for tp in written if first.get(tp) == 0}
+
+
+def _ahead(config: Mapping[str, str] | None) -> int | None:
+    """Milliseconds by which a topic's timestamps may be later than their records were appended;
+    None if the broker takes any."""
+    if config is None:
+        return None
+    if config.get("message.timestamp.type") == "LogAppendTime":
+        return 0
+    most = int(config.get("message.timestamp.after.max.ms", _ANY))
+    return most if most < _ANY else None
 
 
 def _retention(client: Mapping[str, Any]) -> float | None:
