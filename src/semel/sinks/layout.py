@@ -112,6 +112,16 @@ def layout(
     return Layout(columns, key, {name: found for name, found in readers.items() if found})
 
 
+def not_from_values(config: Keyed) -> frozenset[str]:
+    """Columns that records fill from their keys or their places, as far as they are declared: no
+    field of a value is read for them."""
+    if config.pk_mode == "record_key":
+        return frozenset(config.pk_fields)
+    if config.pk_mode == "kafka":
+        return frozenset(config.pk_fields or KAFKA_KEY)
+    return frozenset()
+
+
 def provenance_conflict(metadata: str, name: str, why: str) -> ConfigError:
     """A column of provenance would stand in for another one."""
     setting = f"provenance.{metadata.removeprefix('__connect_')}.column"

@@ -12,7 +12,7 @@ from semel.records import Records
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.convert import column_type, names_no_feature, partitions
 from semel.sinks.delta.table import Table
-from semel.sinks.layout import layout
+from semel.sinks.layout import layout, not_from_values
 
 
 class Tables:
@@ -83,11 +83,11 @@ class Tables:
         )
 
     def schema(self, topic: str) -> pa.Schema | None:
-        """The fields that the topic's table takes."""
+        """The fields of values that the topic's table takes."""
         table = self.find(topic)
         if table is None:
             return None
-        skip = set(self._connector.provenance_columns.values())
+        skip = {*self._connector.provenance_columns.values(), *not_from_values(self._config)}
         taken = self._config.takes
         return pa.schema([f for f in table.columns if f.name not in skip and taken(topic, f.name)])
 

@@ -92,7 +92,7 @@ class DynamicTables(Tables):
     def schema(self) -> pa.Schema | None:
         fields: dict[str, set[pa.DataType]] = {}
         for target in self.all():
-            for f in target.fields():
+            for f in target.read_from_values():
                 fields.setdefault(f.name, set()).add(f.type)
         # What tables have of different types is told by the records.
         agreed = [pa.field(n, kinds.pop()) for n, kinds in fields.items() if len(kinds) == 1]

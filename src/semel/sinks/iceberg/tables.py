@@ -94,10 +94,10 @@ class Tables:
             check_commits(self._catalog(), target.name)
 
     def schema(self) -> pa.Schema | None:
-        """The columns of all tables together, if each has some."""
-        found = [t.fields() for t in self.all()]
-        if not all(found):
+        """The columns of all tables together that values fill, if each table has columns."""
+        if not all(t.fields() for t in self.all()):
             return None
+        found = [t.read_from_values() for t in self.all()]
         return pa.schema(found[0]) if not self._settings.config.several else self._union(found)
 
     def _union(self, found: Sequence[Sequence[pa.Field]]) -> pa.Schema:

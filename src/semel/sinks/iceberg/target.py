@@ -24,6 +24,7 @@ from semel.sinks.iceberg.routing import narrowed
 from semel.sinks.iceberg.schema import accommodated, check
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.years import beyond
+from semel.sinks.layout import not_from_values
 
 CONFLICTS = 50
 """Other writers' commits that one commit gives way to before it fails."""
@@ -105,6 +106,12 @@ class Target:
         found = self.find()
         skip = set(self._connector.provenance_columns.values())
         return [] if found is None else [f for f in found.columns if f.name not in skip]
+
+    def read_from_values(self) -> list[pa.Field]:
+        """Those of them that values fill."""
+        found = self.fields()
+        elsewhere = not_from_values(self.keyed()) if found else frozenset()
+        return [f for f in found if f.name not in elsewhere]
 
     def accommodate(self, records: Records) -> None:
         """Give the table the columns of records like these, if it may get them."""

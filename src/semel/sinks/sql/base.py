@@ -21,7 +21,15 @@ from semel.records import Commit, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key, upgrade_refused
-from semel.sinks.layout import KAFKA_KEY, Layout, check_provenance, key_metadata, keys_of, layout
+from semel.sinks.layout import (
+    KAFKA_KEY,
+    Layout,
+    check_provenance,
+    key_metadata,
+    keys_of,
+    layout,
+    not_from_values,
+)
 from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
@@ -248,7 +256,7 @@ class DatabaseSink(Sink):
             self._unmade.add(topic)
             return None
         self._unmade.discard(topic)
-        skip = set(self._connector.provenance_columns.values())
+        skip = {*self._connector.provenance_columns.values(), *not_from_values(self._config)}
         return pa.schema(
             [
                 (n, c.arrow)
