@@ -70,6 +70,7 @@ _SESSION = (
     "SET tcp_user_timeout = 30000; SET tcp_keepalives_idle = 15; "
     "SELECT set_config('semel.lock_timeout', current_setting('lock_timeout'), false)"
 )
+_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _QUERY_OPTIONS = {StatementOptions.USE_COPY.value: "false"}  # a result comes whole, or an error
 
 TRUNCATE_FROM = 1000
@@ -111,6 +112,7 @@ class Connection:
         self._connection: Any = None
         self._version = 0
         self._begun = False
+        self._begin_statement = "BEGIN"
         self._stages: set[str] = set()
         self._new_stages: set[str] = set()
         self._staged_rows: dict[str, int] = {}
@@ -137,16 +139,12 @@ class Connection:
     # Transactions
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit at the end; roll back on any error.
-
-        Raises:
-            TransientError: also when it is unknown whether the commit took place.
-            Unavailable: the session is closed; the next transaction opens another one.
-            DataRefused, SchemaChanged, ServiceError.
-        """
+    def transaction(self, *, reading: bool = False) -> Iterator[None]:
+        """See :meth:`semel.sinks.sql.database.Database.transaction`. BEGIN goes along with the
+        first statement, and a transaction without statements sends nothing."""
         if self._connection is None:
             self._connection = self._open()
+        self._begin_statement = _BEGIN_READING if reading else "BEGIN"
         try:
             yield
             if self._begun:
@@ -181,7 +179,7 @@ class Connection:
         """Run statements inside the open transaction; returns the rows that the last one changed,
         or -1."""
         if not self._begun:
-            sql, self._begun = f"BEGIN; {sql}", True
+            sql, self._begun = f"{self._begin_statement}; {sql}", True
         return self._run(sql)
 
     def query(self, sql: str, parameters: Sequence[object] | None = None) -> pa.Table:
@@ -256,7 +254,7 @@ class Connection:
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self._run("BEGIN")
+            self._run(self._begin_statement)
 
     def _run(self, sql: str) -> int:
         with self._watchdog.call(), self._connection.cursor() as cursor:

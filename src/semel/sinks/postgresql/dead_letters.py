@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pyarrow as pa
 
-from semel.records import TIMESTAMP_TYPE, DeadLetter
+from semel.records import DeadLetter
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.tables import exists, serialise
+from semel.sinks.sql.dead_letters import rows
 from semel.sinks.sql.names import parse_name
 
-_SCHEMA = pa.schema(
-    [
-        ("connector", pa.string()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.json_()),
-        ("stage", pa.string()),
-        ("exception", pa.string()),
-        ("message", pa.string()),
-    ]
-)
 _TYPES = (
     *("text", "text", "integer", "bigint", "timestamptz", "bytea", "bytea", "jsonb"),
     *("text", "text", "text"),
@@ -67,35 +52,13 @@ def insert(
 
     One may be there already, if positions were set back by hand; the last failure stays.
     """
-    headers = [json.dumps([[k, _text(v)] for k, v in letter.headers]) for letter in letters]
-    columns = [
-        pa.array([connector] * len(letters), pa.string()),
-        pa.array([letter.topic for letter in letters], pa.string()),
-        pa.array([letter.partition for letter in letters], pa.int32()),
-        pa.array([letter.offset for letter in letters], pa.int64()),
-        pa.array([letter.timestamp for letter in letters], TIMESTAMP_TYPE).cast(
-            pa.timestamp("us", "UTC")
-        ),
-        pa.array([letter.key for letter in letters], pa.binary()),
-        pa.array([letter.value for letter in letters], pa.binary()),
-        pa.ExtensionArray.from_storage(pa.json_(), pa.array(headers, pa.string())),
-        pa.array([letter.stage for letter in letters], pa.string()),
-        pa.array([letter.exception for letter in letters], pa.string()),
-        pa.array([_printable(letter.message) for letter in letters], pa.string()),
-    ]
-    stage = connection.stage(pa.Table.from_arrays(columns, schema=_SCHEMA), _TYPES)
+    found = rows(connector, letters).drop_columns("failed_at")  # which is the server's time
+    place = found.column_names.index("headers")
+    headers = pa.ExtensionArray.from_storage(pa.json_(), found.column(place).combine_chunks())
+    stage = connection.stage(found.set_column(place, "headers", headers), _TYPES)
     sets = ", ".join(f"{c} = EXCLUDED.{c}" for c in _REST)
     connection.execute(
         f"INSERT INTO {parse_name(table, fold=False).quoted} ({_KEY}, {', '.join(_REST)}) "
         f"SELECT * FROM {stage} ON CONFLICT ({_KEY}) DO UPDATE SET {sets}, failed_at = now(); "
         f"{connection.emptied(stage)}"
     )
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else _printable(value.decode("utf-8", "backslashreplace"))
-
-
-def _printable(text: str) -> str:
-    """Without what PostgreSQL's text cannot hold."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 
 from semel.sinks.postgresql.connection import Connection
-from semel.sinks.postgresql.ledger import OFFSETS
+from semel.sinks.sql.ledger_tables import OFFSETS
 
 _PAUSE = 1.0
 

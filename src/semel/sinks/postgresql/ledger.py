@@ -1,9 +1,4 @@
-"""The ledger in PostgreSQL: two tables beside the results.
-
-``semel_offsets`` holds one row a topic-partition: the position and running counts. ``semel_holes``
-holds the offset ranges that were never read (removed by retention). Both are documented for users
-in docs/ledger.md.
-"""
+"""The ledger in PostgreSQL, in statements that move all positions of a commit at once."""
 
 from __future__ import annotations
 
@@ -14,7 +9,6 @@ from dataclasses import asdict
 from semel.errors import LedgerConflict
 from semel.ledger import (
     Advance,
-    Hole,
     LedgerEntry,
     Outcome,
     Rebase,
@@ -22,11 +16,10 @@ from semel.ledger import (
     judge,
     pending,
 )
-from semel.sinks.postgresql.connection import Connection
+from semel.sinks.postgresql.database import Postgres
+from semel.sinks.sql.ledger_tables import HOLES, OFFSETS, Ledger
 from semel.sinks.sql.names import literal
 
-OFFSETS = "semel_offsets"
-HOLES = "semel_holes"
 _LOCK = "hashtextextended('semel', 0)"
 
 _CREATE = (
@@ -62,7 +55,7 @@ _CREATE = (
     )""",
 )
 
-_ADDED = {
+_COLUMNS = {
     "cluster_id": "text NOT NULL DEFAULT ''",
     "topic_id": "text NOT NULL DEFAULT ''",
     "leader_epoch": "integer NOT NULL DEFAULT -1",
@@ -70,11 +63,10 @@ _ADDED = {
     "epoch_position": "bigint NOT NULL DEFAULT -1",
     "target": "text NOT NULL DEFAULT ''",
 }
-"""Columns that tables of semel 0.1 lack. ``epoch_position`` is the position that the two before it
-were written with: a semel that does not know them moves the position alone."""
+"""The types of the columns that tables of semel 0.1 lack."""
 
 _ALTER = f"ALTER TABLE {OFFSETS} " + ", ".join(
-    f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in _ADDED.items()
+    f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in _COLUMNS.items()
 )
 
 # Statements are filled in with literals, not bound parameters: one round trip instead of three.
@@ -120,10 +112,6 @@ _ENTRIES = """SELECT * FROM jsonb_to_recordset({entries}) AS e(
     topic text, partition integer, position bigint, start_position bigint,
     cluster_id text, topic_id text, leader_epoch integer, epoch_offset bigint, target text)"""
 
-_KNOWN = """, cluster_id, topic_id, target,
-    CASE WHEN epoch_position = position THEN leader_epoch ELSE -1 END AS leader_epoch,
-    CASE WHEN epoch_position = position THEN epoch_offset ELSE -1 END AS epoch_offset"""
-
 _START = f"""WITH e AS ({_ENTRIES})
     INSERT INTO {OFFSETS} (connector, topic, partition, position, start_position,
         cluster_id, topic_id, leader_epoch, epoch_offset, epoch_position, target)
@@ -154,23 +142,15 @@ _PARTED = f"""WITH h AS (SELECT * FROM jsonb_to_recordset({{holes}}) AS h(
         reason = EXCLUDED.reason, recorded_at = now()"""
 
 
-class PostgresLedger:
-    """The ledger of one connector, on a connection whose transactions the caller opens."""
+class PostgresLedger(Ledger):
+    """Raises LockTimeout where another session holds the rows for longer than ``patience_ms``."""
 
-    def __init__(self, connection: Connection, connector: str, patience_ms: int) -> None:
-        self._connection = connection
-        self._connector = connector
+    def __init__(self, database: Postgres, connector: str, patience_ms: int) -> None:
+        super().__init__(database, connector)
+        self._connection = database
         self._timed = f"SET LOCAL lock_timeout = {patience_ms}"
-        self.upgrade = ""
-        self._complete = False
-
-    @property
-    def connector(self) -> str:
-        return self._connector
 
     def create(self) -> None:
-        """Create both tables if they are missing, and columns that older tables lack; needs an open
-        transaction. If that fails, ``upgrade`` says what the tables' owner can run."""
         if self.exists() and not self._lacks():
             return  # CREATE IF NOT EXISTS would still ask for the right to create
         # Two drivers may start at once, and CREATE IF NOT EXISTS alone is not safe against that.
@@ -183,24 +163,9 @@ class PostgresLedger:
             self._connection.execute(_ALTER)
             self.upgrade = ""
 
-    def _lacks(self) -> bool:
-        """Whether the table is an older semel's."""
-        if not self._complete:
-            found = self._connection.query(
-                f"""SELECT count(*) AS n FROM pg_attribute
-                WHERE attrelid = to_regclass('{OFFSETS}') AND NOT attisdropped
-                AND attname IN ({", ".join(map(literal, _ADDED))})"""
-            )
-            self._complete = found.column("n")[0].as_py() == len(_ADDED)
-        return not self._complete
-
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        """The compare-and-set, inside the open transaction. Updating first also locks the rows:
-        a second writer waits here and then finds that it has lost.
-
-        Raises:
-            LockTimeout: another session holds the rows.
-        """
+        """The compare-and-set. Updating first also locks the rows: a second writer waits here and
+        then finds that it has lost."""
         payload = _payload(advances)
         statement = self._filled(_ADVANCE, payload, check=_CHECK)
         matched = self._connection.execute(f"{self._timed}; {statement}")
@@ -208,27 +173,26 @@ class PostgresLedger:
             return self._replayed(advances, payload)
         if matched != len(advances):  # also -1, from a driver that reports no counts
             raise LedgerConflict(
-                f"connector {self._connector}: the ledger agrees with {matched} of "
+                f"connector {self.connector}: the ledger agrees with {matched} of "
                 f"{len(advances)} ranges of this commit. Nothing was written. Does another run of "
-                f"{self._connector} write too?"
+                f"{self.connector} write too?"
             )
         if any(a.lost for a in advances):
             self._connection.execute(self._filled(_HOLES, payload))
         return Outcome.APPLIED
 
     def guard(self, advances: Sequence[Advance]) -> Outcome:
-        """Judge without moving, and hold the rows still until the transaction ends."""
         self._connection.execute(self._timed)
         stored = self._positions(_payload(advances), lock="FOR UPDATE OF o")
         self._connection.execute(f"SELECT {_UNTIMED}")
-        return judge(self._connector, stored, [a.range for a in advances])
+        return judge(self.connector, stored, [a.range for a in advances])
 
     def _replayed(self, advances: Sequence[Advance], payload: str) -> Outcome:
         stored = self._positions(payload)
-        outcome = judge(self._connector, stored, [a.range for a in advances])
+        outcome = judge(self.connector, stored, [a.range for a in advances])
         if outcome is Outcome.APPLIED:
             raise LedgerConflict(
-                f"connector {self._connector}: the ledger moved while this commit was judged. "
+                f"connector {self.connector}: the ledger moved while this commit was judged. "
                 "Were its offsets reset by hand?"
             )
         return outcome
@@ -238,86 +202,27 @@ class PostgresLedger:
         return {TopicPartition(r["topic"], r["partition"]): r["position"] for r in rows}
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
-        """Insert first entries where there are none; return the positions stored for all."""
         self._connection.execute(self._with_entries(_START, entries))
         stored = {e.topic_partition: e.position for e in self.entries()}
         return {e.topic_partition: stored[e.topic_partition] for e in entries}
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
-        """Replace entries and record holes, under a compare-and-set; see :func:`pending`.
-
-        Raises:
-            LockTimeout: another session holds the rows.
-        """
         self._connection.execute(self._timed)
         stored = {e.topic_partition: e for e in self.entries(lock="FOR UPDATE")}
-        left = pending(self._connector, stored, rebases)
+        left = pending(self.connector, stored, rebases)
         if left:
             self._connection.execute(self._with_entries(_REPLACE, [r.new for r in left]))
         holes = [asdict(r.hole) for r in left if r.hole is not None]
         if holes:
             text = literal(json.dumps(holes))
-            self._connection.execute(_PARTED.format(holes=text, connector=self._literal))
-
-    def entries(self, *, lock: str = "") -> list[LedgerEntry]:
-        """Every entry of the connector; empty when the ledger does not exist yet."""
-        if not self.exists():
-            return []
-        known = "" if self._lacks() else _KNOWN
-        rows = self._connection.query(
-            f"""SELECT topic, partition, position, start_position, records_read, rows_written,
-                records_filtered, records_failed, records_lost,
-                to_char(updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS updated_at
-                {known}
-            FROM {OFFSETS} WHERE connector = {self._literal} ORDER BY topic, partition {lock}"""
-        )
-        return [LedgerEntry(**row) for row in rows.to_pylist()]
-
-    def holes(self) -> list[Hole]:
-        """Offsets that the present log says nothing of."""
-        if not self.exists():
-            return []
-        rows = self._connection.query(
-            f"""SELECT topic, partition, from_offset, until_offset, reason FROM {HOLES}
-            WHERE connector = {self._literal} ORDER BY 1, 2, 3"""
-        )
-        return [Hole(**row) for row in rows.to_pylist()]
-
-    def exists(self) -> bool:
-        """Whether the ledger's tables are there."""
-        found = self._connection.query(
-            f"SELECT to_regclass('{OFFSETS}') IS NOT NULL AND to_regclass('{HOLES}') IS NOT NULL "
-            "AS there"
-        )
-        return bool(found.column("there")[0].as_py())
-
-    def set(self, entries: Collection[LedgerEntry]) -> None:
-        """Overwrite entries by hand; holes start anew from there."""
-        if entries:
-            self.forget([entry.topic_partition for entry in entries])
-            self.start(entries)
-
-    def forget(self, only: Iterable[TopicPartition] | None = None) -> None:
-        """Remove the given topic-partitions, or all of the connector."""
-        wanted = "true"
-        if only is not None:
-            pairs = ", ".join(f"({literal(tp.topic)}, {tp.partition})" for tp in only)
-            wanted = f"(topic, partition) IN ({pairs})"
-        for table in (OFFSETS, HOLES):
-            self._connection.execute(
-                f"DELETE FROM {table} WHERE connector = {self._literal} AND {wanted}"
-            )
-
-    @property
-    def _literal(self) -> str:
-        return literal(self._connector)
+            self._connection.execute(_PARTED.format(holes=text, connector=literal(self.connector)))
 
     def _with_entries(self, sql: str, entries: Iterable[LedgerEntry]) -> str:
         payload = json.dumps([asdict(e) for e in entries])
-        return sql.format(entries=literal(payload), connector=self._literal)
+        return sql.format(entries=literal(payload), connector=literal(self.connector))
 
     def _filled(self, sql: str, payload: str, **others: str) -> str:
-        return sql.format(ranges=literal(payload), connector=self._literal, **others)
+        return sql.format(ranges=literal(payload), connector=literal(self.connector), **others)
 
 
 def _payload(advances: Sequence[Advance]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -45,6 +45,12 @@ FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid
 WHERE i.indrelid = {oid} AND i.indisunique AND i.indisvalid AND i.indimmediate
     AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid ORDER BY bool_or(i.indisprimary) DESC, i.indexrelid"""
+
+
+_LOOSE = """SELECT a.attname::text AS name FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation
+WHERE a.attrelid = {oid} AND a.attnum > 0
+    AND (t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true))"""
 
 
 def targets(
@@ -109,7 +115,16 @@ def find(connection: Connection, name: Name) -> Table | None:
     )
 
 
-def create(connection: Connection, name: Name, fields: Iterable[pa.Field], key: list[str]) -> None:
+def loose_columns(connection: Connection, table: Table) -> list[str]:
+    """Columns in which different texts may be equal."""
+    found = connection.query(_LOOSE.format(oid=table.oid))
+    names: list[str] = found.column("name").to_pylist()
+    return names
+
+
+def create(
+    connection: Connection, name: Name, fields: Iterable[pa.Field], key: Sequence[str]
+) -> None:
     """CREATE TABLE with a primary key; two tasks may do it at once."""
     lines = [
         f"{quote(f.name)} {sql_type(f.type, in_key=f.name in key)}"

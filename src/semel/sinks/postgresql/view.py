@@ -18,12 +18,13 @@ from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records
 from semel.sinks.base import Snapshot
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import layout
-from semel.sinks.postgresql import snapshot
-from semel.sinks.postgresql.connection import Connection, DataRefused
+from semel.sinks.postgresql.connection import DataRefused
+from semel.sinks.postgresql.database import Postgres
 from semel.sinks.postgresql.ledger import PostgresLedger
 from semel.sinks.postgresql.tables import find
 from semel.sinks.postgresql.writer import stage_rows
 from semel.sinks.rereading import Held, SomeRefused, held_of, places
+from semel.sinks.sql import snapshot
 from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Rows, converted
@@ -48,8 +49,8 @@ class PostgresView:
         self,
         connector: ConnectorConfig,
         config: JdbcConfig,
-        connection: Connection,
-        other: Connection,
+        connection: Postgres,
+        other: Postgres,
         name: Callable[[str], Name],
         key_fields: Sequence[str] | None,
     ) -> None:

@@ -18,10 +18,10 @@ MERGE_FROM = 1000
 _MERGES_SINCE = 15
 
 
-def write(connection: Connection, prepared: Prepared, *, hopeful: bool, merging: bool) -> None:
+def write(connection: Connection, prepared: Prepared, *, fresh: bool, merging: bool) -> None:
     """Write inside the open transaction; deletes first.
 
-    With ``hopeful`` the keys of an upsert are taken to be new. That is much quicker if it is true;
+    With ``fresh`` the keys of an upsert are taken to be new. That is much quicker if it is true;
     if it is not, the server refuses a row with SQLSTATE 23505. With ``merging`` large upserts go by
     MERGE, which locks and logs less than ON CONFLICT, but is refused in the same way if somebody
     else inserts one of the keys meanwhile.
@@ -30,7 +30,7 @@ def write(connection: Connection, prepared: Prepared, *, hopeful: bool, merging:
     if deletes is not None and deletes.count:
         stage = stage_rows(connection, table, deletes)
         connection.execute(f"{delete(prepared, deletes, stage)}; {connection.emptied(stage)}")
-    straight = prepared.mode == "insert" or (prepared.mode == "upsert" and hopeful)
+    straight = prepared.mode == "insert" or (prepared.mode == "upsert" and fresh)
     for rows in by_given_columns(prepared.rows, table):
         names = rows.columns.column_names
         if not names:
@@ -65,11 +65,11 @@ def _copy(connection: Connection, table: Table, rows: Rows) -> None:
     connection.copy(table.name.table, rows.columns, table.name.schema)
 
 
-class Hope:
-    """Which tables' upserts are worth trying as plain inserts.
+class FreshKeys:
+    """Which tables' upserts are expected to bring new keys only, and so are tried as inserts.
 
-    Keys that turn out to be there already cost a failed COPY, so after one the table is not tried
-    for a while: 16 commits, then twice as many each time it fails again.
+    A key that is there already costs a failed COPY, so the table is then not tried for a while: for
+    16 commits, and for twice as many each time it fails again.
     """
 
     _SHORTEST, _LONGEST = 16, 1024
@@ -78,17 +78,17 @@ class Hope:
         self._pauses: dict[Name, int] = {}
         self._waits: dict[Name, int] = {}
 
-    def of(self, table: Name) -> bool:
-        """Whether to try now; call it once a commit."""
+    def expected(self, table: Name) -> bool:
+        """Whether to try now; call it once for each commit."""
         wait = self._waits.get(table, 0)
         self._waits[table] = max(0, wait - 1)
         return not wait
 
-    def fulfilled(self, tables: Iterable[Name]) -> None:
+    def confirmed(self, tables: Iterable[Name]) -> None:
         for table in tables:
             self._pauses.pop(table, None)
 
-    def failed(self, tables: Iterable[Name]) -> None:
+    def refuted(self, tables: Iterable[Name]) -> None:
         for table in tables:
             pause = min(2 * self._pauses.get(table, self._SHORTEST // 2), self._LONGEST)
             self._pauses[table] = self._waits[table] = pause

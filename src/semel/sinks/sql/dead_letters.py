@@ -46,6 +46,11 @@ def insert(dialect: Dialect, table: str, connector: str, letters: Sequence[DeadL
     target = dialect.find(parse_name(table, fold=False))
     if target is None:
         raise ConfigError(f"errors.deadletterqueue.table={table} was dropped while it was in use")
+    dialect.upsert(target, rows(connector, letters), _KEY)
+
+
+def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
+    """Dead letters as rows of the table."""
     now, size = datetime.now(UTC), len(letters)
     columns = [
         pa.array([connector] * size, pa.string()),
@@ -61,13 +66,13 @@ def insert(dialect: Dialect, table: str, connector: str, letters: Sequence[DeadL
         pa.array([_printable(x.message) for x in letters], pa.string()),
         pa.array([now] * size, _TIME),
     ]
-    rows = pa.table(dict(zip((f.name for f in _FIELDS), columns, strict=True)))
-    dialect.upsert(target, rows, _KEY)
+    return pa.table(dict(zip((f.name for f in _FIELDS), columns, strict=True)))
 
 
 def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "backslashreplace")
+    return None if value is None else _printable(value.decode("utf-8", "backslashreplace"))
 
 
 def _printable(text: str) -> str:
+    """Without what databases' texts cannot hold."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

@@ -1,4 +1,4 @@
-"""The seam between the SQL sink and a database: a session of it, and how its SQL differs.
+"""How SQL databases without a path of their own write rows, and how their SQL differs.
 
 Identifiers are quoted by ``"`` and strings by ``'``, doubled where they stand inside: a dialect
 whose database knows other rules sets its session to these.
@@ -6,7 +6,7 @@ whose database knows other rules sets its session to these.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -19,20 +19,16 @@ from semel.sinks.casts import cast
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Column, Table, is_text
 from semel.sinks.sql.convert import Converted, convert
-from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.database import Database
+from semel.sinks.sql.names import Name, quote
 from semel.sinks.sql.prepare import Rows
 
 STAGE = "semel_stage"
 
 
-class Dialect(ABC):
-    """One session, opened when first used and opened again after it was lost.
+class Dialect(Database):
+    """See :class:`~semel.sinks.sql.database.Database`."""
 
-    All errors leave :meth:`transaction` as semel's.
-    """
-
-    system: str
-    """Its name, for people."""
     row_lock = ""
     """What a SELECT must end with to hold its rows still. Empty where a transaction that writes
     is alone from its start, or where :meth:`held` is another statement."""
@@ -43,29 +39,15 @@ class Dialect(ABC):
     """Whether :meth:`compare` knows the collations of key columns."""
     timeout = 60.0
     """Seconds after which a server that does not answer is left."""
-    has_schemas = True
 
     @abstractmethod
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         """Raises ConfigError; reaches nothing."""
 
-    @property
-    @abstractmethod
-    def where(self) -> str:
-        """The database, without credentials."""
-
     # Transactions
 
     @contextmanager
     def transaction(self, *, reading: bool = False) -> Iterator[None]:
-        """Commit at the end; roll back on any error. With ``reading`` everything is seen at one
-        instant and nothing is written.
-
-        Raises:
-            TransientError: also when it is unknown whether the commit took place.
-            Unavailable: the next transaction begins with a new session.
-            DataRefused, SchemaChanged, ServiceError.
-        """
         try:
             self._begin(reading)
             yield
@@ -89,7 +71,7 @@ class Dialect(ABC):
     def _roll_back(self) -> None:
         """Leave a session without a transaction, or none; raises nothing."""
 
-    def _leave(self) -> None:  # noqa: B027
+    def _leave(self) -> None:
         """End the session: the next one may find a server that can write."""
 
     @abstractmethod
@@ -100,23 +82,12 @@ class Dialect(ABC):
     def execute(self, sql: str) -> None:
         """Run a statement inside the open transaction."""
 
-    @abstractmethod
-    def query(self, sql: str) -> pa.Table:
-        """All rows of a query inside the open transaction."""
-
-    def literal(self, text: str) -> str:
-        """A quoted string."""
-        return literal(text)
-
     def held(self, names: Sequence[str], target: Name, where: str) -> str:
         """A query of rows that holds them still until the transaction ends."""
         return (
             f"SELECT {listed(names)} FROM {target.quoted} WHERE {where} "
             f"ORDER BY {listed(names)} {self.row_lock}"
         )
-
-    @abstractmethod
-    def close(self) -> None: ...
 
     # Rows. All inside the open transaction, in bulk.
 
@@ -149,7 +120,6 @@ class Dialect(ABC):
                 )
 
     def check_key(self, target: Table, key: Sequence[str]) -> None:
-        """Raises ConfigError: values of the key are equal in one place and not in another."""
         unlike = [n for n in key if n in target.columns and not target.columns[n].exact]
         if unlike and not self.compares_keys:
             raise ConfigError(
@@ -158,10 +128,13 @@ class Dialect(ABC):
             )
 
     def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
-        """Numbers for the values of key columns, equal where the database takes the values for
-        equal. It is asked of columns that are not ``exact`` only, outside of a transaction, and
-        where it :attr:`compares_keys`."""
+        """Called only where it :attr:`compares_keys`."""
         raise NotImplementedError
+
+    def loose_columns(self, target: Table, keys: pa.Table) -> list[str]:
+        if self.compares_bytes:
+            return []
+        return [field.name for field in keys.schema if pa.types.is_string(field.type)]
 
     @abstractmethod
     def delete(self, target: Name, keys: pa.Table) -> None: ...
@@ -173,23 +146,10 @@ class Dialect(ABC):
     # Tables
 
     @abstractmethod
-    def find(self, name: Name) -> Table | None:
-        """A table as it is now; inside the open transaction.
-
-        Raises:
-            ConfigError: it cannot take part in a transaction.
-        """
-
-    @abstractmethod
     def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         """The type of a new column."""
 
     def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
-        """Convert to the Arrow type that stands for a column.
-
-        Raises:
-            one of UNFIT: some value does not fit.
-        """
         if pa.types.is_nested(column.arrow):
             return Converted(values.cast(column.arrow), False)
         if pa.types.is_boolean(column.arrow):  # which may be stored as a number
@@ -206,7 +166,6 @@ class Dialect(ABC):
         return f"{quote(field.name)} {self.column_type(field.type, in_key=in_key)}"
 
     def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:
-        """CREATE TABLE with a primary key, unless it is there."""
         lines = [
             self.definition(f, in_key=f.name in key)
             + (" NOT NULL" if f.name in key or not f.nullable else "")
@@ -221,17 +180,12 @@ class Dialect(ABC):
     """What a CREATE TABLE ends with."""
 
     def add_columns(self, name: Name, fields: Sequence[pa.Field]) -> None:
-        """Add those that are missing; existing rows hold null in them."""
         table = self.find(name)
         for field in fields:
             if table is None or field.name not in table.columns:
                 self.execute(f"ALTER TABLE {name.quoted} {self._add} {self.definition(field)}")
 
     # The life of a run
-
-    @abstractmethod
-    def claim(self) -> None:
-        """Declare that a run of the connector is alive, until :meth:`close` or death."""
 
     @abstractmethod
     def alone(self) -> AbstractContextManager[bool]:

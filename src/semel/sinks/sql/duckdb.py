@@ -275,7 +275,7 @@ class DuckdbSink(SqlSink):
     """Rows and positions in one transaction of a DuckDB file."""
 
     section = DuckdbConfig
-    dialect_class = Duckdb
+    database_class = Duckdb
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:

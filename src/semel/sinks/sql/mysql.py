@@ -357,4 +357,4 @@ class MysqlSink(SqlSink):
     """Rows and positions in one transaction of a MariaDB or MySQL database."""
 
     section = MysqlConfig
-    dialect_class = Mysql
+    database_class = Mysql

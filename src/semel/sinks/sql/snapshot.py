@@ -8,19 +8,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
-from semel.records import OFFSET, PARTITION, TOPIC
+from semel.records import TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.sql.columns import Table
-from semel.sinks.sql.dialect import Dialect, listed
-from semel.sinks.sql.ledger import SqlLedger
+from semel.sinks.sql.database import Database
+from semel.sinks.sql.ledger_tables import Ledger
 from semel.sinks.sql.names import Name, parse_name, quote
 
-_PLACE = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
+_PLACE = {"partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.int64()}
 
 
 def take(
-    dialect: Dialect,
-    ledger: SqlLedger,
+    database: Database,
+    ledger: Ledger,
     tables: Mapping[str, Name],
     provenance: Mapping[str, str],
     dead_letter_table: str,
@@ -34,7 +34,7 @@ def take(
     records, rows, untraced = {}, {}, {}
     keys, unjudged = {}, {}
     for topic, name in tables.items():
-        table = dialect.find(name)
+        table = database.find(name)
         if table is None:
             continue
         missing = [c for c in provenance.values() if c not in table.columns]
@@ -45,20 +45,19 @@ def take(
                 "counts with provenance=false"
             )
         traced = f"count({quote(provenance[TOPIC])})" if provenance else "count(*)"
-        (counted,) = dialect.query(
+        (counted,) = database.query(
             f"SELECT count(*) AS n, count(*) - {traced} AS untraced FROM {name.quoted}"
         ).to_pylist()
         rows[str(name)], untraced[str(name)] = counted["n"], counted["untraced"]
         if provenance:
-            found = dialect.query(
-                f"SELECT {quote(provenance[PARTITION])} AS {quote('partition')}, "
-                f"{quote(provenance[OFFSET])} AS {quote('offset')} "
-                f"FROM {name.quoted} WHERE {quote(provenance[TOPIC])} = {dialect.literal(topic)}"
+            found = database.query(
+                f"SELECT {', '.join(database.places(provenance))} "
+                f"FROM {name.quoted} WHERE {quote(provenance[TOPIC])} = {database.literal(topic)}"
             )
-            records[topic] = found.cast(_PLACE)
+            records[topic] = _places(found)
         elif key_fields is not None:
             try:
-                keys[topic] = _keys(dialect, table, key_fields)
+                keys[topic] = _keys(database, table, key_fields)
             except ValueError as why:
                 unjudged[topic] = str(why)
     return Snapshot(
@@ -68,40 +67,44 @@ def take(
         rows,
         untraced,
         {topic: str(name) for topic, name in tables.items()},
-        _dead(dialect, ledger.connector, dead_letter_table),
+        _dead(database, ledger.connector, dead_letter_table),
         keys=keys,
         unjudged=unjudged,
     )
 
 
-def _keys(dialect: Dialect, table: Table, fields: Sequence[str]) -> pa.Table:
+def _keys(database: Database, table: Table, fields: Sequence[str]) -> pa.Table:
     """The key columns of all rows.
 
     Raises:
         ValueError: there is no key, or it may treat different texts as equal.
     """
     chosen = table.key_columns(fields)
-    found = dialect.query(f"SELECT {listed(chosen)} FROM {table.name.quoted}")
-    texts = [f.name for f in found.schema if pa.types.is_string(f.type)]
-    if texts and not dialect.compares_bytes:
+    found = database.query(f"SELECT {', '.join(map(quote, chosen))} FROM {table.name.quoted}")
+    loose = database.loose_columns(table, found)
+    if loose:
         raise ValueError(
-            f"column {texts[0]} may treat different texts as equal; set provenance=true"
+            f"column {loose[0]} may treat different texts as equal; set provenance=true"
         )
     return found
 
 
-def _dead(dialect: Dialect, connector: str, table: str) -> dict[str, pa.Table]:
+def _dead(database: Database, connector: str, table: str) -> dict[str, pa.Table]:
     if not table:
         return {}
     name = parse_name(table, fold=False)
-    if dialect.find(name) is None:
+    if not database.exists(name):
         return {}
-    found = dialect.query(
+    found = database.query(
         f"SELECT topic, {quote('partition')}, {quote('offset')} FROM {name.quoted} "
-        f"WHERE connector = {dialect.literal(connector)}"
+        f"WHERE connector = {database.literal(connector)}"
     )
     topics = found.column("topic").cast(pa.string())
     return {
-        topic: found.filter(pc.equal(topics, topic)).select(_PLACE.names).cast(_PLACE)
+        topic: _places(found.filter(pc.equal(topics, topic)).drop_columns("topic"))
         for topic in topics.unique().to_pylist()
     }
+
+
+def _places(found: pa.Table) -> pa.Table:
+    return found.cast(pa.schema([(name, _PLACE[name]) for name in found.column_names]))

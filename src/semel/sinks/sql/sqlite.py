@@ -350,7 +350,7 @@ class SqliteSink(SqlSink):
     """Rows and positions in one transaction of a SQLite file."""
 
     section = SqliteConfig
-    dialect_class = Sqlite
+    database_class = Sqlite
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:

@@ -345,4 +345,4 @@ class SqlServerSink(SqlSink):
     """Rows and positions in one transaction of a SQL Server database."""
 
     section = SqlServerConfig
-    dialect_class = SqlServer
+    database_class = SqlServer

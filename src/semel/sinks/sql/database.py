@@ -1,0 +1,125 @@
+"""The seam between the sink and a database: one session of it, its tables, its transactions.
+
+PostgreSQL implements this with COPY and statements of its own. The other databases share the SQL of
+:mod:`semel.sinks.sql.dialect`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import pyarrow as pa
+
+from semel.records import OFFSET, PARTITION
+from semel.sinks.sql.columns import Column, Table
+from semel.sinks.sql.convert import Converted
+from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.prepare import Rows
+
+
+class Database(ABC):
+    """One session, opened when first used and opened again after it was lost.
+
+    All errors leave :meth:`transaction` as semel's.
+    """
+
+    system: str
+    """Its name, for people."""
+    has_schemas = True
+    one_in_any_case = True
+    """Whether names of tables, and of columns, are the same if they differ only in case."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """The database, without credentials."""
+
+    # Transactions
+
+    @abstractmethod
+    def transaction(self, *, reading: bool = False) -> AbstractContextManager[None]:
+        """Commit at the end; roll back on any error. With ``reading`` everything is seen at one
+        instant and nothing is written.
+
+        Raises:
+            TransientError: also when it is unknown whether the commit took place.
+            Unavailable: the next transaction begins with a new session.
+            DataRefused, SchemaChanged, ServiceError.
+        """
+
+    @abstractmethod
+    def execute(self, sql: str) -> int | None:
+        """Run a statement inside the open transaction. PostgreSQL returns how many rows changed."""
+
+    @abstractmethod
+    def query(self, sql: str) -> pa.Table:
+        """All rows of a query inside the open transaction."""
+
+    def literal(self, text: str) -> str:
+        """A quoted string."""
+        return literal(text)
+
+    # Tables. All inside the open transaction, where nothing else is said.
+
+    def exists(self, name: Name) -> bool:
+        return self.find(name) is not None
+
+    @abstractmethod
+    def find(self, name: Name) -> Table | None:
+        """A table as it is now.
+
+        Raises:
+            ConfigError: it cannot take part in a transaction.
+        """
+
+    @abstractmethod
+    def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:
+        """CREATE TABLE with a primary key, unless it is there."""
+
+    @abstractmethod
+    def add_columns(self, name: Name, fields: Sequence[pa.Field]) -> None:
+        """Add those that are missing; existing rows hold null in them."""
+
+    # Values
+
+    @abstractmethod
+    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+        """Convert to the Arrow type that stands for a column.
+
+        Raises:
+            one of UNFIT: some value does not fit.
+        """
+
+    @abstractmethod
+    def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
+        """Numbers for the values of key columns, equal where the database takes the values for
+        equal. Called only for columns that are not ``exact``, outside of a transaction."""
+
+    def check_key(self, target: Table, key: Sequence[str]) -> None:  # noqa: B027
+        """Raises ConfigError: values of the key are equal in one place and not in another."""
+
+    def generated(self, column: str) -> str:
+        """Says why a generated column cannot be in a key."""
+        return f"computes column {column} itself, so it cannot take a key"
+
+    # For the audit
+
+    def places(self, provenance: Mapping[str, str]) -> list[str]:
+        """Expressions for the partition and offset of each row, from its provenance columns."""
+        names = {"partition": PARTITION, "offset": OFFSET}
+        return [f"{quote(provenance[n])} AS {quote(name)}" for name, n in names.items()]
+
+    @abstractmethod
+    def loose_columns(self, target: Table, keys: pa.Table) -> list[str]:
+        """Columns of these keys in which the database may treat different texts as equal."""
+
+    # The life of a run
+
+    @abstractmethod
+    def claim(self) -> None:
+        """Declare that a run of the connector is alive, until :meth:`close` or death."""
+
+    @abstractmethod
+    def close(self) -> None: ...

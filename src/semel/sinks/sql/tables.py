@@ -1,0 +1,182 @@
+"""The tables that topics' records go to: which they are, whether their keys will do, and creating
+and extending them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError, TargetChanged
+from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.layout import KAFKA_KEY, Layout, not_from_values
+from semel.sinks.sql.columns import Table
+from semel.sinks.sql.database import Database
+from semel.sinks.sql.names import Name, check_apart, parse_name
+
+
+def table_name(
+    connector: ConnectorConfig, config: JdbcConfig, kind: type[Database], topic: str
+) -> Name:
+    """The name of a topic's table in a database of this kind.
+
+    Raises:
+        ConfigError: it is no name of a table there, or a table of semel's own.
+    """
+    name = parse_name(config.table(topic), fold=config.folds_names)
+    check_apart(connector, topic, name, fold=kind.one_in_any_case)
+    if name.schema and not kind.has_schemas:
+        raise ConfigError(
+            f"connector {connector.name}: table {name} for topic {topic}: "
+            f"{kind.system} has no schemas. Where the dot belongs to the name, "
+            'quote it: table.name.format="${topic}"'
+        )
+    return name
+
+
+class Tables:
+    """The tables of one connector's topics, each looked up once."""
+
+    def __init__(self, connector: ConnectorConfig, config: JdbcConfig, database: Database) -> None:
+        self._connector = connector
+        self._config = config
+        self._database = database
+        self._known: dict[str, Table] = {}
+        self._unmade: set[str] = set()
+
+    def name(self, topic: str) -> Name:
+        return table_name(self._connector, self._config, type(self._database), topic)
+
+    def check(self, topic: str) -> None:
+        """Raises ConfigError: there is no table and none may be created, or its key is wrong."""
+        table = self.look_up(topic)
+        if table is not None:
+            self._check_key(table, self._declared_key(), topic)
+        elif not self._config.creates:
+            raise self._missing(topic)
+
+    def schema(self, topic: str) -> pa.Schema | None:
+        if self._config.folds_names:
+            return None  # the values' own names, in upper and lower case, are unknown
+        table = self._find(topic)
+        if table is None:
+            self._unmade.add(topic)
+            return None
+        self._unmade.discard(topic)
+        skip = {*self._connector.provenance_columns.values(), *not_from_values(self._config)}
+        return pa.schema(
+            [
+                (n, c.arrow)
+                for n, c in table.writable.items()
+                if n not in skip and self._config.takes(topic, n)
+            ]
+        )
+
+    def _find(self, topic: str) -> Table | None:
+        if topic not in self._known:
+            table = self.look_up(topic)
+            if table is None:
+                return None
+            self._known[topic] = table
+        return self._known[topic]
+
+    def look_up(self, topic: str) -> Table | None:
+        name = self.name(topic)
+        with self._database.transaction(reading=True):
+            return self._database.find(name)
+
+    def target(self, topic: str, arranged: Layout) -> Table:
+        """The topic's table, created or extended if it may be."""
+        fields = [
+            pa.field(n, v.type)
+            for n, v in arranged.columns.items()
+            if not pa.types.is_null(v.type)  # only nulls so far: of what type is not known yet
+        ]
+        table = self._find(topic)
+        if table is None:
+            if not self._config.creates:
+                raise self._missing(topic)
+            self._check_columns(topic, [f.name for f in fields])
+            with self._database.transaction():
+                self._database.create(self.name(topic), fields, arranged.key)
+        if table is None or any(f.name not in table.columns for f in fields):
+            table = self._look_again(topic)
+        new = [f for f in fields if f.name not in table.columns]
+        if new:
+            self._check_columns(topic, [*table.columns, *(f.name for f in new)])
+            if topic in self._unmade:
+                self._unmade.discard(topic)
+                if not self._config.evolves:
+                    raise TargetChanged(f"another task has made table {table.name} meanwhile")
+            if not self._config.evolves:
+                raise ConfigError(
+                    f"connector {self._connector.name}: table {table.name} has no column "
+                    f"{new[0].name}, which records of topic {topic} hold. Add it, set "
+                    "auto.evolve=true, or leave the field out with field.exclude.list"
+                )
+            with self._database.transaction():
+                self._database.add_columns(table.name, new)
+            table = self._look_again(topic)
+        self._check_key(table, arranged.key, topic)
+        return table
+
+    def _look_again(self, topic: str) -> Table:
+        self._known.pop(topic, None)
+        table = self._find(topic)
+        if table is None:
+            raise self._missing(topic)
+        return table
+
+    def altered(self, topics: Collection[str]) -> bool:
+        """Whether somebody has altered a table since it was looked up; looks again."""
+        known = {topic: self._known.get(topic) for topic in topics}
+        self._known.clear()
+        return any(self._find(topic) != table for topic, table in known.items())
+
+    def _missing(self, topic: str) -> ConfigError:
+        return ConfigError(
+            f"connector {self._connector.name}: table {self.name(topic)} for topic {topic} does "
+            f"not exist in {self._database.where}. Create it, or set auto.create=true; "
+            f"table.name.format={self._config.table_name_format!r} names it"
+        )
+
+    def _declared_key(self) -> list[str]:
+        fold = str.lower if self._config.folds_names else str
+        if self._config.pk_mode == "kafka" and not self._config.pk_fields:
+            return [fold(n) for n in KAFKA_KEY]
+        return [fold(f) for f in self._config.pk_fields]
+
+    def _check_key(self, table: Table, key: list[str], topic: str) -> None:
+        where = f"connector {self._connector.name}: pk.fields={','.join(key)}: table {table.name}"
+        missing = [n for n in key if n not in table.columns]
+        if missing and not self._config.evolves:
+            raise ConfigError(
+                f"{where} (topic {topic}) has no column {missing[0]}; it has "
+                f"{', '.join(table.columns)}"
+            )
+        generated = [n for n in key if n in table.columns and table.columns[n].generated]
+        if generated:
+            raise ConfigError(f"{where} {self._database.generated(generated[0])}")
+        self._database.check_key(table, key)
+        if key and self._config.mode == "upsert" and frozenset(key) not in table.keys:
+            found = "; ".join(", ".join(sorted(k)) for k in table.keys) or "none"
+            raise ConfigError(
+                f"connector {self._connector.name}: insert.mode=upsert needs a primary key or "
+                f"unique index on ({', '.join(key)}) of table {table.name}; its unique keys: "
+                f"{found}. Add one, or set pk.fields to an existing one"
+            )
+
+    def _check_columns(self, topic: str, names: Sequence[str]) -> None:
+        """Raises ConfigError: the database takes two of these columns for one."""
+        if not self._database.one_in_any_case:
+            return
+        seen: dict[bytes, str] = {}
+        for name in names:
+            other = seen.setdefault(name.encode().lower(), name)  # the case of A to Z only
+            if other != name:
+                raise ConfigError(
+                    f"connector {self._connector.name}: fields {other} and {name} of topic {topic} "
+                    f"are one column to {self._database.system}. Leave one out with "
+                    "field.exclude.list"
+                )
