@@ -18,6 +18,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry
 from semel.plan import Plan, plan
+from semel.sinks import protocols
 from semel.sinks.base import Snapshot
 from semel.sinks.rereading import NotShown, ShowsRows, View
 
@@ -64,7 +65,7 @@ def audit(
         if views:
             snapshots: Sequence[Snapshot] = [view.snapshot(topics) for view in views]
         else:
-            snapshots = sink.snapshots(topics)
+            snapshots = protocols.snapshots(sink, topics)
         pipeline = Pipeline(
             connector,
             raw,

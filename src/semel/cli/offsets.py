@@ -93,7 +93,7 @@ def reset(
         )
     planned.sink.set_positions(None)
     planned.sink.close()
-    if not planned.sink.publishes:
+    if not planned.sink.capabilities.ledger_in_group:
         _forget_group(planned)
     if as_json:
         print(json.dumps([]))

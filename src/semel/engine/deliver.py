@@ -14,6 +14,7 @@ from semel.kafka.clients import client_config
 from semel.ledger import Advance, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter
 from semel.sinks.base import Sink
+from semel.sinks.protocols import transactional
 
 
 def deliver(
@@ -25,7 +26,7 @@ def deliver(
         LedgerConflict, RowsRejected, TransientError, ServiceError: see the sink's contract.
     """
     if guarantee.mechanism is Mechanism.TRANSACTIONAL:
-        return sink.commit(advances, commit)
+        return transactional(sink).commit(advances, commit)
     if guarantee.delivery is Delivery.AT_MOST_ONCE:
         outcome = sink.advance(advances)
         hit("deliver.between")

@@ -13,6 +13,7 @@ from semel.errors import ConfigError, OffsetOutOfRange
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.ledger import MOVED, Hole, LedgerEntry, Rebase, TopicPartition
+from semel.sinks import protocols
 from semel.sinks.base import Sink
 from semel.targets import Target
 
@@ -41,13 +42,13 @@ def first_positions(
     if not missing:
         return
     logs = cluster.logs({tp.topic for tp in missing})  # before the offsets: they may be newer
-    known_topics = sink.known_topics()
+    known_topics = protocols.known_topics(sink)
     fresh = {tp for tp in missing if tp.topic not in known_topics}
     earliest = cluster.earliest(missing)
     found = dict(earliest)
     if connector.offset_reset == "latest":
         found |= cluster.latest(fresh)
-    if connector.first_position != "reset" and fresh and not sink.publishes:
+    if connector.first_position != "reset" and fresh and not sink.capabilities.ledger_in_group:
         found |= _where_the_group_stands(connector, sink, cluster, fresh, earliest)
     sink.start(ranges.made(sink, found, logs))
 

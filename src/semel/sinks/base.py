@@ -10,7 +10,7 @@ What a crash leaves behind, and what the engine relies on:
 =================================  ==========================================================
 the process dies                   the store holds
 =================================  ==========================================================
-before :meth:`Sink.commit`         nothing new; the records are read again
+before ``commit``                   nothing new; the records are read again
 inside it, before the commit       nothing new; the open transaction rolls back
 inside it, after the commit        rows and positions; the replay is recognised by the ledger
 between ``write`` and ``advance``  rows without positions (at-least-once repeats them; an
@@ -27,7 +27,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.delivery import Mechanism, Support
@@ -70,16 +69,6 @@ class Snapshot:
     unjudged: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """A task's place in the consumer group, as it was assigned: ``generation`` is what Kafka's
-    clients call the group's metadata."""
-
-    member_id: str
-    partitions: frozenset[TopicPartition]
-    generation: Any
-
-
 class Sink(ABC):
     """A store that takes rows and keeps the ledger beside them.
 
@@ -110,11 +99,6 @@ class Sink(ABC):
         not depend on the configuration."""
         return Capabilities()
 
-    @property
-    def publishes(self) -> bool:
-        """Whether the ledger is the consumer group's offsets, so that no copy may go there."""
-        return False
-
     def describe(self) -> dict[str, str]:
         """What ``semel describe`` says of the sink, by short names; ``writes`` and ``ledger``
         among them, where results and positions are."""
@@ -130,12 +114,6 @@ class Sink(ABC):
         executors have another one."""
         return {}
 
-    @classmethod
-    def drilled(cls, directory: Path) -> Mapping[str, str] | None:
-        """Keys that put the results of ``semel drill`` into a directory, in the place of the
-        user's own store; None if there are none."""
-        return None
-
     def prepare(self, topics: Collection[str]) -> None:  # noqa: B027
         """Create the ledger and check the targets of ``topics``; called by the driver at start.
 
@@ -146,10 +124,6 @@ class Sink(ABC):
     @abstractmethod
     def entries(self) -> list[LedgerEntry]:
         """All that the ledger holds for this connector, by topic and partition."""
-
-    def known_topics(self) -> set[str]:
-        """Topics that the connector has read before, wherever its ledger is."""
-        return {e.topic for e in self.entries()}
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
         """What holds the results of each of the topics; None if it does not exist yet. Entries keep
@@ -170,18 +144,6 @@ class Sink(ABC):
             LedgerConflict: nothing was written.
         """
 
-    def joining(self, task: int) -> None:  # noqa: B027
-        """The task of this number is about to join the consumer group. For a store that fences the
-        one before it by its number."""
-
-    def assigned(self, member: Membership) -> None:  # noqa: B027
-        """The group has given the task these partitions; called before their positions are read,
-        also when they are read again after a conflict. For a store that fences by group.
-
-        Raises:
-            NotAssigned: the group knows otherwise.
-        """
-
     def schema(self, topic: str) -> pa.Schema | None:
         """The fields that the topic's target takes, or None if it does not exist or say."""
         return None
@@ -191,18 +153,6 @@ class Sink(ABC):
 
         Raises:
             ConfigError: the target is missing or lacks a column, and may not be changed.
-        """
-
-    @abstractmethod
-    def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
-        """Rows, dead letters and positions in one transaction, under the ledger rule.
-
-        Check the ledger before writing rows: a replay or a conflict then costs nothing.
-
-        Raises:
-            LedgerConflict: nothing was written.
-            TargetChanged: nothing was written; another task has made the target meanwhile.
-            RowsRejected: nothing was written; names the records that do not fit.
         """
 
     @abstractmethod
@@ -221,11 +171,6 @@ class Sink(ABC):
         Raises:
             ConfigError: provenance is wanted, but a target has no columns for it.
         """
-
-    def snapshots(self, topics: Collection[str]) -> Sequence[Snapshot]:
-        """One for each target where the records of a topic go to several of them, each with a
-        ledger of its own; otherwise one."""
-        return [self.snapshot(topics)]
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         """The key columns of rows and of tombstones, for a sink that replaces rows; unless it
@@ -295,14 +240,6 @@ class StagingSink(Sink):
     def interval(self) -> float | None:
         """Seconds from one trigger to the next, where a key of the sink's own says so."""
         return None
-
-    def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those of the topic-partitions ``among`` that some of their tables hold more of than
-        others, as a crash between two tables' commits leaves them, and the position that their next
-        range must not pass; as :meth:`entries` has found them. They are read alone until all tables
-        hold the same, for of one commit each table must have all ranges or none. What is not read
-        may stay uneven."""
-        return {}
 
     @property
     def letters_come_first(self) -> bool:

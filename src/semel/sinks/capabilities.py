@@ -47,3 +47,6 @@ class Capabilities:
     enters_whole_topics: bool = False
     """The partitions of a new topic are wanted in the ledger at once, so that one that is missing
     there was added to the topic later."""
+
+    ledger_in_group: bool = False
+    """The consumer group's offsets are part of the ledger, so that no copy may go there."""

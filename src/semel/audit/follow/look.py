@@ -14,6 +14,7 @@ from semel.audit.offsets import offsets_of, times_of
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, TIMESTAMP
+from semel.sinks import protocols
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import ShowsRows, View
 
@@ -86,7 +87,7 @@ def look(
         except TransientError:
             raise
         except ServiceError:
-            sink.snapshots(topics)  # knows better what is wrong with a target
+            protocols.snapshots(sink, topics)  # knows better what is wrong with a target
             raise
     else:
         seen = _whole(sink, topics, exact=exact)
@@ -94,7 +95,7 @@ def look(
 
 
 def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> Look:
-    snapshots = sink.snapshots(topics)
+    snapshots = protocols.snapshots(sink, topics)
     if len(snapshots) != 1:
         raise _several(len(snapshots))
     (snapshot,) = snapshots

@@ -18,6 +18,7 @@ from semel.errors import OffsetOutOfRange, TransientError
 from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.plan import Plan
+from semel.sinks import protocols
 
 SHARE = 0.025
 """The part of the time for which the store may be busy with intervals, and again with counts."""
@@ -113,7 +114,7 @@ class Settling:
             topics = self._cluster.matching(self._planned.connector)
             # While a compacted topic is read, a key's last record may replace one read before.
             for _ in range(2 if self._cluster.compacted({topic}) else 1):
-                (snapshot,) = self._planned.sink.snapshots({topic})
+                (snapshot,) = protocols.snapshots(self._planned.sink, {topic})
                 entries = [e for e in snapshot.entries if e.topic == topic]
                 auditor = Auditor(
                     self._planned, self._cluster, snapshot, entries, self._pipeline, topics

@@ -56,6 +56,7 @@ from semel.failpoints import hit
 from semel.kafka.damage import Damage
 from semel.ledger import Advance, LedgerEntry, OffsetRange, TopicPartition
 from semel.records import DeadLetter
+from semel.sinks import protocols
 from semel.sinks.base import Staged, StagingSink
 from semel.targets import Target
 
@@ -248,7 +249,7 @@ class BoundedEngine:
         positions = {tp: e.position for tp, e in entries.items()}
         self._progress.positions |= positions
         ends = run.cluster.latest(partitions)
-        reach = self._sink.uneven(partitions) or ends
+        reach = protocols.uneven(self._sink, partitions) or ends
         at = {tp: positions[tp] for tp in reach if tp in positions}
         found = bounded(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
         self._sample({r.topic_partition: r.from_offset for r in found})

@@ -47,7 +47,7 @@ class Placeholder:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._hold, daemon=True, name="semel-placeholder")
         # The Kafka sink asks whether its group has members, and means other runs.
-        if run.topics and not run.sink.publishes:
+        if run.topics and not run.sink.capabilities.ledger_in_group:
             self._thread.start()
 
     def wait(self, stop: threading.Event) -> None:

@@ -51,8 +51,8 @@ from semel.kafka.damage import examine
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.leftbehind import MOST, left
 from semel.records import Rejected, RowsRejected
-from semel.sinks import sink_class
-from semel.sinks.base import Membership
+from semel.sinks import protocols, sink_class
+from semel.sinks.protocols import Membership
 from semel.sizes import Sizes
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class Task:
         self._progress.report("started")
         try:
             self._committer.retrying(self._sink.claim)
-            self._committer.retrying(lambda: self._sink.joining(self._index))
+            self._committer.retrying(lambda: protocols.joining(self._sink, self._index))
             matching = self._subscription.cluster.matching
             self._subscription.ask(self._committer.retrying(lambda: matching(self._connector)))
             while not self._line.stop.is_set():
@@ -436,7 +436,7 @@ class Task:
         assert self._member is not None
         while True:
             try:
-                self._sink.assigned(self._member)
+                protocols.assigned(self._sink, self._member)
                 cluster, parted = self._subscription.cluster, self._disorders.parted
                 found = ranges.standing(self._connector, self._sink, cluster, self._owned, parted)
                 parted.clear()
@@ -519,7 +519,7 @@ class Task:
         self._overdue.end()
         hit("task.before_publish")
         try:
-            if batch.until and not self._sink.publishes:
+            if batch.until and not self._sink.capabilities.ledger_in_group:
                 offsets = copies(self._mark, batch.until)
                 self._subscription.consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from semel.errors import ConfigError, ServiceError
 from semel.plan import plan
+from semel.sinks import protocols
 from semel.sinks.base import Sink, Snapshot
 
 _LETTERS = ("errors.tolerance", "errors.deadletterqueue.")
@@ -49,10 +50,10 @@ class _Unknown(Exception):
 def _look(sink: Sink, topics: Collection[str]) -> Sequence[Snapshot]:
     """What is there. Where that can be told as it is, nothing is created."""
     try:
-        return sink.snapshots(topics)
+        return protocols.snapshots(sink, topics)
     except (ConfigError, ServiceError):  # often there is nothing yet
         sink.prepare(topics)
     try:
-        return sink.snapshots(topics)
+        return protocols.snapshots(sink, topics)
     except (ConfigError, ServiceError) as error:
         raise _Unknown(str(error).rstrip(".")) from None

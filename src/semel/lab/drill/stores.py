@@ -17,7 +17,7 @@ from semel.lab.embedded.hdfs import Hdfs
 from semel.lab.embedded.mariadb import MariaDB
 from semel.lab.embedded.opensearch import OpenSearch
 from semel.lab.embedded.server import Server
-from semel.sinks import jdbc
+from semel.sinks import jdbc, protocols
 from semel.sinks.files.config import CLASSES as FILES
 from semel.sinks.files.store import protocol_of
 from semel.sinks.search.config import CLASSES as SEARCH
@@ -134,7 +134,7 @@ def store_of(raw: Mapping[str, str], directory: Path, *, own: bool = False) -> S
         why = (
             "the drill has no such store"
             if sinks.brought(name)
-            else "the sink does not say where the results of a drill may go (Sink.drilled)"
+            else "the sink does not say where the results of a drill may go (Drillable.drilled)"
         )
         raise ConfigError(
             f"connector.class={name}: {why}. Name an empty one of yours in the configuration, and "
@@ -162,7 +162,7 @@ def _store(raw: Mapping[str, str], directory: Path) -> Store:
 
 def _others(name: str, directory: Path) -> Store:
     """What is known of a store that a third party's sink writes to."""
-    return Store(sinks.sink_class(name).drilled(directory), _OF_ANY, one_writer=True)
+    return Store(protocols.drilled(sinks.sink_class(name), directory), _OF_ANY, one_writer=True)
 
 
 # Lakes and files

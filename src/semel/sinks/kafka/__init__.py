@@ -51,7 +51,7 @@ from semel.ledger import (
 )
 from semel.problems import together
 from semel.records import HEADERS, TIMESTAMP, Commit
-from semel.sinks.base import Membership, Sink, Snapshot
+from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.kafka import snapshot
 from semel.sinks.kafka.checks import check
@@ -65,6 +65,7 @@ from semel.sinks.kafka.refusals import find_refused
 from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
 from semel.sinks.kafka.uncopied import never_copied
+from semel.sinks.protocols import Membership
 from semel.targets import Target
 
 log = logging.getLogger(__name__)
@@ -150,17 +151,16 @@ class KafkaSink(Sink):
 
     # What it wants and promises
 
-    capabilities = Capabilities(
-        engines=frozenset({"direct"}),
-        carries=frozenset({TIMESTAMP, HEADERS}),
-        takes_bytes=True,
-        takes_tombstones=True,
-        takes_dead_letters=True,
-    )
-
     @property
-    def publishes(self) -> bool:
-        return not self._elsewhere
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            engines=frozenset({"direct"}),
+            carries=frozenset({TIMESTAMP, HEADERS}),
+            takes_bytes=True,
+            takes_tombstones=True,
+            takes_dead_letters=True,
+            ledger_in_group=not self._elsewhere,
+        )
 
     def describe(self) -> dict[str, str]:
         group, topic = self._connector.group_id, self._ledger.topic.name

@@ -7,7 +7,7 @@ from confluent_kafka import ConsumerGroupState
 from semel.errors import NotAssigned
 from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
-from semel.sinks.base import Membership
+from semel.sinks.protocols import Membership
 
 
 class Group:

@@ -284,9 +284,6 @@ class SearchSink(Sink):
 
     # Committing
 
-    def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
-        raise AssertionError("there is no transaction: see support()")
-
     def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
         still = self._guard(guard)
         if still() is Outcome.REPLAYED:
