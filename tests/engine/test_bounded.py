@@ -30,6 +30,7 @@ from semel.errors import (
     ServiceError,
     TransientError,
 )
+from semel.kafka import topicids
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import Advance, Hole, OffsetRange, TopicPartition
 from semel.plan import plan
@@ -158,7 +159,7 @@ def test_an_error_that_nobody_expected_ends_the_connector_and_is_not_tried_again
     produce(source, records(10))
     tried = []
 
-    def broken(_worker: object, index: int, _wanted: object) -> None:
+    def broken(_worker: object, index: int, *_wanted: object) -> None:
         tried.append(index)
         raise ZeroDivisionError("nobody saw this coming")
 
@@ -449,7 +450,7 @@ def test_a_consumer_that_has_lost_sight_of_all_brokers_is_replaced(
         return Consumer({**config, **nowhere}, **more)
 
     monkeypatch.setattr(boundedtask, "_SILENCE", 0.5)
-    monkeypatch.setattr(boundedtask, "Consumer", blind_at_first)
+    monkeypatch.setattr(topicids, "Consumer", blind_at_first)
     config = lake(source)
     caught_up(config, spark=InlineSpark())
     assert len(made) >= 2

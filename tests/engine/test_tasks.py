@@ -346,8 +346,9 @@ class _BlindTask:
 
     def __call__(self, *arguments: object) -> None:
         from semel.engine.direct import subscription
+        from semel.kafka import topicids
 
-        consumer, made = subscription.Consumer, []
+        consumer, made = topicids.Consumer, []
 
         def blind_at_first(config: dict[str, object], **more: object) -> object:
             made.append(config)
@@ -355,7 +356,7 @@ class _BlindTask:
             return consumer({**config, **nowhere}, **more)  # type: ignore[arg-type]
 
         subscription._OUT = 1.0
-        subscription.Consumer = blind_at_first  # type: ignore[misc,assignment]
+        topicids.Consumer = blind_at_first  # type: ignore[misc,assignment]
         self._run_task(*arguments)  # type: ignore[operator]
 
 

@@ -26,7 +26,7 @@ def test_positions_published_to_the_group_equal_the_ledger_after_a_run(
     configure: Configure,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct, "_SETTLE", PATIENCE)  # what a task publishes last, as it closes
+    monkeypatch.setattr(direct, "SETTLE", PATIENCE)  # what a task publishes last, as it closes
     source = topic(partitions=3)
     produce(source, records(1000))
     config = configure(source, {"tasks.max": 2, "consumer.override.max.poll.records": 50})

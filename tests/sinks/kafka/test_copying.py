@@ -231,7 +231,7 @@ def test_another_cluster_holds_the_ledger_and_is_left_alone_by_the_source(
     configure: Configure,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct, "_SETTLE", PATIENCE)  # what a task publishes last, as it closes
+    monkeypatch.setattr(direct, "SETTLE", PATIENCE)  # what a task publishes last, as it closes
     source = topic(partitions=2)
     produce(source, records(100), [b"%d" % i for i in range(100)])
     servers = other_kafka.bootstrap_servers
