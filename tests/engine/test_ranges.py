@@ -11,7 +11,7 @@ import pytest
 from semel.engine import ranges
 from semel.engine.microbatch import topics as microtopics
 from semel.engine.microbatch.topics import KnownTopics
-from semel.errors import ConfigError, Unavailable
+from semel.errors import ConfigError, OffsetOutOfRange, Unavailable
 from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
 from semel.plan import Plan, plan
 from tests.sinks.search.test_config import BASE
@@ -79,6 +79,27 @@ def test_a_cut_that_was_met_in_a_partition_that_is_another_tasks_by_now_is_left_
     cluster: Any = Kafka()
     standing = ranges.standing(found.connector, found.sink, cluster, [ONE], {ZERO: 3})
     assert {tp: e.position for tp, e in standing.items()} == {ONE: 5}
+
+
+@pytest.mark.parametrize("then", [{}, {"orders.new": LogId("cluster", "another")}])
+@pytest.mark.parametrize("truncated", ["stop", "continue"])
+def test_a_topic_that_is_created_again_while_it_is_looked_at_is_not_taken_for_a_cut_one(
+    truncated: str, then: dict[str, LogId], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its id was asked for before its offsets, and was still the former topic's."""
+    found, _ = made(monkeypatch, log_truncated=truncated)
+    entry = LedgerEntry(*ZERO, 12, 5, cluster_id="cluster", topic_id="orders.new")
+    monkeypatch.setattr(found.sink, "entries", lambda: [entry])
+    monkeypatch.setattr(found.sink, "rebase", lambda _rebases: pytest.fail("positions moved"))
+    cluster: Any = Kafka()
+    answers = [{"orders.new": entry.log}, then]
+    monkeypatch.setattr(cluster, "logs", lambda _topics: answers.pop(0))
+    with pytest.raises(Unavailable, match=r"topic orders\.new was deleted or created again while"):
+        ranges.standing(found.connector, found.sink, cluster, [ZERO])
+    answers = [{"orders.new": entry.log}, {"orders.new": entry.log}]
+    if truncated == "stop":
+        with pytest.raises(OffsetOutOfRange, match="the log was truncated"):
+            ranges.standing(found.connector, found.sink, cluster, [ZERO])
 
 
 def test_so_they_are_by_a_task_that_has_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

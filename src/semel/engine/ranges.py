@@ -253,6 +253,9 @@ def _truncated(
     """Entries whose last records are not in the log any more, moved back to where the logs part.
 
     What is known of an epoch is of no use once retention has passed its record.
+
+    Raises:
+        Unavailable: the topic is not the one that was asked about before its offsets.
     """
     ends = cluster.ends(found)
     forgotten = {
@@ -270,6 +273,7 @@ def _truncated(
             cut.setdefault(tp, ends[tp][0])
     if not cut:
         return forgotten
+    _check_same(connector, cluster, [entries[tp] for tp in cut])
     unknown = sorted(tp for tp in cut if not entries[tp].topic_id)
     if unknown:
         tp = unknown[0]
@@ -306,6 +310,20 @@ def _truncated(
         log.warning("%s; it is read on from there", _cut(e, at, ends[tp][0]))
     sink.rebase(rebases)
     return forgotten | {r.new.topic_partition: r.new for r in rebases}
+
+
+def _check_same(
+    connector: ConnectorConfig, cluster: Cluster, entries: Collection[LedgerEntry]
+) -> None:
+    """A topic that is created again between the questions looks like one whose log was cut. Only
+    the ids that hold after its offsets were read tell the two apart."""
+    logs = cluster.logs({e.topic for e in entries})
+    for e in entries:
+        if e.topic not in logs or e.log.contradicts(logs[e.topic]):
+            raise Unavailable(
+                f"connector {connector.name}: topic {e.topic} was deleted or created again while "
+                "its offsets were compared with the ledger's positions"
+            )
 
 
 def _cut(entry: LedgerEntry, fork: int, end: int) -> str:
