@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.audit.hashes import ChangedRow, Expected, Workspace
+from semel.audit.hashes import ChangedRow, Expected
+from semel.audit.workspace import Workspace
 from semel.errors import TransientError
 from semel.records import OFFSET, PARTITION, TIMESTAMP
 
@@ -78,6 +79,36 @@ def test_a_value_that_differs_is_found_by_its_column(workspace: Workspace, name:
     assert wanted.by_count(stored(other)) == (1, 1, [ChangedRow("t", 0, 2)])
 
 
+def test_null_is_another_value_than_0_and_empty(workspace: Workspace) -> None:
+    for value in (0, 0.0, "", b"", False, Decimal(0)):
+        empty = pa.array([value, None])
+        swapped = {"v": empty.take(pa.array([1, 0]))}
+        found = expected(workspace, {"v": empty}).by_place(stored(swapped, 0, 1))
+        assert found.counts == {("t", 0): 2}
+
+
+def test_a_null_in_an_upsert_is_a_value_unless_columns_may_have_been_added(
+    workspace: Workspace,
+) -> None:
+    for evolves in (False, True):
+        made = Expected(workspace, replaces=True, evolves=evolves)
+        made.add("t", places(0, 1), pa.table({"n": [None, 1], "m": [1, None]}), ())
+        found = made.by_place(stored({"n": [5, 1], "m": [1, None]}, 0, 1))
+        assert found.counts == ({} if evolves else {("t", 0): 1})
+        assert found.left_alone == ({"n": 1} if evolves else {})
+
+
+def test_the_pairs_that_were_compared_are_counted(workspace: Workspace) -> None:
+    made = expected(workspace, {"n": [1, 2, 3]})
+    assert made.by_place(stored({"n": [1, 2, 2]}, 0, 1, 7)).compared == 2
+    assert made.by_place(stored({"n": [1]}, 9)).compared == 0
+    keys = pa.table({"k": ["a", "b", "c"]})
+    made = Expected(workspace, key=["k"], replaces=True)
+    made.add("t", places(0, 1, 2), keys.append_column("n", pa.array([0, 1, 2])), ())
+    made.change("t", keys, places(0, 1, 2), deleted=False)
+    assert made.by_key(stored({"k": ["a", "c", "d"], "n": [0, 2, 3]})).compared == 2
+
+
 def test_rows_that_no_record_makes_and_those_of_another_time_are_not_changed(
     workspace: Workspace,
 ) -> None:
@@ -94,9 +125,14 @@ def test_a_null_that_leaves_a_value_alone_is_not_judged(workspace: Workspace) ->
         made.add("t", places(0, 1), pa.table({"n": [None, 1], "m": [0, 0]}), {"n"})
         made.add("t", places(2, 3), pa.table({"m": [0, 0], "late": [None, 1]}), {"n"})
         rows = {"n": [5, 5, 5, 5], "m": [0, 0, 0, 0], "late": [5, 5, 5, 5]}
-        found = made.by_place(stored(rows, 0, 1, 2, 3)).first
+        found = made.by_place(stored(rows, 0, 1, 2, 3))
         late = () if replaces else (ChangedRow("t", 0, 2, ("late",)),)
-        assert found == [ChangedRow("t", 0, 1, ("n",)), *late, ChangedRow("t", 0, 3, ("late",))]
+        assert found.first == [
+            ChangedRow("t", 0, 1, ("n",)),
+            *late,
+            ChangedRow("t", 0, 3, ("late",)),
+        ]
+        assert found.left_alone == ({"late": 3} if replaces else {})
         assert made.uncompared == ["n", "late"]
         assert made.by_count(stored(rows)) == (0, 0, [])
 

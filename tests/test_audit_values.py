@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
@@ -25,6 +26,7 @@ from semel.ledger import Advance, OffsetRange, TopicPartition, firsts
 from semel.plan import plan
 from semel.records import Commit, RowsRejected
 from tests.conftest import MakeTopic, Produce
+from tests.databases import query
 from tests.engine.conftest import Config, Configure, Lake, configure, lake, warehouse, written
 from tests.engine.harness import caught_up, sql
 
@@ -159,10 +161,79 @@ def test_rows_of_records_that_are_refused_by_now_are_not_judged(
     assert changed(config) == (0, [], ())
     sql(config["connection.url"], f'ALTER TABLE "{source}" ALTER price TYPE numeric(2, 1) USING 0')
     why = (
-        f"{source}: values of 10 records that converter or target refuse by now, although the "
-        "connector has written them"
+        f"{source}: values of 10 records that converter, transform or target leave out now, "
+        "although the connector has written them"
     )
     assert why in changed(config)[2]
+
+
+@pytest.fixture
+def sqlite(configure: Configure, tmp_path: Path) -> Configure:
+    """A connector into a SQLite file."""
+
+    def make(topics: str, keys: Config | None = None) -> Config:
+        url = f"jdbc:sqlite:{tmp_path}/t.db"
+        made = configure(
+            topics, {"connector.class": "sqlite", "connection.url": url, **(keys or {})}
+        )
+        del made["connection.loginTimeout"]
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{}, UPSERT, {"provenance": "false"}, {**BY_KEY, "provenance": "false"}],
+    ids=["by place", "upsert", "by count", "by key"],
+)
+def test_a_row_changed_by_hand_in_a_sqlite_file_is_found(
+    keys: Config, topic: MakeTopic, produce: Produce, sqlite: Configure
+) -> None:
+    source = topic()
+    produce(source, values(*range(20)), keys=[f"k{n}" for n in range(20)])
+    config = sqlite(source, keys)
+    fill(config)
+    report = audit(config, values=True)
+    assert (report.kept, report.changed, report.compared) == (True, 0, 20)
+    query(config["connection.url"], f"UPDATE \"{source}\" SET tags = '{{}}' WHERE id = 9")
+    named = () if keys == {"provenance": "false"} else ("tags",)
+    assert changed(config) == (1, [ChangedRow(source, 0, 9, named)], ())
+
+
+def test_rows_that_a_transform_leaves_out_now_are_not_judged(
+    topic: MakeTopic, produce: Produce, sqlite: Configure
+) -> None:
+    def without_last(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(pc.less(batch.column("id"), 19))
+
+    source = topic()
+    produce(source, values(*range(20)))
+    why = (
+        f"{source}: values of 1 records that converter, transform or target leave out now, "
+        "although the connector has written them"
+    )
+    for provenance in ("true", "false"):
+        config = sqlite(source, {"provenance": provenance, "table.name.format": f"t{provenance}"})
+        fill(config)
+        report = audit(config, without_last, values=True)
+        assert why in [line.replace(f"t{provenance}", source) for line in report.not_judged]
+
+
+def test_values_that_no_row_could_be_compared_with_are_not_judged(
+    topic: MakeTopic, produce: Produce, sqlite: Configure
+) -> None:
+    source = topic()
+    produce(source, values(*range(20)))
+    config = sqlite(source)
+    fill(config)
+    query(config["connection.url"], f'UPDATE "{source}" SET __connect_topic = NULL')
+    report = audit(config, values=True)
+    assert report.compared == 0
+    assert (
+        f"{source}: values: none of its 20 rows belongs to one of the 20 records, so nothing was "
+        "compared"
+    ) in report.not_judged
 
 
 def test_a_sink_that_does_not_show_its_rows_is_not_judged(
@@ -170,11 +241,12 @@ def test_a_sink_that_does_not_show_its_rows_is_not_judged(
 ) -> None:
     source = topic()
     produce(source, values(1, 2))
-    url = f"jdbc:sqlite:{tmp_path}/t.db"
-    config = configure(source, {"connector.class": "sqlite", "connection.url": url})
-    config.pop("connection.loginTimeout")
+    keys = {"connector.class": "files", "path": str(tmp_path / "out"), "auto.create": None}
+    config = configure(source, {**keys, "connection.url": None, "connection.loginTimeout": None})
     fill(config)
-    assert changed(config) == (0, [], ("values: the sqlite sink does not show its rows",))
+    report = audit(config, values=True)
+    assert report.not_judged == ("values: the files sink does not show its rows",)
+    assert report.compared is None
 
 
 def test_the_command_names_changed_rows_and_says_how_far_it_is(
@@ -193,9 +265,10 @@ def test_the_command_names_changed_rows_and_says_how_far_it_is(
     runner, file = CliRunner(), str(written(config))
     told = runner.invoke(app, ["audit", file, "--values"])
     assert told.exit_code == 1
-    assert "1 changed" in told.stdout
+    assert "1 changed of 5 compared" in told.stdout
     assert f"changed: the row of {source}-0 offset 3, column text" in told.stdout
     assert "audited 5 of 5 records" in told.stderr
     facts = json.loads(runner.invoke(app, ["audit", file, "--values", "--json"]).stdout)
     assert (facts["changed"], facts["partitions"][0]["changed"]) == (1, 1)
+    assert facts["compared"] == 5
     assert facts["changed_rows"][0]["columns"] == ["text"]

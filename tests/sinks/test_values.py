@@ -11,6 +11,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -21,9 +22,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from semel.audit.hashes import Expected
+from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
 from semel.converters.json import JsonConverter
-from semel.records import Commit, RowsRejected
+from semel.records import Commit, Records, RowsRejected
 from semel.sinks import sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.sql.sink import SqlSink
@@ -288,6 +291,8 @@ class Store:
         made = sink_class(self.system)(read(ConnectorConfig, raw), raw)
         assert isinstance(made, PostgresSink | SqlSink)
         self.sink = made
+        self.written: Records | None = None
+        """What :meth:`write` wrote last."""
         for number, column in enumerate(self.columns):
             self.execute(f"CREATE TABLE t{number} (id INT PRIMARY KEY, v {column.type})")
 
@@ -320,16 +325,39 @@ class Store:
         decoded = JsonConverter(schemas_enable=False).decode(pa.array(values), schema)
         fields = zip([f.name for f in decoded.values.type], decoded.values.flatten(), strict=True)
         rows = pa.table(dict(fields)).filter(decoded.values.is_valid())
+        self.written = None
         while rows.num_rows:
             try:
                 ids = rows.column("id").to_pylist()
-                self.sink.write(Commit([records(rows, topic=topic, offsets=ids)]))
+                made = records(rows, topic=topic, offsets=ids)
+                self.sink.write(Commit([made]))
+                self.written = made
                 break
             except RowsRejected as refusal:
                 gone = pa.array([r.offset for r in refusal.rejected], pa.int32())
                 rows = rows.filter(pa.compute.invert(pa.compute.is_in(rows.column("id"), gone)))
         found = self.query(f"SELECT id, {column.select} AS v FROM {topic}")
         return {r["id"]: column.shown(r["v"]) for r in found}
+
+    def changed(self) -> int:
+        """How many rows the audit finds that are not what was written last."""
+        assert self.written is not None
+        with self.sink.viewing([self.written.topic]) as (view,), closing(Workspace()) as workspace:
+            expected = Expected(workspace, replaces=False)
+            held = view.held(self.written)
+            assert (held.places.num_rows, held.unlike) == (self.written.count, {})
+            expected.add(self.written.topic, held.places, held.values, held.optional)
+            rows = view.rows(self.written.topic, expected.columns)
+            missing, extra, _ = expected.by_count(rows)
+        assert missing == extra
+        return missing
+
+    def change(self, number: int, row: int, other: int | None) -> None:
+        """Give a row the value of another one by hand, or none."""
+        value = "NULL"
+        if other is not None:  # of a query of its own, or MariaDB would refuse
+            value = f"(SELECT v FROM (SELECT v FROM t{number} WHERE id = {other}) AS o)"
+        self.execute(f"UPDATE t{number} SET v = {value} WHERE id = {row}")
 
 
 @pytest.fixture
@@ -364,6 +392,38 @@ def test_any_json_value_is_itself_in_the_table_or_refused(store: Store) -> None:
     @given(literals, st.integers(0, len(store.columns) - 1))
     def check(written: Sequence[str], number: int) -> None:
         found = problems(store, number, written)
+        assert not found, "\n".join(found)
+
+    check()
+
+
+def unseen(store: Store, number: int, written: Sequence[str]) -> list[str]:
+    """What the audit does not see: that nothing is changed, and then that one cell is."""
+    there = store.write(number, written)
+    if store.written is None:
+        return []
+    kind, first = store.columns[number].type, min(there)
+    wrong = [f"{kind}: {n} rows are changed" for n in [store.changed()] if n]
+    others = [n for n, v in there.items() if v != there[first]]
+    for other in [*others[:1], *others[-1:], None]:
+        store.change(number, first, other)
+        if store.changed() != 1:
+            before, after = written[first], "null" if other is None else written[other]
+            wrong.append(f"{kind}: {before} is {after} now")
+    return wrong
+
+
+def test_the_audit_finds_one_cell_that_was_changed_by_hand_and_no_other(store: Store) -> None:
+    found = [w for n in range(len(store.columns)) for w in unseen(store, n, FIXED)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.long
+def test_the_audit_finds_any_cell_that_was_changed_by_hand(store: Store) -> None:
+    @settings(max_examples=100, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(literals, st.integers(0, len(store.columns) - 1))
+    def check(written: Sequence[str], number: int) -> None:
+        found = unseen(store, number, written)
         assert not found, "\n".join(found)
 
     check()

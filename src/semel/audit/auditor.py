@@ -69,6 +69,8 @@ class Auditor:
         """Tables that could not be judged, and why."""
         self.changed_rows: list[ChangedRow] = []
         """The first of the rows that do not hold what their records make."""
+        self.compared = 0
+        """How many rows were compared with their records."""
 
     def partitions(self, *, exact: bool, converts: bool) -> list[PartitionAudit]:
         """Judge each partition. ``converts`` tells whether the pipeline makes the rows that a run
@@ -84,6 +86,7 @@ class Auditor:
         judged = self._values.judge(found, self._entries.values())
         self.not_judged += judged.not_judged
         self.changed_rows += judged.rows
+        self.compared += judged.compared
         return judged.partitions
 
     def _unvouched(self) -> list[PartitionAudit]:

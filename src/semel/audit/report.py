@@ -47,7 +47,9 @@ class AuditReport:
     """The audit's verdict. ``exact`` tells whether it went record by record or by counts.
 
     ``broken`` tells whether it found what the declared guarantee rules out, ``not_judged`` which
-    tables it could not judge, and why. ``changed_rows`` are the first of the changed rows.
+    tables it could not judge, and why. ``changed_rows`` are the first of the changed rows, and
+    ``compared`` is the number of rows whose values were compared with their records', None if no
+    values were.
     """
 
     connector: str
@@ -57,6 +59,7 @@ class AuditReport:
     broken: bool
     not_judged: tuple[str, ...] = ()
     changed_rows: tuple[ChangedRow, ...] = ()
+    compared: int | None = None
 
     @property
     def kept(self) -> bool:

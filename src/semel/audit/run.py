@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from typing import Any
 
 from semel.audit.auditor import Auditor
-from semel.audit.hashes import ChangedRow, Workspace
+from semel.audit.hashes import ChangedRow
 from semel.audit.report import AuditReport, PartitionAudit, together
 from semel.audit.values import Progress, Values
+from semel.audit.workspace import Workspace
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.errors import NothingToAudit, OffsetOutOfRange
@@ -75,6 +76,7 @@ def audit(
         )
         parts: list[list[PartitionAudit]] = []
         changed: list[ChangedRow] = []
+        compared = 0
         if not any(e.topic in topics for s in snapshots for e in s.entries):
             raise NothingToAudit(
                 f"the ledger holds nothing of connector {connector.name} and its topics, so there "
@@ -93,6 +95,7 @@ def audit(
             parts.append(auditor.partitions(exact=exact, converts=not takes_frames))
             not_judged += auditor.not_judged
             changed += auditor.changed_rows
+            compared += auditor.compared
         found = together(parts)
     lost = any(p.lost for p in found)
     duplicated = any(p.duplicated for p in found)
@@ -110,6 +113,7 @@ def audit(
         broken,
         tuple(not_judged),
         tuple(changed),
+        compared if views else None,
     )
 
 

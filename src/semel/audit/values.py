@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from semel.audit.hashes import ChangedRow, Differences, Expected, Workspace
+from semel.audit.hashes import ChangedRow, Differences, Expected
 from semel.audit.report import PartitionAudit
+from semel.audit.workspace import Workspace
 from semel.engine.pipeline import Converted
 from semel.ledger import LedgerEntry, OffsetRange
 from semel.records import OFFSET, PARTITION
@@ -22,12 +23,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class ValuesFound:
-    """Partitions with the changed rows in them, the first of these rows, and what could not be
-    judged."""
+    """Partitions with the changed rows in them, the first of these rows, what could not be judged,
+    and how many rows were compared with their records."""
 
     partitions: list[PartitionAudit]
     rows: list[ChangedRow] = field(default_factory=list)
     not_judged: list[str] = field(default_factory=list)
+    compared: int = 0
 
 
 class Values:
@@ -60,8 +62,10 @@ class Values:
         self._topics: dict[str, list[str]] = {}
         self._failed: dict[str, int] = {}
         self._refused: dict[str, list[np.ndarray]] = {}
-        """With provenance, by target: the places of records that make no row by now."""
+        """With provenance, by target: the places of records that make no row now."""
+        self._filtered: dict[str, int] = {}
         self._unlike: dict[str, dict[str, str]] = {}
+        self._rows_read = 0
 
     def add(self, topic: str, raw: pa.Table, converted: Converted) -> None:
         """Take records that the sink has not refused, raw and converted."""
@@ -71,7 +75,12 @@ class Values:
         keys, deleted = self._sink.key_of(records) if by_key else (None, None)
         if target not in self._expected:
             key = [] if keys is None else keys.column_names
-            made = Expected(self._workspace, key=key, replaces=self._sink.capabilities.replaces)
+            made = Expected(
+                self._workspace,
+                key=key,
+                replaces=self._sink.capabilities.replaces,
+                evolves=self._sink.capabilities.evolves,
+            )
             self._expected[target] = made
         if topic not in self._topics.setdefault(target, []):
             self._topics[target].append(topic)
@@ -79,12 +88,10 @@ class Values:
         held = self._view.held(records)
         refused = records.rows.num_rows - held.places.num_rows + len(converted.failed)
         self._failed[target] = self._failed.get(target, 0) + refused
-        if refused and self._exact:
-            failed = raw.take(pa.array([f.index for f in converted.failed], pa.int64()))
-            places = np.setdiff1d(
-                _spots(records.rows, PARTITION, OFFSET), _spots(held.places, PARTITION, OFFSET)
-            )
-            self._refused.setdefault(target, []).extend((_spots(failed), places))
+        self._filtered[target] = self._filtered.get(target, 0) + converted.filtered
+        if self._exact and held.places.num_rows < raw.num_rows:
+            places = np.setdiff1d(_spots(raw), _spots(held.places, PARTITION, OFFSET))
+            self._refused.setdefault(target, []).append(places)
         self._unlike.setdefault(target, {}).update(held.unlike)
         expected.add(topic, held.places, held.values, held.optional)
         if keys is not None:
@@ -98,46 +105,73 @@ class Values:
         """Look at all rows."""
         found = ValuesFound(list(partitions))
         for target, expected in self._expected.items():
-            topics = self._topics[target]
-            self._note_refused(target, entries, found)
-            stored = self._rows(topics[0], target, expected.columns)
-            for name, why in self._unlike[target].items():
-                found.not_judged.append(f"{target}: values of column {name}: {why}")
-            if self._exact:
-                differences = expected.by_place(stored)
-            elif self._sink.capabilities.replaces:
-                unjudged = self._snapshot.unjudged.get(topics[0])
-                if unjudged:
-                    found.not_judged.append(f"{target}: values: {unjudged}")
-                    continue
-                differences = expected.by_key(stored)
-                if differences.unsure:
-                    found.not_judged.append(
-                        f"{target}: values of {differences.unsure} keys that are in several "
-                        "partitions: their last record is not known"
-                    )
-            else:
-                differences = self._by_count(target, expected, stored, found, entries)
-            found.partitions = _with(found.partitions, differences.counts)
-            found.rows += differences.first
+            self._judge(target, expected, found, entries)
         return found
+
+    def _judge(
+        self,
+        target: str,
+        expected: Expected,
+        found: ValuesFound,
+        entries: Collection[LedgerEntry],
+    ) -> None:
+        topics = self._topics[target]
+        self._note_refused(target, entries, found)
+        for name, why in self._unlike[target].items():
+            found.not_judged.append(f"{target}: values of column {name}: {why}")
+        why = "" if self._exact else self._snapshot.unjudged.get(topics[0], "")
+        unlike = set(expected.key) & self._unlike[target].keys()
+        if unlike and not why:
+            why = f"column {min(unlike)} of the key cannot be compared"
+        if why and self._sink.capabilities.replaces:
+            found.not_judged.append(f"{target}: values: {why}")
+            return
+        self._rows_read = 0
+        stored = self._rows(topics[0], target, expected.columns)
+        if self._exact:
+            differences = expected.by_place(stored)
+        elif self._sink.capabilities.replaces:
+            differences = expected.by_key(stored)
+            if differences.unsure:
+                found.not_judged.append(
+                    f"{target}: values of {differences.unsure} keys that are in several "
+                    "partitions: their last record is not known"
+                )
+        else:
+            differences = self._by_count(target, expected, stored, found, entries)
+        for name, count in differences.left_alone.items():
+            found.not_judged.append(
+                f"{target}: values of column {name} in {count} rows: their records have none, and "
+                "an upsert may have kept an earlier one"
+            )
+        rows = max(self._rows_read, 0 if self._ranges else self._snapshot.rows.get(target, 0))
+        if not differences.compared and expected.rows and rows:
+            found.not_judged.append(
+                f"{target}: values: none of its {rows} rows belongs to one of the {expected.rows} "
+                "records, so nothing was compared"
+            )
+        found.compared += differences.compared
+        found.partitions = _with(found.partitions, differences.counts)
+        found.rows += differences.first
 
     def _note_refused(
         self, target: str, entries: Collection[LedgerEntry], found: ValuesFound
     ) -> None:
-        """Records without values to compare, although they were written once."""
+        """Note records without values to compare, although their rows were written once."""
         if self._exact:
             refused = np.concatenate([*self._refused.get(target, []), np.array([], np.int64)])
             rows = self._snapshot.records.get(target)
             count = 0 if rows is None else int(np.isin(refused, _spots(rows)).sum())
         else:
-            topics = self._topics[target]
-            known = sum(e.records_failed for e in entries if e.topic in topics)
-            count = self._failed[target] - max(0, known - self._dead(topics))
+            mine = [e for e in entries if e.topic in self._topics[target]]
+            failed = sum(e.records_failed for e in mine) - self._dead(self._topics[target])
+            filtered = sum(e.records_filtered for e in mine)
+            count = max(0, self._failed[target] - max(0, failed))
+            count += max(0, self._filtered[target] - filtered)
         if count > 0:
             found.not_judged.append(
-                f"{target}: values of {count} records that converter or target refuse by now, "
-                "although the connector has written them"
+                f"{target}: values of {count} records that converter, transform or target leave "
+                "out now, although the connector has written them"
             )
 
     def _dead(self, topics: Collection[str]) -> int:
@@ -152,7 +186,8 @@ class Values:
         found: ValuesFound,
         entries: Collection[LedgerEntry],
     ) -> Differences:
-        """Rows that nothing names: those of values that no record has, if they are not too many."""
+        """Compare rows that name no record: those with values of no record are changed, unless
+        they are surplus."""
         topics = self._topics[target]
         for name in expected.uncompared:
             found.not_judged.append(
@@ -160,14 +195,16 @@ class Values:
                 "provenance=true"
             )
         missing, extra, first = expected.by_count(stored)
+        compared = self._rows_read
         mine = [p for p in found.partitions if p.topic in topics]
         refused = sum(e.records_failed for e in entries if e.topic in topics)
         dead = self._dead(topics)
         gone = sum(p.lost for p in mine) + max(0, refused - dead - self._failed[target])
         changed = min(extra, max(0, missing - gone))
         if not changed or not mine:
-            return Differences({}, ())
-        return Differences({(mine[0].topic, mine[0].partition): changed}, first[:changed])
+            return Differences({}, (), compared=compared)
+        place = (mine[0].topic, mine[0].partition)
+        return Differences({place: changed}, first[:changed], compared=compared)
 
     def _target(self, topic: str) -> str:
         return topic if self._exact else self._snapshot.targets.get(topic, topic)
@@ -178,6 +215,7 @@ class Values:
         done = 0
         for batch in self._view.rows(topic, columns, self._ranges.get(topic)):
             done += batch.num_rows
+            self._rows_read = done
             self._progress(f"rows of {topic}", done, total)
             yield batch
 

@@ -101,7 +101,7 @@ def audit_(
         )
         out.print(
             f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated"
-            f"{f', {report.changed} changed' if values else ''} "
+            f"{f', {report.changed} changed of {report.compared or 0} compared' if values else ''} "
             f"({report.delivery}; audited {how})"
         )
         for line in changed_rows(report):

@@ -41,10 +41,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """One topic's records, ready for the sink, and those that failed."""
+    """One topic's records, ready for the sink, those that failed, and how many the transform left
+    out."""
 
     records: Records
     failed: Sequence[Failed]
+    filtered: int = 0
 
 
 class Pipeline:
@@ -143,9 +145,13 @@ class Pipeline:
             deletes &= metadata.column(records.KEY).is_valid().to_numpy()
         if self._wants.takes_tombstones and deletes.any():
             tombstones = metadata.take(pa.array(np.flatnonzero(deletes)))
+        filtered = 0
         if self._transform is not None and rows.num_rows:
+            given = rows.num_rows + len(failed)
             rows = self._transformed(rows, index, failed)
-        return Converted(Records(topic, rows, tombstones), [failed[i] for i in sorted(failed)])
+            filtered = given - rows.num_rows - len(failed)
+        failures = [failed[i] for i in sorted(failed)]
+        return Converted(Records(topic, rows, tombstones), failures, filtered)
 
     def _converter(self, topic: str, *, is_key: bool) -> Converter:
         if (topic, is_key) not in self._converters:

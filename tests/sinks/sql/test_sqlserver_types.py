@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from semel.sinks.sql.columns import Column
 from semel.sinks.sql.convert import UNFIT, convert
-from semel.sinks.sql.sqlserver_types import column_of
+from semel.sinks.sql.sqlserver_types import column_of, shown
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,33 @@ def test_fractions_of_a_second_that_a_column_would_round_are_refused(
     else:
         with pytest.raises(UNFIT, match=f"more than {scale} decimal digits"):
             convert(values, column)
+
+
+def of_type(kind: str, **facts: Any) -> Column:
+    row = {"name": "v", "kind": kind, "scale": 0, "precision": 10, "max_length": 8}
+    row |= {"collation": None, "is_identity": False, "is_computed": False}
+    return column_of({**row, "has_default": 0, "is_json": 0, **facts})
+
+
+@pytest.mark.parametrize(
+    ("column", "expression"),
+    [
+        (of_type("int"), 'CONVERT(nvarchar(max), "v")'),
+        (of_type("decimal", scale=2), 'CONVERT(nvarchar(max), "v")'),
+        (of_type("nvarchar", max_length=-1), 'CONVERT(nvarchar(max), "v")'),
+        (of_type("float"), 'CONVERT(varchar(64), "v", 3)'),
+        (of_type("money"), 'CONVERT(varchar(64), "v", 2)'),
+        (of_type("datetime2", scale=6), 'CONVERT(varchar(64), "v", 121)'),
+        (of_type("datetimeoffset", scale=6), 'CONVERT(varchar(64), "v", 121)'),
+        (
+            of_type("varbinary", max_length=-1),
+            'CONVERT(varchar(max), CONVERT(varbinary(max), "v"), 2)',
+        ),
+        (of_type("sql_variant"), None),
+        (of_type("geography"), None),
+    ],
+)
+def test_the_audit_reads_values_with_all_their_digits(
+    column: Column, expression: str | None
+) -> None:
+    assert shown(column, '"v"') == expression

@@ -24,11 +24,11 @@ from semel.audit.follow.reading import dead_letters, interval, read, values_of
 from semel.audit.follow.report import Judged
 from semel.audit.follow.settling import SHARE, Settling
 from semel.audit.follow.state import State
-from semel.audit.hashes import Workspace
 from semel.audit.offsets import Seen
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
 from semel.audit.values import ValuesFound
+from semel.audit.workspace import Workspace
 from semel.delivery import Mechanism
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll

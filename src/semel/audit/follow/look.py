@@ -16,7 +16,7 @@ from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, TIMESTAMP
 from semel.sinks import protocols
 from semel.sinks.base import Sink, Snapshot
-from semel.sinks.rereading import ShowsRows, View
+from semel.sinks.rereading import NotShown, ShowsRows, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ def look(
             seen = _viewed(sink, topics, spans, views, count=count)
         except TransientError:
             raise
+        except NotShown:
+            seen = _whole(sink, topics, exact=exact)
         except ServiceError:
             protocols.snapshots(sink, topics)  # knows better what is wrong with a target
             raise

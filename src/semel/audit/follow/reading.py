@@ -9,9 +9,9 @@ import numpy as np
 
 from semel.audit.follow.intervals import Interval
 from semel.audit.follow.look import Look, ranges_of
-from semel.audit.hashes import Workspace
 from semel.audit.offsets import Seen, offsets_of, within
 from semel.audit.values import Values
+from semel.audit.workspace import Workspace
 from semel.engine.poll import TopicPoll, by_topic
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges

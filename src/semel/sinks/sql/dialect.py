@@ -24,6 +24,9 @@ from semel.sinks.sql.names import Name, quote
 from semel.sinks.sql.prepare import Rows
 
 STAGE = "semel_stage"
+KEPT = "semel_kept"
+BATCH = 16_384
+"""Rows that are read from a database at a time."""
 
 
 class Dialect(Database):
@@ -39,6 +42,10 @@ class Dialect(Database):
     """Whether :meth:`compare` knows the collations of key columns."""
     timeout = 60.0
     """Seconds after which a server that does not answer is left."""
+    kept_order = "rowid"
+    """What the rows of :meth:`kept` are ordered by."""
+    reads_only = False
+    """Whether a transaction that reads cannot make temporary tables."""
 
     @abstractmethod
     def __init__(self, config: JdbcConfig, connector: str) -> None:
@@ -49,14 +56,23 @@ class Dialect(Database):
     @contextmanager
     def transaction(self, *, reading: bool = False) -> Iterator[None]:
         try:
-            self._begin(reading)
-            yield
-            self._commit()
+            with self.translating():
+                self._begin(reading)
+                yield
+                self._commit()
         except BaseException as error:
             self._roll_back()
-            translated = None if isinstance(error, SemelError) else self._translated(error)
-            if isinstance(translated, Unavailable):
+            if isinstance(error, Unavailable):
                 self._leave()
+            raise
+
+    @contextmanager
+    def translating(self) -> Iterator[None]:
+        """Raise errors of the driver as semel's."""
+        try:
+            yield
+        except BaseException as error:
+            translated = None if isinstance(error, SemelError) else self._translated(error)
             if translated is None:
                 raise
             raise translated from None
@@ -81,6 +97,11 @@ class Dialect(Database):
     @abstractmethod
     def execute(self, sql: str) -> None:
         """Run a statement inside the open transaction."""
+
+    @abstractmethod
+    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """All rows of a query inside the open transaction, a batch at a time. All batches have the
+        same columns and types."""
 
     def held(self, names: Sequence[str], target: Name, where: str) -> str:
         """A query of rows that holds them still until the transaction ends."""
@@ -142,6 +163,36 @@ class Dialect(Database):
     @abstractmethod
     def staged(self, target: Name, rows: pa.Table) -> AbstractContextManager[str]:
         """Rows as a table to read from, while the context lasts."""
+
+    # For the audit
+
+    @contextmanager
+    def instant(self) -> Iterator[None]:
+        """See the database at one instant while the context lasts, however long that is, and let
+        others write meanwhile. Everything inside is as in a transaction that reads.
+
+        Raises:
+            NotShown: the database cannot; says why.
+        """
+        with self.transaction(reading=True):
+            yield
+
+    @abstractmethod
+    def shown(self, column: Column, value: str) -> str | None:
+        """An expression that differs where values of a column differ, of a type that
+        :meth:`stream` always gives it; None if there is none."""
+
+    @contextmanager
+    def kept(self, target: Name, rows: pa.Table) -> Iterator[str]:
+        """Rows as the target would keep them, as a table to read from while the context lasts. The
+        table has the types of the target's columns, and nothing else of the target's."""
+        names = listed(rows.column_names)
+        self.execute(f"DROP TABLE IF EXISTS {KEPT}")
+        self.execute(f"CREATE TEMPORARY TABLE {KEPT} AS {no_rows(target, rows.column_names)}")
+        with self.staged(target, rows) as stage:
+            self.execute(f"INSERT INTO {KEPT} ({names}) SELECT {names} FROM {stage}")
+        yield KEPT
+        self.execute(f"DROP TABLE {KEPT}")
 
     # Tables
 
@@ -226,9 +277,35 @@ def ranks(names: Sequence[str], rows: str, number: str) -> str:
 
 def fetched(cursor: Any) -> pa.Table:
     """All rows of a query that a DB-API cursor has run."""
+    return _table(cursor, cursor.fetchall())
+
+
+def fetched_batches(cursor: Any) -> Iterator[pa.RecordBatch]:
+    """Rows of a query that a DB-API cursor has run, all of texts and whole numbers."""
+    schema = None
+    while rows := cursor.fetchmany(BATCH):
+        found = _table(cursor, rows)
+        if schema is None:
+            kinds = [
+                pa.int64() if pa.types.is_integer(t) else pa.string() for t in found.schema.types
+            ]
+            schema = pa.schema(list(zip(found.column_names, kinds, strict=True)))
+        yield from found.cast(schema).to_batches()
+
+
+def _table(cursor: Any, rows: Sequence[Sequence[Any]]) -> pa.Table:
     names = [d[0] for d in cursor.description]
-    columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(names)
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
     return pa.table({n: pa.array(v) for n, v in zip(names, columns, strict=True)})
+
+
+def no_rows(target: Name, names: Sequence[str], into: str = "") -> str:
+    """A query of none of a table's rows. Its columns can be null, unlike the table's."""
+    columns = ", ".join(f"t.{quote(n)}" for n in names)
+    return (
+        f"SELECT {columns}{into} FROM (SELECT 1 AS one) AS o "
+        f"LEFT JOIN {target.quoted} AS t ON 1 = 0 WHERE 1 = 0"
+    )
 
 
 def table(name: Name, columns: Mapping[str, Column], keys: Sequence[frozenset[str]]) -> Table:

@@ -8,10 +8,13 @@ file beside it keeps the processes waiting in turn. Between transactions anybody
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -22,7 +25,7 @@ from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
-from semel.sinks.sql.dialect import STAGE, Dialect, column, listed, same, table
+from semel.sinks.sql.dialect import BATCH, STAGE, Dialect, column, listed, same, table
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.files import (
     LockFile,
@@ -44,6 +47,14 @@ _ARROW = {
     "INTERVAL": pa.string(),
 }
 """Columns that converters are asked for in another type than DuckDB's own Arrow type."""
+
+_NATIVE = {
+    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+    *("BOOLEAN", "FLOAT", "DOUBLE", "VARCHAR", "BLOB", "DATE", "TIME"),
+    *("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"),
+}
+"""Types whose values the audit reads as they are; others as text."""
+_COPIED = 16 * 1024 * 1024
 
 _REFUSALS = (
     duckdb.ConstraintException,
@@ -156,6 +167,32 @@ class Duckdb(Dialect):
 
     def query(self, sql: str) -> pa.Table:
         return self._session.sql(sql).to_arrow_table()
+
+    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+        yield from self._session.sql(sql).to_arrow_reader(BATCH)
+
+    @contextmanager
+    def instant(self) -> Iterator[None]:
+        """Of a copy of the file: while the file is open, nobody else could write into it."""
+        with tempfile.TemporaryDirectory(prefix="semel-audit-") as directory, self.translating():
+            copy = Path(directory, "copy")
+            # Closing a file ends all locks of it that the process has, DuckDB's among them.
+            with ExitStack() as opened, self.transaction(reading=True):
+                for suffix in ("", ".wal"):
+                    with suppress(FileNotFoundError):
+                        path = self._path.with_name(self._path.name + suffix)
+                        source = opened.enter_context(path.open("rb"))
+                        with copy.with_name(copy.name + suffix).open("wb") as target:
+                            shutil.copyfileobj(source, target, _COPIED)
+            self._connection = duckdb.connect(str(copy))
+            try:
+                self._session.execute("SET TimeZone = 'UTC'")
+                yield
+            finally:
+                self.close_file()
+
+    def shown(self, column: Column, value: str) -> str | None:
+        return value if column.type in _NATIVE else f"({value})::VARCHAR"
 
     def close(self) -> None:
         self.close_file()

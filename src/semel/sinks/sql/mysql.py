@@ -17,13 +17,24 @@ from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql import mysql_claims, mysql_silence, mysql_text
 from semel.sinks.sql.columns import Column, Table, is_binary
 from semel.sinks.sql.convert import Converted
-from semel.sinks.sql.dialect import STAGE, Dialect, changed, fetched, listed, ranks, same
+from semel.sinks.sql.dialect import (
+    KEPT,
+    STAGE,
+    Dialect,
+    changed,
+    fetched,
+    fetched_batches,
+    listed,
+    no_rows,
+    ranks,
+    same,
+)
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.mysql_claims import row
 from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
 from semel.sinks.sql.mysql_errors import REFUSED, translated
 from semel.sinks.sql.mysql_tables import find_table
-from semel.sinks.sql.mysql_types import check, new_type
+from semel.sinks.sql.mysql_types import check, new_type, shown
 from semel.sinks.sql.names import Name, quote
 from semel.sinks.sql.prepare import Rows
 from semel.sinks.sql.sink import SqlSink
@@ -44,6 +55,8 @@ class Mysql(Dialect):
     row_lock = "FOR UPDATE"
     compares_bytes = False
     compares_keys = True
+    kept_order = quote(_NUMBER)
+    reads_only = True
 
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, MysqlConfig)
@@ -171,6 +184,13 @@ class Mysql(Dialect):
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
             return fetched(cursor)
+
+    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+        from pymysql.cursors import SSCursor
+
+        with self._connection.cursor(SSCursor) as cursor:  # the rows stay with the server
+            cursor.execute(sql)
+            yield from fetched_batches(cursor)
 
     def _leave(self) -> None:
         self.close_session()
@@ -308,6 +328,29 @@ class Mysql(Dialect):
         self.insert(Name(None, STAGE), rows)
         yield STAGE
         self.execute(f"DROP TEMPORARY TABLE {STAGE}")
+
+    # For the audit
+
+    @contextmanager
+    def instant(self) -> Iterator[None]:
+        self._idle = _LONG  # Kafka is read meanwhile
+        with self.transaction(reading=True):
+            self.execute(f"SET SESSION net_write_timeout = {_LONG}")
+            yield
+
+    def shown(self, column: Column, value: str) -> str | None:
+        return shown(column, value)
+
+    @contextmanager
+    def kept(self, target: Name, rows: pa.Table) -> Iterator[str]:
+        self._connection.query(f"DROP TEMPORARY TABLE IF EXISTS {KEPT}")
+        self.execute(
+            f"CREATE TEMPORARY TABLE {KEPT} ({self.kept_order} BIGINT AUTO_INCREMENT PRIMARY KEY) "
+            f"ENGINE=InnoDB {no_rows(target, rows.column_names)}"
+        )
+        self.insert(Name(None, KEPT), rows)
+        yield KEPT
+        self.execute(f"DROP TEMPORARY TABLE {KEPT}")
 
     # Tables
 

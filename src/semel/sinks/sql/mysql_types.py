@@ -152,3 +152,21 @@ def check(values: pa.ChunkedArray, column: Column) -> None:
         known = pc.is_in(items.drop_null(), value_set=pa.array(members, pa.string()))
         if not pc.all(known).as_py():
             raise pa.ArrowInvalid(f"it is no member of {column.type}")
+
+
+_SPATIAL = {
+    *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"),
+    *("multipolygon", "geometrycollection", "geomcollection", "vector"),
+}
+
+
+def shown(column: Column, value: str) -> str | None:
+    """An expression that differs where values of a column differ; None if there is none."""
+    kind = column.type.partition("(")[0].partition(" ")[0]
+    if kind in _SPATIAL:
+        return None
+    if kind in _BINARY:
+        return f"HEX({value})"
+    if kind == "float":  # which has more digits than its text
+        return f"CAST(CAST({value} AS DOUBLE) AS CHAR)"
+    return f"CAST({value} AS CHAR)"

@@ -3,13 +3,15 @@ rows. How the databases differ stands in their dialects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import ClassVar
 
 from semel.errors import TransientError
 from semel.ledger import LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter, Rejected
+from semel.sinks.rereading import View
 from semel.sinks.sql import dead_letters
 from semel.sinks.sql.base import DatabaseSink
 from semel.sinks.sql.dialect import Dialect
@@ -17,6 +19,7 @@ from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.ledger import SqlLedger
 from semel.sinks.sql.prepare import Prepared
 from semel.sinks.sql.refusals import find_refused
+from semel.sinks.sql.view import SqlView
 from semel.sinks.sql.writer import write
 from semel.targets import Target
 
@@ -27,9 +30,13 @@ class SqlSink(DatabaseSink):
     database_class: ClassVar[type[Dialect]]
 
     def _open(self) -> tuple[Dialect, SqlLedger]:
-        self._dialect = self.database_class(self._config, self._connector.name)
-        self._dialect.timeout = self._connector.store_timeout_ms / 1000
+        self._dialect = self._new_session()
         return self._dialect, SqlLedger(self._dialect, self._connector.name)
+
+    def _new_session(self) -> Dialect:
+        session = self.database_class(self._config, self._connector.name)
+        session.timeout = self._connector.store_timeout_ms / 1000
+        return session
 
     def _create_dead_letters(self, table: str) -> None:
         dead_letters.create(self._dialect, table)
@@ -54,6 +61,19 @@ class SqlSink(DatabaseSink):
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
         found = {topic: self._tables.look_up(topic) for topic in topics}
         return {topic: Target(str(t.name)) if t else None for topic, t in found.items()}
+
+    @contextmanager
+    def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
+        """See :class:`~semel.sinks.rereading.ShowsRows`."""
+        session = self._new_session()
+        names = {topic: self._name(topic) for topic in topics}
+        keys = self._config.pk_fields if self.capabilities.replaces else None
+        writer = self._dialect if session.reads_only else session
+        try:
+            with session.instant():
+                yield [SqlView(self._connector, self._config, session, writer, names, keys)]
+        finally:
+            session.close()
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
         with self._dialect.alone() as alone:

@@ -146,6 +146,21 @@ class Sqlite(Dialect):
             cursor.execute(sql)
             return cursor.fetch_arrow_table()
 
+    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            for batch in cursor.fetch_record_batch():
+                yield pa.record_batch([_without_empty(v) for v in batch], batch.schema.names)
+
+    def shown(self, column: Column, value: str) -> str | None:
+        # The kind of a value, then the value. Null is empty: ADBC takes a column's type from its
+        # first rows, and must find texts in them.
+        return (
+            f"CASE typeof({value}) WHEN 'null' THEN '' WHEN 'integer' THEN 'i' || {value} "
+            f"WHEN 'real' THEN printf('r%!.17g', {value}) WHEN 'text' THEN 't' || {value} "
+            f"ELSE 'b' || hex({value}) END"
+        )
+
     def close(self) -> None:
         self._lock.release()
         if self._connection is not None:
@@ -336,6 +351,13 @@ def _check_numbers(text: pa.ChunkedArray) -> None:
 
 
 _INT64 = 1 << 63
+
+
+def _without_empty(values: pa.Array) -> pa.Array:
+    """Texts with null in the place of empty ones; see :meth:`Sqlite.shown`."""
+    if not pa.types.is_string(values.type):
+        return values
+    return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
 
 
 def _stored(rows: pa.Table) -> pa.Table:

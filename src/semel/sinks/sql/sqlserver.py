@@ -13,8 +13,9 @@ from semel.errors import TransientError, Unavailable
 from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.sql.columns import Table
-from semel.sinks.sql.dialect import STAGE, Dialect, listed, table
+from semel.sinks.rereading import NotShown
+from semel.sinks.sql.columns import Column, Table
+from semel.sinks.sql.dialect import KEPT, STAGE, Dialect, listed, no_rows, table
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.sink import SqlSink
@@ -28,6 +29,7 @@ from semel.sinks.sql.sqlserver_types import (
     json_check,
     new_type,
     sent_type,
+    shown,
     unfit,
 )
 from semel.watchdog import Watchdog
@@ -45,7 +47,8 @@ _SETTINGS = (
     "DATEFORMAT ymd",
     "NOCOUNT ON",
 )
-_STAGE = f"#{STAGE}"
+_STAGE, _KEPT = f"#{STAGE}", f"#{KEPT}"
+_NUMBER = "semel row number"
 
 
 class SqlServer(Dialect):
@@ -54,6 +57,8 @@ class SqlServer(Dialect):
     system = "SQL Server"
     now = "SYSUTCDATETIME()"
     compares_bytes = False
+    kept_order = quote(_NUMBER)
+    reads_only = True
 
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, SqlServerConfig)
@@ -140,6 +145,9 @@ class SqlServer(Dialect):
     def query(self, sql: str) -> pa.Table:
         return self._live.query(sql)
 
+    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+        return self._live.stream(sql)
+
     @property
     def _live(self) -> Session:
         assert self._session is not None
@@ -222,7 +230,7 @@ class SqlServer(Dialect):
     def _check(self, target: Name, names: Sequence[str]) -> None:
         """Raises DataRefused for what SQL Server would cut or replace without a word."""
         known = self._columns[target]
-        conditions = [(n, unfit(known[n], quote(n))) for n in names]
+        conditions = [(n, unfit(known[n], quote(n))) for n in names if n in known]
         counts = [f"COUNT(CASE WHEN {c} THEN 1 END) AS {quote(n)}" for n, c in conditions if c]
         if not counts:
             return
@@ -247,6 +255,37 @@ class SqlServer(Dialect):
                 self.execute(f"SET IDENTITY_INSERT {target.quoted} OFF")
             raise
         self.execute(f"SET IDENTITY_INSERT {target.quoted} OFF")
+
+    # For the audit
+
+    @contextmanager
+    def instant(self) -> Iterator[None]:
+        with self.transaction(reading=True):
+            if not self._snapshots:
+                raise NotShown(
+                    f"{self.where} keeps no versions of rows, so the audit would hold up the "
+                    "connector. Run ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON"
+                )
+            yield
+
+    def shown(self, column: Column, value: str) -> str | None:
+        return shown(column, value)
+
+    @contextmanager
+    def kept(self, target: Name, rows: pa.Table) -> Iterator[str]:
+        if target not in self._columns:
+            self.find(target)
+        names = listed(rows.column_names)
+        numbered = rows.append_column(_NUMBER, pa.array(range(rows.num_rows), pa.int64()))
+        self.execute(no_rows(target, rows.column_names, f" INTO {_KEPT}"))
+        self.execute(f"ALTER TABLE {_KEPT} ADD {self.kept_order} bigint")
+        with self.staged(target, numbered) as stage:
+            self.execute(
+                f"INSERT INTO {_KEPT} ({names}, {self.kept_order}) "
+                f"SELECT {names}, {self.kept_order} FROM {stage}"
+            )
+        yield _KEPT
+        self.execute(f"DROP TABLE {_KEPT}")
 
     # Tables
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from socket import create_connection
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 from semel.errors import ServiceError
 from semel.sinks.sql import sqlserver_rows
 from semel.sinks.sql.columns import is_binary
-from semel.sinks.sql.dialect import fetched
+from semel.sinks.sql.dialect import fetched, fetched_batches
 from semel.sinks.sql.sqlserver_config import Login
 from semel.watchdog import Watchdog
 
@@ -72,6 +73,18 @@ class Session:
         with self._watchdog.call(), self._connection.cursor() as cursor:
             cursor.execute(sql)
             return fetched(cursor)
+
+    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+        with self._connection.cursor() as cursor:
+            with self._watchdog.call():
+                cursor.execute(sql)
+            batches = fetched_batches(cursor)
+            while True:
+                with self._watchdog.call():
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
 
     def load(self, table: str, rows: pa.Table) -> None:
         """Bulk load into a table whose columns have the types of :func:`sent_type`."""

@@ -148,6 +148,27 @@ def unfit(row: Mapping[str, Any], value: str) -> str | None:
     return f"{changed} OR DATALENGTH({stored}) <> DATALENGTH(CAST({page} AS varchar(max)))"
 
 
+_STYLES = {
+    **dict.fromkeys(("float", "real"), 3),  # all digits
+    **dict.fromkeys(("money", "smallmoney"), 2),  # four decimals
+    **dict.fromkeys(("date", "time", "datetime", "datetime2", "smalldatetime"), 121),
+    **dict.fromkeys(("datetimeoffset",), 121),
+}
+_UNSHOWN = {"sql_variant", "geometry", "geography", "hierarchyid"}
+
+
+def shown(column: Column, value: str) -> str | None:
+    """An expression that differs where values of a column differ; None if there is none."""
+    kind = column.type.partition("(")[0]
+    if kind in _UNSHOWN:
+        return None
+    if kind in _BINARY:
+        return f"CONVERT(varchar(max), CONVERT(varbinary(max), {value}), 2)"
+    if kind in _STYLES:
+        return f"CONVERT(varchar(64), {value}, {_STYLES[kind]})"
+    return f"CONVERT(nvarchar(max), {value})"
+
+
 def equal(row: Mapping[str, Any], here: str, sent: str) -> str:
     """That a column has the value sent, exactly. The first condition finds it in an index, by the
     column's own rules; by these also other texts may be equal."""

@@ -1,0 +1,172 @@
+"""A session of DuckDB that compares any number of rows, on disk and in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from semel.sinks.rereading import canonical
+
+_MEMORY = "1GB"
+_PART = 64 * 1024 * 1024
+"""Bytes of rows that are put into one file."""
+
+
+class Workspace:
+    """A session of DuckDB that spills into a directory, which goes when it is closed."""
+
+    def __init__(self) -> None:
+        import duckdb
+
+        self._directory = tempfile.TemporaryDirectory(prefix="semel-audit-")
+        self.path = Path(self._directory.name)
+        self.session = duckdb.connect(
+            config={
+                "memory_limit": _MEMORY,
+                "temp_directory": str(self.path / "spilled"),
+                "threads": min(4, os.cpu_count() or 1),
+                "preserve_insertion_order": False,
+            }
+        )
+        self.session.execute("SET enable_progress_bar = false")  # it would be among the answer
+        self._made = 0
+
+    def parts(self) -> Parts:
+        self._made += 1
+        return Parts(self.path / f"part{self._made}", self)
+
+    def close(self) -> None:
+        self.session.close()
+        self._directory.cleanup()
+
+    def hashed(self, table: pa.Table, kept: Sequence[str], optional: Collection[str]) -> pa.Table:
+        """The columns ``kept`` as they are, and of all others the hashes of their values. A null in
+        an ``optional`` one is not to be judged."""
+        relation = self.session.from_arrow(plain(table))
+        chosen = [quoted(folded(n)) for n in kept]
+        chosen += [
+            f"{hash_of(folded(n), 'NULL' if n in optional else '0')} AS {quoted(folded(n))}"
+            for n in table.column_names
+            if n not in kept
+        ]
+        return relation.project(", ".join(chosen)).to_arrow_table()
+
+
+class Parts:
+    """Rows in files, written as they come. Later ones may have other columns."""
+
+    def __init__(self, path: Path, workspace: Workspace) -> None:
+        self._path = path
+        self._workspace = workspace
+        self._waiting: list[pa.Table] = []
+        self._files = 0
+        self.rows = 0
+        self.columns: dict[str, pa.DataType] = {}
+        self.partial: set[str] = set()
+        """Columns that some rows were given without."""
+
+    def add(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        names = dict(zip(table.column_names, table.schema.types, strict=True))
+        if self.rows:
+            self.partial |= names.keys() ^ self.columns.keys()
+        self.columns = {**self.columns, **names}
+        self.rows += table.num_rows
+        self._waiting.append(table)
+        if sum(t.nbytes for t in self._waiting) >= _PART:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._path.mkdir(exist_ok=True)
+            table = pa.concat_tables(self._waiting, promote_options="permissive")
+            self._files += 1
+            pq.write_table(table, self._path / f"{self._files}.parquet", compression="none")
+            self._waiting.clear()
+
+    def sql(self) -> str:
+        """What to read all rows from."""
+        self._flush()
+        return f"read_parquet('{self._path}/*.parquet', union_by_name=true)"
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """A table under names of :func:`folded`, in types that have one form of each value."""
+    return pa.table({folded(n): canonical(table.column(n)) for n in table.column_names})
+
+
+class StoredRows:
+    """Batches of rows that a query reads once, as :func:`plain` makes them."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.name = "stored_rows"
+        self.columns: list[str] = []
+        self.error: BaseException | None = None
+        self.count = 0
+        first = next(batches, None)
+        self._first = plain(pa.table({}) if first is None else pa.Table.from_batches([first]))
+        self.columns = self._first.column_names
+
+    def reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self._first.schema, self._plain())
+
+    def _plain(self) -> Iterator[pa.RecordBatch]:
+        self.count = self._first.num_rows
+        yield from self._first.to_batches()
+        try:
+            for batch in self._batches:
+                self.count += batch.num_rows
+                yield from plain(pa.Table.from_batches([batch])).to_batches()
+        except BaseException as error:  # which the query would wrap into one of its own
+            self.error = error
+            raise
+
+
+@contextmanager
+def reading(workspace: Workspace, batches: Iterator[pa.RecordBatch]) -> Iterator[StoredRows]:
+    """Let queries inside the context read rows by name. An error in reading them is raised as it
+    is."""
+    import duckdb
+
+    rows = StoredRows(batches)
+    if rows.columns:
+        workspace.session.register(rows.name, rows.reader())
+    try:
+        yield rows
+    except duckdb.Error:
+        if rows.error is not None:
+            raise rows.error from None
+        raise
+    finally:
+        if rows.columns:
+            workspace.session.unregister(rows.name)
+
+
+def folded(name: str) -> str:
+    """A column's name for DuckDB, to which ``Id`` and ``id`` are one: ``Id`` becomes ``^id``."""
+    return re.sub(r"[A-Z^]", lambda capital: "^" + capital[0].lower(), name)
+
+
+def unfolded(name: str) -> str:
+    """The name from which :func:`folded` made this one."""
+    return re.sub(r"\^(.)", lambda capital: capital[1].upper(), name)
+
+
+def hash_of(name: str, null: str) -> str:
+    """The hash of a column's value, or ``null`` where there is none. It is never 0, as DuckDB's
+    hash of the number 0 is, because 0 stands for null."""
+    value = quoted(name)
+    return f"CASE WHEN {value} IS NULL THEN {null} ELSE greatest(hash({value}), 1) END"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
