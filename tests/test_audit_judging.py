@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from semel.audit.auditor import Auditor
-from semel.audit.keys import DELETED, OFFSET, PARTITION, LiveKeys, compare, judge, live_keys
+from semel.audit.keys import LiveKeys, judge
 from semel.audit.offsets import Seen, beyond_kafka, copies, strangers
 from semel.audit.report import AuditReport, PartitionAudit
 from semel.ledger import RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
@@ -18,25 +18,6 @@ from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 
 TP = TopicPartition("t", 0)
-
-
-def changes(*rows: tuple[str, int, int, bool]) -> pa.Table:
-    names = ("k", PARTITION, OFFSET, DELETED)
-    return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
-
-
-def test_a_key_is_live_unless_its_last_record_deletes_it() -> None:
-    found = changes(("a", 0, 0, False), ("b", 0, 1, False), ("a", 0, 2, True), ("b", 0, 3, False))
-    assert live_keys(found) == LiveKeys(1, 1)
-
-
-def test_a_key_deleted_in_one_partition_only_may_be_live_or_not() -> None:
-    assert live_keys(changes(("a", 0, 5, False), ("a", 1, 2, True))) == LiveKeys(0, 1)
-
-
-def test_keys_that_a_store_may_take_for_the_same_widen_the_range() -> None:
-    found = changes(("bob", 0, 0, False), ("BOB", 0, 1, False), ("eve ", 0, 2, False))
-    assert live_keys(found) == LiveKeys(2, 3)
 
 
 @pytest.mark.parametrize(
@@ -64,14 +45,6 @@ def test_a_row_of_another_time_than_its_record_is_a_stranger() -> None:
     assert found.tolist() == [False, False, False, True, False]
 
 
-def test_keys_are_compared_one_by_one_where_the_store_shows_them() -> None:
-    found = changes(("a", 0, 0, False), ("b", 0, 1, False), ("c", 0, 2, True), ("d", 0, 3, False))
-    assert compare(found, pa.table({"k": ["a", "b", "d"]})) == (0, 0)
-    assert compare(found, pa.table({"k": ["a", "b", "x"]})) == (1, 1)
-    with pytest.raises(ValueError, match="k"):
-        compare(found, pa.table({"other": ["a"]}))
-
-
 def test_what_was_not_judged_is_not_kept() -> None:
     good = PartitionAudit("t", 0, kafka=1, rows=1, lost=0, duplicated=0)
     assert AuditReport("c", "exactly-once", True, [good], broken=False).kept
@@ -95,7 +68,9 @@ def judged(
     cluster.latest.return_value = {TP: kafka.stop}
     capabilities = Capabilities(replaces=live is not None, only_updates=only_updates)
     sink = Mock(capabilities=capabilities)
-    auditor = Auditor(Mock(sink=sink), cluster, snapshot, snapshot.entries, Mock(), {"t": 1})
+    auditor = Auditor(
+        Mock(sink=sink), cluster, snapshot, snapshot.entries, Mock(), {"t": 1}, Mock()
+    )
     seen = Seen()
     seen.offsets.append(np.array(kafka))
     with (

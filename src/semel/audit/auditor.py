@@ -20,6 +20,7 @@ from semel.audit.offsets import (
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
 from semel.audit.values import Progress, Values
+from semel.audit.workspace import Workspace
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll, by_topic
 from semel.kafka.cluster import Cluster
@@ -47,6 +48,7 @@ class Auditor:
         entries: Sequence[LedgerEntry],
         pipeline: Pipeline,
         topics: Mapping[str, int],
+        workspace: Workspace,
         values: Values | None = None,
         progress: Progress = lambda *_: None,
     ) -> None:
@@ -61,7 +63,8 @@ class Auditor:
         self._latest = cluster.latest(self._entries)
         self._unreadable: list[Damage] = []
         self._pipeline = pipeline
-        self._replacing = Replacing(planned.sink)
+        stored = {topic: keys.schema for topic, keys in snapshot.keys.items()}
+        self._replacing = Replacing(planned.sink, workspace, stored)
         self._values = values
         self._progress = progress
         self._dated = any("timestamp" in t.column_names for t in snapshot.records.values())

@@ -1,113 +1,202 @@
-"""Which records' rows were replaced or deleted by later records of the same key."""
+"""Which records' rows were replaced or deleted by later records of the same key.
+
+The last change of each key is computed from Kafka alone, in a workspace that spills to disk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from semel.audit.keys import DELETED, OFFSET, PARTITION, LiveKeys, compare, live_keys
+from semel.audit.keys import LiveKeys
+from semel.audit.workspace import Parts, Workspace, folded, plain, quoted
 from semel.ledger import TopicPartition
-from semel.records import Records
+from semel.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Sink
+
+_KEY = "k:"
+
+
+@dataclass(slots=True)
+class _Changes:
+    """The changes of one topic's records: places, key columns, and whether they delete."""
+
+    parts: Parts
+    keys: tuple[str, ...]
+    """The key columns, under names of :func:`~semel.audit.workspace.folded`."""
+    why: str = ""
+    """Why the keys cannot be compared with the store's, if they cannot."""
+
+    @property
+    def key(self) -> str:
+        return ", ".join(quoted(_KEY + n) for n in self.keys)
+
+    @property
+    def last(self) -> str:
+        """A query of the last change of each key in each partition."""
+        return (
+            f'SELECT {self.key}, partition, max(c."offset") AS "offset", '
+            f'arg_max(c.deleted, c."offset") AS deleted '
+            f"FROM {self.parts.sql()} c GROUP BY {self.key}, partition"
+        )
+
+    @property
+    def live(self) -> str:
+        """A query of all keys: whether they ``may`` have a row, and whether they ``must``. They
+        differ where one partition's last change writes the key, and another's deletes it."""
+        return (
+            f"SELECT {self.key}, bool_or(NOT deleted) AS may, bool_and(NOT deleted) AS must "
+            f"FROM ({self.last}) GROUP BY {self.key}"
+        )
 
 
 class Replacing:
     """Which records have no row any more, because a later one of their key replaced or deleted it.
 
-    The last change of each key is computed from Kafka alone.
+    ``stored`` has, by topic, the store's own types of the key columns, if its keys are compared.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        workspace: Workspace,
+        stored: Mapping[str, pa.Schema] | None = None,
+    ) -> None:
         self._sink = sink
-        self._changes: dict[str, list[pa.Table]] = {}
+        self._workspace = workspace
+        self._stored = stored or {}
+        self._changes: dict[str, _Changes] = {}
 
     def add(self, topic: str, records: Records) -> None:
         if not self._sink.capabilities.replaces:
             return
-        for keys, source, deleted in zip(
-            self._sink.key_of(records),
-            (records.rows, records.tombstones),
-            (False, True),
-            strict=True,
-        ):
-            if keys is None or source is None or not keys.num_rows:
-                continue
-            place = source.select(["__connect_partition", "__connect_offset"])
-            self._changes.setdefault(topic, []).append(
-                pa.table(
-                    {
-                        **dict(zip(keys.column_names, keys.columns, strict=True)),
-                        PARTITION: place.column(0),
-                        OFFSET: place.column(1),
-                        DELETED: pa.repeat(pa.scalar(deleted), keys.num_rows),
-                    }
-                )
+        keys, gone = self._sink.key_of(records)
+        if keys is not None:
+            self._add(topic, keys, records.rows, deleted=False)
+        if gone is not None and records.tombstones is not None:
+            self._add(topic, gone, records.tombstones, deleted=True)
+
+    def _add(self, topic: str, keys: pa.Table, source: pa.Table, *, deleted: bool) -> None:
+        if not keys.num_rows:
+            return
+        if topic not in self._changes:
+            names = tuple(map(folded, keys.column_names))
+            self._changes[topic] = _Changes(self._workspace.parts(), names)
+        mine = self._changes[topic]
+        if topic in self._stored and not mine.why:
+            try:
+                schema = self._stored[topic]
+                keys = keys.cast(pa.schema([schema.field(n) for n in keys.column_names]))
+            except (pa.ArrowException, KeyError) as error:
+                mine.why = str(error).splitlines()[0]
+        shown = plain(keys)
+        place = source.select([PARTITION, OFFSET])
+        mine.parts.add(
+            pa.table(
+                {
+                    "partition": place.column(0),
+                    "offset": place.column(1),
+                    "deleted": pa.repeat(pa.scalar(deleted), keys.num_rows),
+                    **{_KEY + n: shown.column(n) for n in shown.column_names},
+                }
             )
+        )
 
     def keep(self, places: Mapping[TopicPartition, np.ndarray]) -> None:
         """Forget all records but those at these offsets."""
-        kept: dict[str, list[pa.Table]] = {}
-        for topic, tables in self._changes.items():
-            changes = pa.concat_tables(tables)
-            partitions = changes.column(PARTITION).to_numpy()
-            offsets = changes.column(OFFSET).to_numpy()
-            wanted = np.zeros(changes.num_rows, dtype=bool)
-            for tp, mine in places.items():
-                if tp.topic == topic and len(mine):
-                    wanted |= (partitions == tp.partition) & np.isin(offsets, mine)
-            if wanted.any():
-                kept[topic] = [changes.filter(pa.array(wanted))]
-        self._changes = kept
+        for topic, mine in list(self._changes.items()):
+            wanted = {tp.partition: o for tp, o in places.items() if tp.topic == topic and len(o)}
+            kept = self._at(mine, wanted) if wanted else None
+            mine.parts.clear()
+            if kept is None or not kept.num_rows:
+                del self._changes[topic]
+            else:
+                mine.parts.add(kept)
+
+    def _at(self, mine: _Changes, offsets: Mapping[int, np.ndarray]) -> pa.Table:
+        lengths = list(map(len, offsets.values()))
+        wanted = pa.table(
+            [np.repeat(list(offsets), lengths), np.concatenate(list(offsets.values()))],
+            names=["partition", "offset"],
+        )
+        with self._workspace.named("wanted", wanted):
+            return self._workspace.asked(
+                f'SELECT c.* FROM {mine.parts.sql()} c SEMI JOIN wanted USING (partition, "offset")'
+            )
 
     def live(self, topic: str) -> LiveKeys | None:
         """How many keys of a topic have a row; None if its records have no keys here."""
-        tables = self._changes.get(topic)
-        return live_keys(pa.concat_tables(tables)) if tables else None
+        mine = self._changes.get(topic)
+        if mine is None:
+            return None
+        types = mine.parts.columns
+        alike = ", ".join(
+            f"rtrim(lower({quoted(_KEY + n)}))"
+            if pa.types.is_string(types[_KEY + n])
+            else quoted(_KEY + n)
+            for n in mine.keys
+        )
+        found = self._workspace.asked(
+            f"""WITH live AS MATERIALIZED ({mine.live})
+            SELECT (SELECT count(*) FROM (SELECT DISTINCT {alike} FROM live WHERE must)) AS least,
+                (SELECT count(*) FROM live WHERE may) AS most"""
+        )
+        return LiveKeys(found["least"][0].as_py(), found["most"][0].as_py())
 
     def compare(self, topic: str, stored: pa.Table) -> tuple[int, int]:
         """How many keys that must have a row are not among the ``stored`` ones, and how many of
-        these no record accounts for.
+        these no record accounts for. A key that one partition wrote last, and another deleted, may
+        be there or not.
 
         Raises:
             ValueError: the keys cannot be compared; says why.
         """
-        tables = self._changes.get(topic)
-        return compare(pa.concat_tables(tables), stored) if tables else (0, stored.num_rows)
+        mine = self._changes.get(topic)
+        if mine is None:
+            return 0, stored.num_rows
+        if mine.why:
+            raise ValueError(mine.why)
+        same = " AND ".join(
+            f"l.{quoted(_KEY + n)} IS NOT DISTINCT FROM s.{quoted(n)}" for n in mine.keys
+        )
+        with self._workspace.named("stored", plain(stored)):
+            found = self._workspace.asked(
+                f"""WITH live AS MATERIALIZED ({mine.live})
+                SELECT (SELECT count(*) FROM live l ANTI JOIN stored s ON {same} WHERE l.must)
+                        AS missing,
+                    (SELECT count(*) FROM stored s
+                        ANTI JOIN (SELECT * FROM live WHERE may) l ON {same}) AS stray"""
+            )
+        return found["missing"][0].as_py(), found["stray"][0].as_py()
 
     def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
         """By topic-partition: the offsets without a row, and those that may have one or not,
         because other partitions have the same key and the order between them is not known."""
         found = {}
-        for topic, tables in self._changes.items():
-            changes = pa.concat_tables(tables).sort_by(OFFSET)
-            keys = changes.column_names[:-3]
-            index = pa.array(np.arange(changes.num_rows, dtype=np.int64))
-            last = (
-                changes.select([*keys, PARTITION])
-                .append_column("__index", index)
-                .group_by([*keys, PARTITION], use_threads=False)
-                .aggregate([("__index", "max")])
+        for topic, mine in self._changes.items():
+            last = self._workspace.asked(
+                f"""SELECT partition, "offset", deleted,
+                    count(*) OVER (PARTITION BY {mine.key}) > 1 AS unsure FROM ({mine.last})"""
             )
-            spread = (
-                last.group_by(keys, use_threads=False)
-                .aggregate([("__index_max", "max"), ("__index_max", "count")])
-                .filter(pc.field("__index_max_count") > 1)
+            partitions, offsets = _places(last)
+            unsure = last.column("unsure").to_numpy()
+            with_row = ~last.column("deleted").to_numpy() & ~unsure
+            every = _places(
+                self._workspace.asked(f'SELECT partition, "offset" FROM {mine.parts.sql()}')
             )
-            both = last.join(spread.select(keys), keys, join_type="left semi", use_threads=False)
-            alive = np.zeros(changes.num_rows, dtype=bool)
-            alive[last.column("__index_max").to_numpy()] = True
-            alive &= ~changes.column(DELETED).to_numpy(zero_copy_only=False)
-            unsure = np.zeros(changes.num_rows, dtype=bool)
-            unsure[both.column("__index_max").to_numpy()] = True
-            partitions = changes.column(PARTITION).to_numpy()
-            offsets = changes.column(OFFSET).to_numpy()
-            for partition in np.unique(partitions).tolist():
-                mine = partitions == partition
+            for partition in np.unique(every[0]).tolist():
+                here = partitions == partition
+                alive, either = offsets[here & with_row], offsets[here & unsure]
+                others = every[1][every[0] == partition]
                 found[TopicPartition(topic, partition)] = (
-                    offsets[mine & ~alive & ~unsure],
-                    offsets[mine & unsure],
+                    np.setdiff1d(others, np.concatenate([alive, either])),
+                    either,
                 )
         return found
+
+
+def _places(found: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    return found.column("partition").to_numpy(), found.column("offset").to_numpy()

@@ -85,12 +85,12 @@ def audit(
         for snapshot, view in itertools.zip_longest(snapshots, views):
             entries = [e for e in snapshot.entries if e.topic in topics]
             check_not_recreated(connector.name, entries, topics, cluster)
+            workspace = stack.enter_context(closing(Workspace()))
             judged = None
             if view is not None:
-                workspace = stack.enter_context(closing(Workspace()))
                 judged = Values(sink, view, snapshot, workspace, exact=exact, progress=progress)
             auditor = Auditor(
-                planned, cluster, snapshot, entries, pipeline, topics, judged, progress
+                planned, cluster, snapshot, entries, pipeline, topics, workspace, judged, progress
             )
             parts.append(auditor.partitions(exact=exact, converts=not takes_frames))
             not_judged += auditor.not_judged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,19 @@ class Workspace:
     def parts(self) -> Parts:
         self._made += 1
         return Parts(self.path / f"part{self._made}", self)
+
+    def asked(self, sql: str) -> pa.Table:
+        """All rows of a query."""
+        return self.session.sql(sql).to_arrow_table()
+
+    @contextmanager
+    def named(self, name: str, table: pa.Table) -> Iterator[None]:
+        """Let queries inside the context read a table by name."""
+        self.session.register(name, table)
+        try:
+            yield
+        finally:
+            self.session.unregister(name)
 
     def close(self) -> None:
         self.session.close()
@@ -83,6 +97,14 @@ class Parts:
         self._waiting.append(table)
         if sum(t.nbytes for t in self._waiting) >= _PART:
             self._flush()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        shutil.rmtree(self._path, ignore_errors=True)
+        self._waiting.clear()
+        self._files = self.rows = 0
+        self.columns.clear()
+        self.partial.clear()
 
     def _flush(self) -> None:
         if self._waiting:

@@ -60,6 +60,7 @@ class Follower:
         pipeline: Pipeline,
         state: State,
         tell: Callable[[str], None],
+        workspace: Workspace,
         *,
         converts: bool = True,
         values: bool = False,
@@ -76,7 +77,7 @@ class Follower:
         self._values = values
         self._atomic = planned.guarantee.mechanism is Mechanism.TRANSACTIONAL
         """Whether rows and positions become visible together."""
-        self._replacing = Replacing(planned.sink)
+        self._replacing = Replacing(planned.sink, workspace)
         self._progress = {tp: Progress.after(mark) for tp, mark in state.marks.items()}
         self._surplus = dict(state.surplus)
         self._counted_to = dict(state.counted)

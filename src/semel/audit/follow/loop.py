@@ -12,6 +12,7 @@ from semel.audit.follow.follower import Follower
 from semel.audit.follow.report import Followed, Judged
 from semel.audit.follow.settling import SHARE
 from semel.audit.follow.state import default_path, load, save
+from semel.audit.workspace import Workspace
 from semel.engine.pipeline import Pipeline
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka.clients import client_config
@@ -71,10 +72,18 @@ def follow(
     taken = None if takes_frames else transform
     pipeline = Pipeline(connector, raw, sink, target=sink.schema, transform=taken)
     cluster = Cluster(client_config(connector, raw, "admin"))
-    follower = Follower(
-        planned, cluster, pipeline, state, tell, converts=not takes_frames, values=values
-    )
     save(path, state)  # a place that cannot be written to is told at once
+    workspace = Workspace()
+    follower = Follower(
+        planned,
+        cluster,
+        pipeline,
+        state,
+        tell,
+        workspace,
+        converts=not takes_frames,
+        values=values,
+    )
     rounds = _Rounds(follower, tell)
     broken: list[Judged] = []
     told = time.monotonic()
@@ -99,6 +108,7 @@ def follow(
             if not broken:
                 stop.wait(pause)
     finally:
+        workspace.close()
         sink.close()
     kept = follower.state
     return Followed(

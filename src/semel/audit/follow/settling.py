@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 
 from semel.audit.auditor import Auditor
@@ -12,6 +13,7 @@ from semel.audit.follow.look import Look
 from semel.audit.follow.progress import Progress
 from semel.audit.follow.reading import dead_letters
 from semel.audit.follow.report import Judged
+from semel.audit.workspace import Workspace
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.errors import OffsetOutOfRange, TransientError
@@ -116,10 +118,17 @@ class Settling:
             for _ in range(2 if self._cluster.compacted({topic}) else 1):
                 (snapshot,) = protocols.snapshots(self._planned.sink, {topic})
                 entries = [e for e in snapshot.entries if e.topic == topic]
-                auditor = Auditor(
-                    self._planned, self._cluster, snapshot, entries, self._pipeline, topics
-                )
-                parts = auditor.partitions(exact=True, converts=True)
+                with closing(Workspace()) as workspace:
+                    auditor = Auditor(
+                        self._planned,
+                        self._cluster,
+                        snapshot,
+                        entries,
+                        self._pipeline,
+                        topics,
+                        workspace,
+                    )
+                    parts = auditor.partitions(exact=True, converts=True)
                 lost = {TopicPartition(p.topic, p.partition): p.lost for p in parts}
         except (OffsetOutOfRange, TransientError) as error:
             self._tell(f"{topic}: {error}; trying again later")
