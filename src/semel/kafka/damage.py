@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import BadRecord, TransientError
+from semel.kafka.closing import close
 from semel.ledger import DAMAGED, Advance, OffsetRange, TopicPartition
 from semel.records import DeadLetter
 
@@ -168,7 +169,7 @@ def _first(connector: str, config: dict[str, Any], tp: TopicPartition, offset: i
             if found is not None and found.topic() == tp.topic:
                 return found
     finally:
-        consumer.close()
+        close(consumer)
     raise TransientError(
         f"connector {connector}: {tp} could not be read at offset {offset}, and Kafka sent nothing "
         f"for {_PATIENCE:.0f} s when it was asked again"

@@ -30,6 +30,7 @@ from semel.engine.poll import OutOfOrder, RawRecords, TopicPoll, by_topic, copie
 from semel.engine.workers import Workers
 from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
+from semel.kafka.closing import close
 from semel.kafka.damage import Damage, examine
 from semel.kafka.topicids import consumer_with_ids
 from semel.ledger import Advance, LogId, OffsetRange, TopicPartition
@@ -280,7 +281,7 @@ class Worker:
 
     def _connect_anew(self) -> None:
         fresh = consumer_with_ids(self._config, log)
-        self._consumer.close()
+        close(self._consumer)
         self._consumer, self._topic_ids = fresh
 
 

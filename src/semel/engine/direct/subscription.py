@@ -18,18 +18,16 @@ from semel.config import ConnectorConfig
 from semel.engine.consumer import METADATA_AGE, consumer_config
 from semel.errors import SemelError, TransientError
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
+from semel.kafka.closing import close
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.kafka.topicids import consumer_with_ids
 from semel.ledger import TopicPartition
-from semel.leftbehind import Left, within
 
 log = logging.getLogger(__name__)
 
 _OUT = 30.0
 """Seconds, at least, in which a consumer finds its way back to Kafka by itself."""
-_END = 10.0
-"""Seconds that such a consumer gets to close."""
 _NAP = 5.0
 """Seconds between two polls, at least, after which silence says nothing: the task was busy, or
 frozen."""
@@ -174,7 +172,7 @@ class Subscription:
         old = self.consumer
         self.consumer, self.topic_ids = consumer_with_ids(self.config, log)
         self._given(False)
-        _close(old)  # before another one takes its place in the group, if it can be
+        close(old)  # before another one takes its place in the group, if it can be
         self._ask_again()
 
     def close(self) -> None:
@@ -186,7 +184,7 @@ class Subscription:
         self._closing = True
         self._own.add(str(self.consumer.memberid()))
         self.consumer.poll(0)  # an answer that is heard within close() may block it for ever
-        _close(self.consumer)
+        close(self.consumer)
 
     def _ask_again(self) -> None:
         topics, self._topics = self._topics, []
@@ -261,11 +259,3 @@ class Subscription:
         """Silence is counted from now."""
         self._since = self._awake = time.monotonic()
         self._looks = {}
-
-
-def _close(consumer: Consumer) -> None:
-    """Leave it behind if it does not close in time."""
-    try:
-        within(_END, "closing a Kafka consumer", consumer.close)
-    except (Left, KafkaException) as error:
-        log.info("%s", error)

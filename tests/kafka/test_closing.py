@@ -1,0 +1,29 @@
+"""A consumer that does not close is left behind."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from semel import leftbehind
+from semel.kafka import closing, damage
+from semel.ledger import TopicPartition
+
+
+def test_a_consumer_that_does_not_close_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(closing, "_END", 0.05)
+    damaged: Any = SimpleNamespace(
+        assign=lambda _partitions: None,
+        poll=lambda _seconds: SimpleNamespace(topic=lambda: "t"),
+        close=over.wait,
+    )
+    monkeypatch.setattr(damage, "Consumer", lambda _config: damaged)
+    try:
+        assert damage._first("c", {}, TopicPartition("t", 0), 5).topic() == "t"
+        assert "closing a Kafka consumer" in leftbehind.left()
+    finally:
+        over.set()
