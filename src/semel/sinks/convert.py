@@ -33,6 +33,22 @@ def column_type(kind: pa.DataType, leaf: Leaf) -> pa.DataType:
     return leaf(kind)
 
 
+JSON_TEXT = "JSON"
+"""The comment on a lake's column of text that holds JSON: lakes have no type for it."""
+
+
+def text_column(field: pa.Field, comment: str) -> dict[str, str] | None:
+    """The metadata of a new column for this field; ``comment`` is the lake's name for comments."""
+    return {comment: JSON_TEXT} if isinstance(field.type, pa.JsonType) else None
+
+
+def to_read(field: pa.Field, comment: str) -> pa.Field:
+    """A column as converters are to read it: one that holds JSON takes any value."""
+    said = (field.metadata or {}).get(comment.encode())
+    is_text = is_.is_string(field.type) or is_.is_large_string(field.type)
+    return pa.field(field.name, pa.json_()) if is_text and said == JSON_TEXT.encode() else field
+
+
 def common_type(kind: pa.DataType) -> pa.DataType:
     """What lake formats have in common for scalars: microseconds, days, signed integers, decimals
     of 38 digits, and text for what none of them has."""

@@ -33,6 +33,21 @@ def put(lake: Lake, batch: Records, keys: dict[str, Any] | None = None) -> None:
     lake.sink(keys=keys).write(Commit([batch]))
 
 
+def test_a_column_that_was_made_for_json_takes_any_value_after_a_restart(lake: Lake) -> None:
+    objects = pa.array(['{"deep": [1]}', None], pa.string()).cast(pa.json_())
+    put(lake, records(pa.table({"o": objects, "s": ["a", "b"]})))
+    put(
+        lake,
+        records(pa.table({"o": objects, "s": ["a", "b"], "p": objects}), offsets=[2, 3]),
+        {"auto.evolve": "true"},
+    )
+    schema = lake.sink().schema("t")
+    assert schema is not None
+    assert {f.name: f.type for f in schema} == {
+        "o": pa.json_(), "s": pa.string(), "p": pa.json_()
+    }  # fmt: skip
+
+
 def test_every_type_of_a_converter_has_a_column(lake: Lake) -> None:
     now = dt.datetime(2024, 2, 29, 12, 30, 0, 123456, dt.UTC)
     columns = {

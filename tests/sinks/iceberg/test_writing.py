@@ -37,6 +37,23 @@ def put(warehouse: Warehouse, batch: Records, keys: dict[str, Any] | None = None
     warehouse.sink(keys=keys).write(Commit([batch]))
 
 
+def test_a_column_that_was_made_for_json_takes_any_value_after_a_restart(
+    warehouse: Warehouse,
+) -> None:
+    objects = pa.array(['{"deep": [1]}', None], pa.string()).cast(pa.json_())
+    put(warehouse, records(pa.table({"o": objects, "s": ["a", "b"]})))
+    put(
+        warehouse,
+        records(pa.table({"o": objects, "s": ["a", "b"], "p": objects}), offsets=[2, 3]),
+        EVOLVE,
+    )
+    schema = warehouse.sink().schema("t")
+    assert schema is not None
+    assert {f.name: f.type for f in schema} == {
+        "o": pa.json_(), "s": pa.string(), "p": pa.json_()
+    }  # fmt: skip
+
+
 def test_every_type_of_a_converter_has_a_column(warehouse: Warehouse) -> None:
     now = dt.datetime(2024, 2, 29, 12, 30, 0, 123456, dt.UTC)
     columns = {

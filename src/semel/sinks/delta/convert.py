@@ -7,11 +7,19 @@ import pyarrow.types as is_
 
 from semel.sinks import convert
 
+COMMENT = "comment"
+
 
 def column_type(kind: pa.DataType) -> pa.DataType:
     """The type of a new column that holds values of ``kind``. Delta has no type for times of a day:
     they become text."""
     return convert.column_type(kind, convert.common_type)
+
+
+def new_column(field: pa.Field) -> pa.Field:
+    """A new column for this field, which may be null."""
+    comment = convert.text_column(field, COMMENT)
+    return pa.field(field.name, column_type(field.type), metadata=comment)
 
 
 def partitions(kind: pa.DataType) -> bool:

@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from semel.errors import ConfigError, RolledBack, ServiceError, TransientError
 from semel.sinks.delta import statistics
-from semel.sinks.delta.convert import column_type, names_no_feature, partitions
+from semel.sinks.delta.convert import names_no_feature, new_column, partitions
 from semel.sinks.delta.restores import Operation, operation_of
 from semel.sinks.outages import passing
 from semel.watchdog import waiting
@@ -125,9 +125,7 @@ class Table:
         required: Sequence[str] = (),
     ) -> Table:
         """Create the table unless another writer has done so meanwhile."""
-        schema = pa.schema(
-            [pa.field(f.name, column_type(f.type), f.name not in required) for f in fields]
-        )
+        schema = pa.schema([new_column(f).with_nullable(f.name not in required) for f in fields])
         late = [f for f in schema if names_no_feature(f.type)]
         schema = pa.schema([f for f in schema if f not in late])
         if late and not schema.names:
@@ -282,7 +280,7 @@ class Table:
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns in a commit of their own, unless another writer has added them."""
-        wanted = [pa.field(f.name, column_type(f.type)) for f in fields]
+        wanted = [new_column(f) for f in fields]
 
         def add() -> bool:
             missing = [f for f in wanted if f.name not in self.columns.names]
@@ -297,7 +295,8 @@ class Table:
                 return True
             if missing:
                 self._table.alter.add_columns(
-                    [Field(f.name, f.type) for f in added], commit_properties=bound({})
+                    [Field(f.name, f.type, metadata=f.metadata) for f in added],
+                    commit_properties=bound({}),
                 )
             return bool(missing)
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.records import Records
+from semel.sinks.convert import to_read
 from semel.sinks.delta.config import DeltaConfig
-from semel.sinks.delta.convert import column_type, names_no_feature, partitions
+from semel.sinks.delta.convert import COMMENT, column_type, names_no_feature, partitions
 from semel.sinks.delta.table import Table
 from semel.sinks.layout import layout, not_from_values
 
@@ -89,7 +90,8 @@ class Tables:
             return None
         skip = {*self._connector.provenance_columns.values(), *not_from_values(self._config)}
         taken = self._config.takes
-        return pa.schema([f for f in table.columns if f.name not in skip and taken(topic, f.name)])
+        found = [f for f in table.columns if f.name not in skip and taken(topic, f.name)]
+        return pa.schema([to_read(f, COMMENT) for f in found])
 
     def target(self, records: Records) -> Table:
         """The topic's table, created or extended for records like these if it may be.

@@ -17,12 +17,18 @@ from semel.sinks.iceberg.config import IcebergConfig, TableSettings
 from semel.sinks.iceberg.table import Table
 from semel.sinks.layout import layout
 
+COMMENT = "doc"
 _ATTEMPTS = 20
 
 
 def column_type(kind: pa.DataType) -> pa.DataType:
     """The type of a new column that holds values of ``kind``."""
     return convert.column_type(kind, _scalar)
+
+
+def _new_column(field: pa.Field) -> pa.Field:
+    comment = convert.text_column(field, COMMENT)
+    return pa.field(field.name, column_type(field.type), field.nullable, metadata=comment)
 
 
 def _scalar(kind: pa.DataType) -> pa.DataType:
@@ -62,7 +68,7 @@ def accommodated(
         ConfigError: it may not.
     """
     arranged = layout(config, connector.provenance_columns, records, deletes=False)
-    fields = [f.with_type(column_type(f.type)) for f in arranged.fields()]
+    fields = [_new_column(f) for f in arranged.fields()]
     for attempt in range(_ATTEMPTS):
         if attempt or _new(table, fields):
             table.renew()

@@ -15,13 +15,14 @@ from semel.errors import ConfigError, RolledBack, TargetChanged, TransientError
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.records import OFFSET, PARTITION, Records, RowsRejected, rejected
 from semel.sinks import rows as made
+from semel.sinks.convert import to_read
 from semel.sinks.iceberg.catalog import Conflict, reading
 from semel.sinks.iceberg.config import IcebergConfig, Settings, TableSettings
 from semel.sinks.iceberg.files import StagedFile, delete
 from semel.sinks.iceberg.ledger import IcebergLedger
 from semel.sinks.iceberg.merge import merge
 from semel.sinks.iceberg.routing import narrowed
-from semel.sinks.iceberg.schema import accommodated, check
+from semel.sinks.iceberg.schema import COMMENT, accommodated, check
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.years import beyond
 from semel.sinks.layout import not_from_values
@@ -111,7 +112,7 @@ class Target:
         """Those of them that values fill."""
         found = self.fields()
         elsewhere = not_from_values(self.keyed()) if found else frozenset()
-        return [f for f in found if f.name not in elsewhere]
+        return [to_read(f, COMMENT) for f in found if f.name not in elsewhere]
 
     def accommodate(self, records: Records) -> None:
         """Give the table the columns of records like these, if it may get them."""
