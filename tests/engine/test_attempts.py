@@ -13,7 +13,7 @@ import pytest
 
 from semel.engine.control import Address, ControlLine, ControlServer, Report
 from semel.engine.direct import attempt
-from semel.engine.direct.task import Task
+from semel.engine.direct.subscription import Subscription
 from semel.errors import Displaced, Fenced, ServiceError
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
@@ -107,6 +107,5 @@ def test_what_a_task_has_said_is_heard_when_it_speaks_no_more() -> None:
 @pytest.mark.parametrize(("task", "ends"), [(0, True), (1, False)])
 def test_the_place_of_task_0_decides_between_two_runs(task: int, ends: bool) -> None:
     """Each run may hold the place of one task of the other: exactly one of them must end."""
-    there: Any = SimpleNamespace(replaced=lambda: True)
-    displaced: Any = SimpleNamespace(_index=task, _lost_at=float("-inf"), _subscription=there)
-    assert (Task.excuse(displaced, Displaced("fenced")) == "") is ends
+    there: Any = SimpleNamespace(replaced=lambda: True, index=task, _lost_at=float("-inf"))
+    assert (Subscription.excuse(there, Displaced("fenced")) == "") is ends

@@ -16,9 +16,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.engine.direct.subscription import Subscription
+from semel.engine.direct.subscription import Assigned, Subscription
 from semel.kafka.groups import Groups
-from semel.ledger import TopicPartition
 from semel.plan import plan
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
@@ -31,29 +30,13 @@ pytestmark = pytest.mark.integration
 def _sleeper(config: Mapping[str, Any], topic: str, told: Connection[str, None]) -> None:
     """Takes its partitions, falls asleep, and assigns before it hears what the group has to say."""
 
-    def assigned(consumer: Consumer, owned: frozenset[TopicPartition]) -> None:
-        consumer.assign([KafkaPartition(*tp) for tp in owned])
-        told.send("assigned")
+    def let_go(away: bool) -> None:
+        told.send("away" if away else "revoked")
 
-    def gone(word: str) -> None:
-        subscription.consumer.unassign()
-        told.send(word)
-
-    planned = plan(config)
-    subscription = Subscription(
-        planned.connector,
-        config,
-        0,
-        told.send,
-        on_assign=assigned,
-        on_revoke=lambda away: gone("away" if away else "revoked"),
-        on_lost=lambda: gone("lost"),
-    )
+    subscription = Subscription(plan(config).connector, config, 0, told.send, let_go)
     subscription.ask([topic])
-    deadline = time.monotonic() + PATIENCE
-    while not subscription.consumer.assignment() and time.monotonic() < deadline:
-        subscription.find_back((), {})
-        subscription.consumer.poll(0.1)
+    _take_what_it_gives(subscription)
+    told.send("assigned")
     member = subscription.consumer.memberid()
     os.kill(os.getpid(), signal.SIGSTOP)
     wait_until(lambda: subscription.consumer.memberid() != member)  # the consumer has noticed
@@ -99,28 +82,17 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     planned = plan(config)
 
-    def assigned(consumer: Consumer, owned: frozenset[TopicPartition]) -> None:
-        consumer.assign([KafkaPartition(*tp) for tp in owned])
+    def ignore(_what: object) -> None:
+        pass
 
-    def gone(_away: bool = False) -> None:
-        subscription.consumer.unassign()
-
-    subscription = Subscription(
-        planned.connector,
-        config,
-        0,
-        lambda _line: None,
-        on_assign=assigned,
-        on_revoke=gone,
-        on_lost=gone,
-    )
+    subscription = Subscription(planned.connector, config, 0, ignore, ignore)
     instance = f"{planned.connector.group_id}-0"
     settings = {"group.id": planned.connector.group_id, "group.instance.id": instance}
     settings |= {"bootstrap.servers": config["bootstrap.servers"]}
     other = Consumer({**settings, **session, "log_level": 0})
     try:
         subscription.ask([source])
-        _poll_until(subscription.consumer, subscription.consumer.assignment)
+        _take_what_it_gives(subscription)
         _poll_until(subscription.consumer, lambda: subscription.replaced() is False)
         other.subscribe([source])
         _poll_until(other, other.assignment)  # one that has none yet may not come back from close()
@@ -130,6 +102,18 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
     finally:
         with suppress(KafkaException):
             subscription.close()
+
+
+def _take_what_it_gives(subscription: Subscription) -> None:
+    """Poll until the group has given partitions, and assign them, as a task does."""
+    deadline = time.monotonic() + PATIENCE
+    while subscription.member is None and time.monotonic() < deadline:
+        subscription.find_back({})
+        subscription.consumer.poll(0.1)
+    [event] = subscription.said()
+    assert isinstance(event, Assigned)
+    owned = event.member.partitions
+    subscription.consumer.assign([KafkaPartition(*tp) for tp in owned])
 
 
 def _poll_until(consumer: Consumer | None, true: Callable[[], object]) -> None:

@@ -43,13 +43,13 @@ pytestmark = pytest.mark.integration
 def _without_events(rows: pa.Table) -> pa.Table:
     """As in a task that drops the polls that hold them."""
     from semel.engine.consumer import Events
-    from semel.engine.direct import task
+    from semel.engine.direct import reader
 
     def records_of(messages: Sequence[Message], _tell: object) -> Events:
         return Events([m for m in messages if m.error() is None])
 
     if parent_process() is not None:  # the driver calls it with a sample
-        task.without_events = records_of  # type: ignore[assignment]
+        reader.without_events = records_of  # type: ignore[assignment]
     return rows
 
 

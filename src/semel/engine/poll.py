@@ -223,10 +223,6 @@ class OutOfOrder(Exception):
         self.topic_partition = topic_partition
 
 
-class GivenUp(OutOfOrder):
-    """The group has taken partitions away, or given them anew, while they were polled."""
-
-
 class TooEarly(OutOfOrder):
     """A record before the position, or of a partition that has none."""
 

@@ -2,6 +2,10 @@
 
 The task is a static member: it keeps its partitions over a restart, because closing its consumer
 does not leave the group.
+
+What the group says comes as events, :class:`Assigned` and :class:`Revoked`, after the poll in which
+it was heard. Only the commit under way has to end before partitions are given up, within the poll:
+another task may read them from then on.
 """
 
 from __future__ import annotations
@@ -10,19 +14,21 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
 from semel.engine.consumer import METADATA_AGE, consumer_config
-from semel.errors import SemelError, TransientError
+from semel.errors import Displaced, Fenced, SemelError, TransientError
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.closing import close
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.kafka.topicids import consumer_with_ids
 from semel.ledger import TopicPartition
+from semel.sinks.protocols import Membership
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +39,32 @@ _NAP = 5.0
 frozen."""
 _LOOK = 1.0
 """About the seconds that partitions without a leader may keep the others from being read."""
+_OWN_LOSS = 30.0
+"""Seconds after the end of a session in which Kafka may mistake the task for one of another run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The member's partitions are the task's from now on. It assigns them to the consumer itself,
+    at the ledger's positions."""
+
+    member: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """These partitions are not the task's any more. ``trouble`` is what ended its commit."""
+
+    partitions: frozenset[TopicPartition]
+    trouble: SemelError | None = None
 
 
 class Subscription:
-    """Asks the group for topics; ``on_assign``, ``on_revoke`` and ``on_lost`` hear its answers.
+    """Asks the group for topics, and keeps what it says.
 
-    They are called while the consumer is polled; ``on_assign`` gets the partitions that are the
-    task's from now on, ``on_revoke`` whether the session may be over, although Kafka does not say
-    so. ``tell`` brings a line to the driver's log.
+    ``let_go`` is called while the consumer is polled, before partitions are given up. It gets
+    whether the session may be over, although Kafka does not say so. ``tell`` brings a line to the
+    driver's log.
     """
 
     def __init__(
@@ -49,14 +73,16 @@ class Subscription:
         raw: Mapping[str, str],
         index: int,
         tell: Callable[[str], None],
-        *,
-        on_assign: Callable[[Consumer, frozenset[TopicPartition]], None],
-        on_revoke: Callable[[bool], None],
-        on_lost: Callable[[], None],
+        let_go: Callable[[bool], None],
     ) -> None:
         self._connector = connector
+        self.index = index
         self._tell = tell
-        self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
+        self._let_go = let_go
+        self.member: Membership | None = None
+        """The task as a member of the group; None while it has no place there."""
+        self._said: list[Assigned | Revoked] = []
+        self._lost_at = float("-inf")
         self._admin = client_config(connector, raw, "admin")
         self.cluster = Cluster(self._admin)
         self.config = config = consumer_config(connector, raw, index)
@@ -76,6 +102,11 @@ class Subscription:
         self._looked = 0.0
         self._outdated = False
         self._closing = False
+
+    def said(self) -> list[Assigned | Revoked]:
+        """What the group has said since it was asked for last, in order."""
+        said, self._said = self._said, []
+        return said
 
     def ask(self, topics: Collection[str]) -> None:
         """The pattern of ``topics.regex`` is Python's here and in the driver; librdkafka's own
@@ -109,9 +140,7 @@ class Subscription:
             self.consumer.unsubscribe()
             self._ask_again()
 
-    def find_back(
-        self, owned: Collection[TopicPartition], positions: Mapping[TopicPartition, int]
-    ) -> None:
+    def find_back(self, positions: Mapping[TopicPartition, int]) -> None:
         """Connect anew where Kafka answers others, and the consumer has heard nothing for long.
         Without ``positions``, the group has not confirmed yet that the partitions are its own.
 
@@ -124,6 +153,7 @@ class Subscription:
         gap, self._awake = now - self._awake, now
         if gap > self._session:
             self._away_until = now
+        owned = self.member is not None and self.member.partitions
         stands = "in" if positions or not owned else "unconfirmed"
         stands = stands if self._has_place else "out"
         if stands != self._stands or gap > max(_NAP, self._session):
@@ -168,7 +198,7 @@ class Subscription:
 
     def _connect_anew(self) -> None:
         """What the old consumer says from now on is not heard."""
-        self._on_revoke(False)
+        self._give_up(away=False)
         old = self.consumer
         self.consumer, self.topic_ids = consumer_with_ids(self.config, log)
         self._given(False)
@@ -193,6 +223,7 @@ class Subscription:
     def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         """Kafka gives a static member that is back soon what it had before, though it may ask for
         other topics by now (KIP-345): those of other topics are left alone."""
+        consumer.assign([])
         if self._closing or consumer is not self.consumer:
             return
         self._given(True)
@@ -200,13 +231,15 @@ class Subscription:
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
         self._outdated = given != owned
-        self._on_assign(consumer, owned)
+        metadata = consumer.consumer_group_metadata()
+        self.member = Membership(str(consumer.memberid()), owned, metadata)
+        self._said.append(Assigned(self.member))
 
     def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         if consumer is self.consumer:
             if self._closing:
                 self.stay_out()
-            self._on_revoke(self._was_away())
+            self._give_up(away=self._was_away())
             self._given(False)
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
@@ -214,8 +247,22 @@ class Subscription:
         if consumer is self.consumer:
             if self._closing:
                 self.stay_out()
-            self._on_lost()
+            self._lost_at = time.monotonic()
+            self._give_up(away=True)
             self._given(False)
+
+    def _give_up(self, *, away: bool) -> None:
+        """An assignment that the task has not heard of yet is void from now on."""
+        trouble = None
+        try:
+            self._let_go(away)
+        except SemelError as error:  # not through librdkafka: the task raises it
+            trouble = error
+        held = frozenset() if self.member is None else self.member.partitions
+        self.member = None
+        earlier = [event for event in self._said if isinstance(event, Revoked)]
+        self._said = [*earlier, Revoked(held, trouble)]
+        self.consumer.unassign()
 
     def stay_out(self) -> None:
         """Do not join the group again: that would take the place of a successor."""
@@ -246,6 +293,27 @@ class Subscription:
         mine = self.config["group.instance.id"]
         members = found.members if found is not None else []
         return any(m.group_instance_id == mine and m.member_id not in self._own for m in members)
+
+    def excuse(self, fence: Fenced) -> str:
+        """Why a fence does not end the run; empty if it does.
+
+        Positions that were on their way to the group when the session ended are sent without a
+        member id, and Kafka answers that another instance has taken this one's place.
+
+        Of two runs, the one that holds the place of task 0 goes on. If any place could decide, each
+        run could displace a task of the other, and both would end. The others only start again:
+        if their run has lost, its task 0 says so.
+        """
+        if time.monotonic() - self._lost_at < _OWN_LOSS:
+            return "its session had just ended"
+        if not isinstance(fence, Displaced):
+            return ""
+        replaced = self.replaced()
+        if replaced is None:
+            return "Kafka does not say who is in its place"
+        if not replaced:
+            return "nobody else is in its place"
+        return "the place of task 0 decides between two runs" if self.index else ""
 
     def look_anew(self) -> None:
         """The positions have been read from the ledger: none of them says that it stood still."""

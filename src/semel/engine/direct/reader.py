@@ -1,0 +1,226 @@
+"""Reading a task's partitions: from where the ledger stands, and what a poll brings of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import Message
+
+from semel.config import ConnectorConfig
+from semel.engine import ranges
+from semel.engine.committer import Committer
+from semel.engine.consumer import Events, Poll, without_events
+from semel.engine.direct.commits import Commits
+from semel.engine.direct.conflicts import Conflicts
+from semel.engine.direct.disorders import Disorders
+from semel.engine.direct.progress import Progress
+from semel.engine.direct.subscription import Assigned, Revoked, Subscription
+from semel.engine.direct.watch import Check, LogWatch, Recreated
+from semel.engine.poll import OutOfOrder, RawRecords, by_topic, copied
+from semel.errors import LedgerConflict, NotAssigned
+from semel.kafka.damage import Damage, examine
+from semel.ledger import LedgerEntry, TopicPartition
+from semel.sinks import protocols
+from semel.sinks.base import Sink
+from semel.sinks.protocols import Membership
+from semel.sizes import Sizes
+
+_IDLE = 0.25
+_BUSY = 0.02
+"""Seconds that a poll waits for a first record, without and with a commit under way."""
+_ASK_AGAIN = 0.5
+"""Seconds until a task that the group could not confirm asks again."""
+_SMALL, _LITTLE = 1000, 200_000
+"""Records, and bytes, below which converting them during a commit saves less time than a commit of
+their own costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What a poll has brought, by topic; nothing if nothing has come.
+
+    ``ends`` are positions behind trailing offsets that hold no record; ``unreadable`` gives the
+    reason for each partition that could not be read on. ``quiet`` says that no record came though
+    no commit was under way.
+    """
+
+    polls: Sequence[RawRecords] = ()
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unreadable: Mapping[TopicPartition, str] = field(default_factory=dict)
+    quiet: bool = False
+
+    @property
+    def topics(self) -> set[str]:
+        return {p.topic for p in self.polls} | {tp.topic for tp in self.ends}
+
+
+class Reader:
+    """Reads what the group has given to one task. ``pause`` waits for some seconds, or until the
+    task is to stop."""
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        sink: Sink,
+        subscription: Subscription,
+        committer: Committer,
+        commits: Commits,
+        conflicts: Conflicts,
+        progress: Progress,
+        pause: Callable[[float], object],
+    ) -> None:
+        self._connector = connector
+        self._sink = sink
+        self._subscription = subscription
+        self._committer = committer
+        self._commits = commits
+        self._conflicts = conflicts
+        self._progress = progress
+        self._disorders = Disorders(connector.name, progress.tell, pause)
+        self._watch = LogWatch(subscription.cluster)
+        self._sizes = Sizes()
+        self._entries: dict[TopicPartition, LedgerEntry] = {}
+        self._ask_at = float("inf")
+        self.positions: dict[TopicPartition, int] = {}
+        """Where reading goes on, as if the commit under way had ended well."""
+        self.held = False
+        """Whether the task is paused: it keeps its partitions and reads nothing."""
+
+    def take(self) -> None:
+        """Read the partitions on from where the ledger stands."""
+        self._subscription.look_anew()
+        self.positions, self._entries = {}, {}
+        self._ask_at = float("inf")
+        member = self._subscription.member
+        if member is not None and member.partitions:
+            try:
+                self._entries = self._committer.retrying(lambda: self._stored(member))
+                self.positions = {tp: e.position for tp, e in self._entries.items()}
+            except NotAssigned as unsure:
+                # The group's next answer says what is ours; there is none if its coordinator has
+                # moved and does not know yet that we are in it.
+                self._conflicts.note(unsure)
+                self._ask_at = time.monotonic() + _ASK_AGAIN
+        self._watch.expect(self._entries.values())
+        self._subscription.consumer.assign(self._disorders.assignments(self._entries))
+        self._progress.assigned(self.positions)
+        if self.held:
+            self.hold()
+        else:
+            self._go_on()
+
+    def _stored(self, member: Membership) -> dict[TopicPartition, LedgerEntry]:
+        while True:
+            try:
+                protocols.assigned(self._sink, member)
+                cluster, parted = self._subscription.cluster, self._disorders.parted
+                found = ranges.standing(
+                    self._connector, self._sink, cluster, member.partitions, parted
+                )
+                parted.clear()
+                return found
+            except NotAssigned:
+                raise
+            except LedgerConflict as conflict:  # another task has entered or moved one meanwhile
+                self._conflicts.note(conflict)
+
+    def given_up(self, partitions: frozenset[TopicPartition]) -> None:
+        """These are not the task's any more."""
+        self._disorders.moved(partitions)
+        self.positions = {}
+        self._ask_at = float("inf")
+
+    def hold(self) -> None:
+        """Fetch nothing of what the task has."""
+        consumer = self._subscription.consumer
+        consumer.pause(consumer.assignment())
+        self._progress.report("paused")
+
+    def _go_on(self) -> None:
+        """librdkafka leaves partitions paused when they are assigned again."""
+        consumer = self._subscription.consumer
+        consumer.resume(consumer.assignment())
+
+    def poll(self) -> Sequence[Assigned | Revoked | Polled]:
+        """What the group says or, unless it says anything, what has come.
+
+        A small poll takes in what comes until the commit under way has ended. When the group gives
+        or takes partitions, what was polled is dropped: it is read again from the ledger's
+        positions, here or by another task.
+
+        Raises:
+            SemelError: the consumer has come to its end, or the commit under way has failed.
+            OutOfOrder: the positions must be read from the ledger again.
+        """
+        if said := self._subscription.said():
+            return said
+        connector, consumer = self._connector, self._subscription.consumer
+        poll = Poll(connector, self._subscription.index, self._sizes)
+        poll.take(consumer, 1, _BUSY if self._commits.under_way else _IDLE)
+        messages, most = poll.messages, connector.max_poll_records
+        quiet = not messages and not self._commits.under_way
+        if messages and most > 1:
+            poll.take(consumer, most, connector.linger_ms / 1000)
+            if self._commits.under_way and self._is_small(messages):
+                # Better off in this batch than in the next: what comes while the open commit ends.
+                self._commits.wait()
+                poll.take(consumer, most, 0)
+        if said := self._subscription.said():
+            return said
+        tell, at = self._progress.tell, self.positions
+        found = without_events(messages, tell) if poll.has_events else Events(messages)
+        ends = {tp: end for tp, end in found.ends.items() if end > at.get(tp, end)}
+        polls = copied(by_topic(found.records)) if found.records else []
+        return [Polled(polls, ends, found.unreadable, quiet)]
+
+    def _is_small(self, messages: Sequence[Message]) -> bool:
+        few = len(messages) < min(_SMALL, self._connector.max_poll_records)
+        return few and sum(map(len, messages)) < _LITTLE
+
+    def check(self, topics: set[str]) -> Check:
+        """Begin to ask whether topics are still those of the ledger.
+
+        Raises:
+            Recreated: the consumer fetches another topic.
+        """
+        return self._watch.check(topics, self._subscription.topic_ids.fetched)
+
+    def check_now_and_then(self) -> None:
+        """The same while nothing comes, and without waiting.
+
+        Raises:
+            Recreated: a topic was created again.
+        """
+        if self._watch.changed():
+            raise Recreated("a topic was created again")
+
+    def ask_again(self) -> None:
+        """Read the positions if the group could not confirm the task's partitions before."""
+        if time.monotonic() > self._ask_at:
+            self.take()
+
+    def damage(self, tp: TopicPartition, reason: str) -> Damage | None:
+        """What cannot be read from a partition's position on; None if it can, or if the partition
+        is not read.
+
+        Raises:
+            BadRecord: where the damage ends cannot be told.
+            TransientError: Kafka does not answer.
+        """
+        position = self.positions.get(tp)
+        if position is None:
+            return None
+        found = examine(self._connector.name, self._subscription.config, tp, position)
+        if found is None:
+            self._disorders.whole(tp, self._entries[tp], position, reason)
+        return found
+
+    def note(self, disorder: OutOfOrder) -> None:
+        """A poll is dropped for it; see :meth:`Disorders.note`."""
+        self._disorders.note(disorder, self._entries)
+
+    def moved(self, until: Mapping[TopicPartition, int]) -> None:
+        """These positions are committed."""
+        self._disorders.moved(until)
