@@ -4,9 +4,11 @@ A *raw batch* has the columns of Spark's Kafka source that semel uses: ``key`` a
 (binary), ``partition`` (int32), ``offset`` (int64), and ``timestamp`` (timestamp[ms, UTC]) and
 ``headers`` (key and value of each) where they are wanted.
 
-A *converted batch* has the value's fields as columns, followed by metadata columns whose names
-start with ``__connect_``, the names that JDBC sinks give to Kafka coordinates. A transform may
-change the value's columns and drop or repeat rows; it must let the metadata columns pass.
+Converters make :class:`ConnectRecords` of it: keys and values of any type. Transforms change these.
+
+For the sink they are flattened to :class:`Records`: the value's fields as columns, followed by
+metadata columns whose names start with ``__connect_``, the names that JDBC sinks give to Kafka
+coordinates.
 """
 
 from __future__ import annotations
@@ -58,11 +60,43 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectRecords:
+    """Records as Kafka Connect sees them, in columns of equal length.
+
+    ``origin`` says where each was read: topic, partition, offset and, where it is wanted, the
+    timestamp, in metadata columns. It never changes: counts, positions and dead letters go by it.
+    A transform may change everything else: ``topic``, where the records go, ``keys`` and
+    ``values``, which may be of any type, and ``headers``. A null value is a tombstone. What
+    Connect's schema says beyond the Arrow type stands in the metadata of fields.
+    """
+
+    topic: str
+    origin: pa.Table
+    keys: pa.Array
+    values: pa.Array
+    headers: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return int(self.origin.num_rows)
+
+    def take(self, indices: pa.Array) -> ConnectRecords:
+        """The records at these indices, in this order."""
+        return ConnectRecords(
+            self.topic,
+            self.origin.take(indices),
+            self.keys.take(indices),
+            self.values.take(indices),
+            None if self.headers is None else self.headers.take(indices),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
-    """One topic's converted records of a commit.
+    """Records of a commit that go to one topic's target, as a sink takes them.
 
     ``rows`` are upserts or inserts; ``tombstones`` (null values) hold metadata columns only and
-    are deletes. Order between the two is given by partition and offset.
+    are deletes. Order between the two is given by partition and offset. ``topic`` is where they go;
+    the metadata column ``__connect_topic`` says where they were read.
     """
 
     topic: str

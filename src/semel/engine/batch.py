@@ -86,7 +86,7 @@ class Batcher:
         if letters and self._connector.errors_tolerance == "none":
             return self._cut(polls, positions, until, letters)
         read = _sum(polls)
-        written = _written(records)
+        written = _written(polls, records)
         moved = advances(until, positions, read, written, count_failed(letters), epochs)
         return Batch(moved, Commit(records, letters))
 
@@ -129,13 +129,14 @@ class Batcher:
                 tp = TopicPartition(letter.topic, letter.partition)
                 first[tp] = min(letter.offset, first.get(tp, letter.offset))
             kept = [_before(poll, first) for poll in polls]
-            converted = [self.convert(poll, {}) for poll in kept if len(poll.offsets)]
+            kept = [poll for poll in kept if len(poll.offsets)]
+            converted = [self.convert(poll, {}) for poll in kept]
             # A transform may raise for a record in this company that it took in the other.
             letters = [letter for _, bad in converted for letter in bad]
             if not letters:
                 break
         records = [r for r, _ in converted]
-        moved = advances({**until, **first}, positions, _sum(kept), _written(records), {})
+        moved = advances({**until, **first}, positions, _sum(kept), _written(kept, records), {})
         return Batch(moved, Commit(records), stop=stop)
 
 
@@ -183,11 +184,12 @@ def _sum(polls: Sequence[RawRecords]) -> dict[TopicPartition, int]:
     return read
 
 
-def _written(records: Sequence[Records]) -> dict[TopicPartition, int]:
+def _written(polls: Sequence[RawRecords], records: Sequence[Records]) -> dict[TopicPartition, int]:
+    """How many rows and tombstones came of each partition that was read."""
     written: dict[TopicPartition, int] = {}
-    for one in records:
-        for table in (one.rows, one.tombstones):
+    for poll, made in zip(polls, records, strict=True):
+        for table in (made.rows, made.tombstones):
             for partition, count in count_by_partition(table).items():
-                tp = TopicPartition(one.topic, partition)
+                tp = TopicPartition(poll.topic, partition)
                 written[tp] = written.get(tp, 0) + count
     return written

@@ -13,8 +13,9 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from semel.config import ConnectorConfig
-from semel.engine.pipeline import Pipeline, Transform
+from semel.engine.pipeline import Pipeline
 from semel.engine.poll import by_topic
+from semel.engine.rowtransform import Transform
 from semel.kafka.cluster import Cluster
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges

@@ -38,9 +38,9 @@ from semel.engine.control import Report
 from semel.engine.deliver import Deliverer
 from semel.engine.epochs import parted
 from semel.engine.overdue import Overdue
-from semel.engine.pipeline import Transform
 from semel.engine.publish import Publisher
 from semel.engine.retry import Retries, retrying
+from semel.engine.rowtransform import Transform
 from semel.engine.states import State
 from semel.engine.triggers import before, bounded, seconds, shared
 from semel.errors import (

@@ -25,8 +25,9 @@ from semel.engine.base import unexpected
 from semel.engine.batch import Batcher
 from semel.engine.consumer import Events, Poll, consumer_config, raised, without_events
 from semel.engine.failure import Failure
-from semel.engine.pipeline import Pipeline, Transform
+from semel.engine.pipeline import Pipeline
 from semel.engine.poll import OutOfOrder, RawRecords, TopicPoll, by_topic, copied
+from semel.engine.rowtransform import Transform
 from semel.engine.workers import Workers
 from semel.errors import SemelError, TransientError
 from semel.failpoints import hit

@@ -23,7 +23,7 @@ from semel.engine.control import ControlServer, Report
 from semel.engine.direct.jobs import SETTLE, TaskJobs
 from semel.engine.direct.placeholder import Placeholder
 from semel.engine.direct.task import TaskSpec
-from semel.engine.pipeline import Transform
+from semel.engine.rowtransform import Transform
 from semel.errors import Fenced, LedgerConflict, SemelError
 from semel.ledger import TopicPartition
 

@@ -32,10 +32,11 @@ from semel.engine.direct.reader import Polled, Reader
 from semel.engine.direct.subscription import Assigned, Revoked, Subscription
 from semel.engine.direct.watch import Check, Recreated
 from semel.engine.overdue import Overdue
-from semel.engine.pipeline import Pipeline, Transform
+from semel.engine.pipeline import Pipeline
 from semel.engine.poll import OutOfOrder
 from semel.engine.publish import copies, mark
 from semel.engine.retry import Retries
+from semel.engine.rowtransform import Transform
 from semel.errors import LedgerConflict, SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.damage import Damage

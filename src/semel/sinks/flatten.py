@@ -1,0 +1,78 @@
+"""Values become columns: the last step before a sink, after all transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from semel.records import HEADERS, KEY, METADATA, ConnectRecords, Records, value_columns
+from semel.sinks.layout import provenance_conflict
+
+VALUE = "value"
+"""The column of a value that has no fields."""
+
+
+def flattened(
+    records: ConnectRecords, *, deletes: bool, provenance: Mapping[str, str] | None = None
+) -> Records:
+    """Records as a sink takes them; ``deletes`` says that tombstones are wanted.
+
+    ``provenance`` gives the columns of the target that are the sink's own, by what they hold.
+
+    Raises:
+        ConfigError: the values have one of those as a field.
+    """
+    null = records.values.is_null().to_numpy(zero_copy_only=False)
+    present = records.take(pa.array(np.flatnonzero(~null))) if null.any() else records
+    tombstones = None
+    if deletes and null.any():
+        tombstones = _metadata(records).take(pa.array(np.flatnonzero(null)))
+    values = present.values
+    if pa.types.is_struct(values.type):
+        columns = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
+        _refuse_overwriting(columns, provenance or {})
+        # What is known of the JSON in a field stands in its metadata.
+        known = {f.name: f.metadata for f in values.type}
+    else:
+        columns, known = {VALUE: values}, {}
+    metadata = _metadata(present)
+    rows = pa.table(columns | dict(zip(metadata.column_names, metadata.columns, strict=True)))
+    fields = [f.with_metadata(known.get(f.name)) for f in rows.schema]
+    rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
+    return Records(records.topic, rows, tombstones)
+
+
+def unflattened(rows: pa.Table, like: ConnectRecords) -> ConnectRecords:
+    """The reverse for rows that a transform has made of flattened records."""
+    names = value_columns(rows.column_names)
+    if names == [VALUE] and not pa.types.is_struct(like.values.type):
+        values = _whole(rows.column(VALUE))
+    elif names:
+        fields = [rows.schema.field(n) for n in names]
+        values = pa.StructArray.from_arrays([_whole(rows.column(n)) for n in names], fields=fields)
+    else:
+        values = pa.array([{}] * rows.num_rows, pa.struct([]))
+    origin = rows.select(like.origin.column_names)
+    headers = _whole(rows.column(HEADERS)) if like.headers is not None else None
+    return ConnectRecords(like.topic, origin, _whole(rows.column(KEY)), values, headers)
+
+
+def _metadata(records: ConnectRecords) -> pa.Table:
+    found = records.origin
+    if records.headers is not None:
+        found = found.append_column(HEADERS, records.headers)
+    return found.append_column(KEY, records.keys)
+
+
+def _refuse_overwriting(columns: Mapping[str, pa.Array], provenance: Mapping[str, str]) -> None:
+    """Of a target that has columns of provenance, all may be null."""
+    for metadata, name in provenance.items():
+        held = columns.get(name) if name in METADATA else None
+        if held is not None and held.null_count < len(held):
+            raise provenance_conflict(metadata, name, f"{name} is a field of the values")
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,105 @@
+"""A program's transform between converters and sink: what it sees, and what it cannot change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from semel.engine.rowtransform import transformed
+from semel.errors import ConfigError
+from semel.records import KEY, OFFSET, PARTITION, TOPIC, ConnectRecords
+from semel.sinks.flatten import flattened
+
+JSON = {b"semel:known": b"json"}
+
+
+def records(values: list[dict[str, object] | None]) -> ConnectRecords:
+    """Records of one partition from offset 10 on, with an integer and a text that is JSON."""
+    count = len(values)
+    fields = [pa.field("n", pa.int64()), pa.field("doc", pa.string(), metadata=JSON)]
+    origin = {
+        TOPIC: pa.array(["orders"] * count),
+        PARTITION: pa.array([3] * count, pa.int32()),
+        OFFSET: pa.array(range(10, 10 + count), pa.int64()),
+    }
+    keys = pa.array([f"k{i}" for i in range(count)])
+    return ConnectRecords("orders", pa.table(origin), keys, pa.array(values, pa.struct(fields)))
+
+
+def test_it_sees_fields_as_columns_and_tombstones_pass_by_it() -> None:
+    given = records([{"n": 1, "doc": "{}"}, None, {"n": 3, "doc": "[]"}])
+    seen = []
+
+    def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+        seen.append(batch.num_rows)
+        return batch.set_column(0, "n", pc.multiply(batch.column("n"), 2))
+
+    flat = flattened(transformed(doubled, given).records, deletes=True)
+    assert seen == [2]
+    assert flat.rows.column("n").to_pylist() == [2, 6]
+    assert flat.rows.column(OFFSET).to_pylist() == [10, 12]
+    assert flat.tombstones is not None
+    assert flat.tombstones.column(OFFSET).to_pylist() == [11]
+    assert flat.tombstones.column(KEY).to_pylist() == ["k1"]
+
+
+def test_what_the_schema_says_of_a_field_stays_with_it_though_the_batch_is_built_anew() -> None:
+    def rebuilt(batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = [*batch.schema.names, "more"]
+        more = pa.nulls(batch.num_rows, pa.int32())
+        return pa.RecordBatch.from_arrays([*batch.columns, more], names=names)
+
+    rows = flattened(transformed(rebuilt, records([{"n": 1, "doc": "{}"}])).records, deletes=False)
+    assert rows.rows.schema.field("doc").metadata == JSON
+    assert not rows.rows.schema.field("more").metadata
+
+
+def test_where_records_come_from_keeps_its_types() -> None:
+    """Other libraries give back long strings, say."""
+
+    def elsewhere(batch: pa.RecordBatch) -> pa.RecordBatch:
+        at = batch.schema.names.index(TOPIC)
+        return batch.set_column(at, TOPIC, batch.column(TOPIC).cast(pa.large_string()))
+
+    given = records([{"n": 1, "doc": "{}"}])
+    assert transformed(elsewhere, given).records.origin.schema == given.origin.schema
+
+
+def test_it_cannot_say_that_they_come_from_nowhere() -> None:
+    def lost(batch: pa.RecordBatch) -> pa.RecordBatch:
+        at = batch.schema.names.index(OFFSET)
+        return batch.set_column(at, OFFSET, pa.array(["?"] * batch.num_rows))
+
+    with pytest.raises(ConfigError, match="changed the metadata column __connect_offset"):
+        transformed(lost, records([{"n": 1, "doc": "{}"}]))
+
+
+def test_a_record_it_raises_for_is_named_by_its_place_and_the_others_are_kept() -> None:
+    def picky(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if pc.any(pc.equal(batch.column("n"), 13)).as_py():
+            raise ValueError("unlucky")
+        return batch
+
+    values: list[dict[str, object] | None] = [{"n": i, "doc": ""} for i in range(20)]
+    made = transformed(picky, records([None, *values]))
+    assert [(f.index, f.exception, f.message) for f in made.failed] == [
+        (14, "ValueError", "unlucky")
+    ]
+    kept = np.sort(made.records.origin.column(OFFSET).to_numpy())
+    assert kept.tolist() == [o for o in range(10, 31) if o != 24]
+
+
+def test_it_may_leave_out_all_of_them_and_all_columns() -> None:
+    def none(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.slice(0, 0)
+
+    def bare(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select([n for n in batch.schema.names if n not in ("n", "doc")])
+
+    given = records([{"n": 1, "doc": ""}, None])
+    assert len(transformed(none, given).records) == 1
+    flat = flattened(transformed(bare, given).records, deletes=True)
+    assert flat.rows.num_rows == 1
+    assert flat.rows.column_names == [TOPIC, PARTITION, OFFSET, KEY]
