@@ -28,7 +28,7 @@ from semel import failpoints, sinks
 from semel.errors import ConfigError
 from semel.plan import plan
 from semel.sinks import sink_class
-from semel.sinks.base import StagingSink
+from semel.sinks.staging import StagingSink
 
 UPSERT = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
 

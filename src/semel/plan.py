@@ -27,7 +27,9 @@ from semel.errors import ConfigError
 from semel.kafka.clients import check_clients
 from semel.problems import Problems, gathering, located
 from semel.sinks import sink_class
-from semel.sinks.base import Sink, StagingSink
+from semel.sinks.base import Sink
+from semel.sinks.protocols import transactional
+from semel.sinks.staging import StagingSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def _gathered(
             guarantee = delivery.resolve(
                 connector.delivery, connector.delivery_mechanism, sink.support()
             )
+            if guarantee.mechanism is delivery.Mechanism.TRANSACTIONAL:
+                transactional(sink)
         with problems.caught(mine):
             engine = _checked_engine(connector, sink, transform)
             warnings += _without_effect(connector, raw, engine)

@@ -53,9 +53,9 @@ def test_spark_reads_rows_partitions_and_replaced_rows(tmp_path: Path) -> None:
     }
     sink = warehouse.sink(keys=keys)
     first = {i: {"v": i / 2, "kind": f"k{i % 3}", "o": {"a": f"é{i}"}} for i in range(2000)}
-    sink.commit([advance(0, 2000)], sink.stage(_commit(*first.items())))
+    sink.commit_staged([advance(0, 2000)], sink.stage(_commit(*first.items())))
     second = {i: {"v": -1.0, "kind": "k1", "o": None} for i in range(0, 2000, 500)}
-    sink.commit([advance(2000, 2010)], sink.stage(_commit(*second.items(), (7, None))))
+    sink.commit_staged([advance(2000, 2010)], sink.stage(_commit(*second.items(), (7, None))))
     jars = ",".join(map(str, resolve(ICEBERG_SPARK)))
     path = warehouse.table().metadata_location
     read = subprocess.run(

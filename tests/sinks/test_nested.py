@@ -17,10 +17,10 @@ from semel.converters.json import JsonConverter
 from semel.converters.json_columns import JSON
 from semel.engine.pipeline import Pipeline
 from semel.records import Commit, Records, RowsRejected
-from semel.sinks.base import StagingSink
 from semel.sinks.convert import convert, unfit_rows
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.layout import layout
+from semel.sinks.staging import StagingSink
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.files.conftest import Folder
 from tests.sinks.iceberg.conftest import Warehouse

@@ -19,10 +19,10 @@ from semel.config import ConnectorConfig, read
 from semel.errors import TransientError
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, DeadLetter
-from semel.sinks.base import StagingSink
 from semel.sinks.delta.sink import DeltaSink
 from semel.sinks.files.sink import FilesSink
 from semel.sinks.iceberg.sink import IcebergSink
+from semel.sinks.staging import StagingSink
 from tests.engine.harness import some
 from tests.faults import KINDS, Faults
 from tests.s3 import Bucket
@@ -175,7 +175,7 @@ def delivered(sink: StagingSink, commit: Commit, first: int, until: int) -> None
     staged = sink.stage(commit)
     for _ in range(5):
         try:
-            sink.commit([advance(first, until)], staged)
+            sink.commit_staged([advance(first, until)], staged)
             return
         except TransientError:
             continue

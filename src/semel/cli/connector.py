@@ -29,7 +29,6 @@ from semel.errors import ConfigError, Problem, SemelError
 from semel.plan import Plan, plan
 from semel.problems import located
 from semel.run import run
-from semel.sinks.base import StagingSink
 
 File = Annotated[
     Path, typer.Argument(help="Connector configuration: Connect's JSON, flat JSON or .properties.")
@@ -193,11 +192,7 @@ def _facts(planned: Plan) -> dict[str, Any]:
     connector, guarantee = planned.connector, planned.guarantee
     if connector.errors_tolerance == "none":
         bad = "a bad record stops the connector; everything before it is committed"
-    elif (
-        connector.dead_letter_table
-        and isinstance(planned.sink, StagingSink)
-        and planned.sink.letters_come_first
-    ):
+    elif connector.dead_letter_table and planned.sink.capabilities.commits_dead_letters_first:
         bad = (
             f"bad records go to table {connector.dead_letter_table} by a commit of its own before "
             "the results', and each is there once"

@@ -52,14 +52,15 @@ class Committer:
         def deliver() -> None:
             if confirm is not None:
                 confirm()
-            self._deliverer.deliver(batch)
+            self._deliverer.deliver(batch.advances, batch.commit)
 
         return self._thread.submit(lambda: self.retrying(deliver))
 
     def without_rejected(self, batch: Batch) -> Future[None]:
         """Commit what is left of a batch after the sink has refused some of its records."""
         if self._deliverer.moves_first:
-            return self._thread.submit(self._deliverer.deliver, batch, batch.until)
+            facts = (batch.advances, batch.commit, batch.until)
+            return self._thread.submit(self._deliverer.deliver, *facts)
         return self.submit(batch)
 
     def retrying(self, action: Callable[[], T]) -> T:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from semel.config import ConnectorConfig
 from semel.delivery import Delivery, Guarantee, Mechanism
-from semel.engine.batch import Batch
 from semel.engine.deadletters import DeadLetterProducer
 from semel.errors import TransientError
 from semel.failpoints import hit
@@ -15,10 +14,14 @@ from semel.ledger import Advance, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter
 from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
+from semel.sinks.staging import Staged, StagingSink
+
+Results = Commit | Staged
+"""What is delivered: rows, or the files that tasks have staged from them."""
 
 
 def deliver(
-    sink: Sink, guarantee: Guarantee, advances: Sequence[Advance], commit: Commit
+    sink: Sink, guarantee: Guarantee, advances: Sequence[Advance], results: Results
 ) -> Outcome:
     """Commit results and positions as the guarantee demands. Safe to call again after any error.
 
@@ -26,18 +29,39 @@ def deliver(
         LedgerConflict, RowsRejected, TransientError, ServiceError: see the sink's contract.
     """
     if guarantee.mechanism is Mechanism.TRANSACTIONAL:
-        return transactional(sink).commit(advances, commit)
+        return _commit(sink, advances, results)
     if guarantee.delivery is Delivery.AT_MOST_ONCE:
         outcome = sink.advance(advances)
         hit("deliver.between")
         if outcome is Outcome.APPLIED:  # a replay may have written already: never again
-            sink.write(commit)
+            _write(sink, results)
         return outcome
     # The guard keeps a zombie from writing older rows over newer ones.
-    if sink.write(commit, advances) is Outcome.REPLAYED:
+    if _write(sink, results, advances) is Outcome.REPLAYED:
         return Outcome.REPLAYED
     hit("deliver.between")
     return sink.advance(advances)
+
+
+def _commit(sink: Sink, advances: Sequence[Advance], results: Results) -> Outcome:
+    match results:
+        case Staged():
+            return _staging(sink).commit_staged(advances, results)
+        case Commit():
+            return transactional(sink).commit(advances, results)
+
+
+def _write(sink: Sink, results: Results, guard: Sequence[Advance] | None = None) -> Outcome:
+    match results:
+        case Staged():
+            return _staging(sink).write_staged(results, guard)
+        case Commit():
+            return sink.write(results, guard)
+
+
+def _staging(sink: Sink) -> StagingSink:
+    assert isinstance(sink, StagingSink), "only such a sink stages files"
+    return sink
 
 
 class Deliverer:
@@ -72,36 +96,46 @@ class Deliverer:
         """At-most-once: a batch that the sink refuses has moved its positions already."""
         return self._guarantee.delivery is Delivery.AT_MOST_ONCE
 
-    def deliver(self, batch: Batch, moved: Collection[TopicPartition] = ()) -> None:
+    def deliver(
+        self,
+        advances: Sequence[Advance],
+        results: Results,
+        moved: Collection[TopicPartition] = (),
+    ) -> None:
         """Commit a batch; safe to call again after any error.
 
         Args:
-            batch: what to commit.
+            advances: how far its positions move.
+            results: what was made of its records.
             moved: the partitions of an attempt that the sink has refused. With :attr:`moves_first`
                 it has moved their positions already, and has written nothing.
 
         Raises:
             LedgerConflict, RowsRejected, TransientError, ServiceError: see the sink's contract.
         """
-        letters = batch.commit.dead_letters
         if moved and self.moves_first:
-            self._write(batch, moved)
-        elif batch.advances:
+            self._write(advances, results, moved)
+        elif advances:
             if not self.moves_first:
-                self._send(letters)
-            outcome = deliver(self._sink, self._guarantee, batch.advances, batch.commit)
+                self._send(results.dead_letters)
+            outcome = deliver(self._sink, self._guarantee, advances, results)
             if self.moves_first and outcome is Outcome.APPLIED:
-                self._send(letters)
+                self._send(results.dead_letters)
         self._sent.clear()
 
-    def _write(self, batch: Batch, moved: Collection[TopicPartition]) -> None:
+    def _write(
+        self,
+        advances: Sequence[Advance],
+        results: Results,
+        moved: Collection[TopicPartition],
+    ) -> None:
         """What is left of a refused batch. A failure whose outcome is unknown is final."""
-        left = [a for a in batch.advances if a.range.topic_partition not in moved]
+        left = [a for a in advances if a.range.topic_partition not in moved]
         if left and self._sink.advance(left) is Outcome.REPLAYED:
             return
         try:
-            self._sink.write(batch.commit)
-            self._send(batch.commit.dead_letters)
+            _write(self._sink, results)
+            self._send(results.dead_letters)
         except TransientError as error:
             self._tell(f"{error}; at-most-once: not tried again")
 

@@ -14,7 +14,7 @@ from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
 from semel.plan import Plan
-from semel.sinks.base import StagingSink
+from semel.sinks.staging import StagingSink
 
 if TYPE_CHECKING:
     from semel.engine.base import Progress

@@ -10,7 +10,7 @@ What a crash leaves behind, and what the engine relies on:
 =================================  ==========================================================
 the process dies                   the store holds
 =================================  ==========================================================
-before ``commit``                   nothing new; the records are read again
+before ``commit``                  nothing new; the records are read again
 inside it, before the commit       nothing new; the open transaction rolls back
 inside it, after the commit        rows and positions; the replay is recognised by the ledger
 between ``write`` and ``advance``  rows without positions (at-least-once repeats them; an
@@ -27,7 +27,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from semel.delivery import Mechanism, Support
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
@@ -53,7 +53,7 @@ class Snapshot:
     although it is wanted; ``targets`` the target of each topic; ``dead`` the
     same two columns of each topic's dead letters. Of the topics in ``incomplete`` the store may
     have dropped results by itself, so that what is missing cannot be judged. ``elsewhere`` counts
-    records whose rows another target has, see :meth:`Sink.snapshots`.
+    records whose rows another target has.
     """
 
     entries: Sequence[LedgerEntry]
@@ -195,91 +195,3 @@ class Sink(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Drop the connection; an open transaction rolls back. May be called twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Staged(Commit):
-    """What :meth:`StagingSink.stage` has made of records: files that no reader sees yet.
-
-    ``files`` are the sink's own, opaque to the engine, and travel from a task to the driver.
-    """
-
-    files: Sequence[Any] = field(default=())
-
-
-class Stager(ABC):
-    """Writes the files of one task, a batch at a time. A crash leaves files that nothing names."""
-
-    @abstractmethod
-    def add(self, commit: Commit) -> None:
-        """Take the rows of a batch; its dead letters are the driver's.
-
-        Raises:
-            RowsRejected: nothing of the batch was taken; names the records that do not fit.
-        """
-
-    @abstractmethod
-    def finish(self) -> Sequence[Any]:
-        """Complete the files; returns what :attr:`Staged.files` holds."""
-
-    @abstractmethod
-    def discard(self) -> None:
-        """Delete what was written, as far as that is possible; never raises."""
-
-
-class StagingSink(Sink):
-    """A store in which a table's files become visible by one commit, made by one process.
-
-    Tasks stage, the driver commits what they staged with all ranges at once, under the ledger rule.
-    Where tables have ledgers of their own, the rule holds for each table; where one range goes to
-    several of them, it is done when all hold it (:meth:`uneven`). Staged files that are
-    never committed are garbage; their names begin with ``semel-``.
-    """
-
-    @property
-    def interval(self) -> float | None:
-        """Seconds from one trigger to the next, where a key of the sink's own says so."""
-        return None
-
-    @property
-    def letters_come_first(self) -> bool:
-        """Whether dead letters have a commit of their own, before the results'."""
-        return True
-
-    @abstractmethod
-    def stager(self, label: str) -> Stager:
-        """Begin to stage; ``label`` says in file names what they hold."""
-
-    @abstractmethod
-    def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
-        """Staged files, dead letters and positions; see :meth:`Sink.commit`.
-
-        Raises:
-            TargetChanged: the files cannot be committed as they are.
-        """
-
-    @abstractmethod
-    def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
-        """Staged files and dead letters only; see :meth:`Sink.write`."""
-
-    @abstractmethod
-    def discard(self, staged: Staged) -> None:
-        """Delete staged files that will not be committed, as far as that is possible."""
-
-    def stage(self, commit: Commit) -> Staged:
-        """Stage one commit; what is staged already stays as it is."""
-        if isinstance(commit, Staged):
-            return commit
-        stager = self.stager("batch")
-        try:
-            stager.add(commit)
-            return Staged((), commit.dead_letters, stager.finish())
-        except BaseException:
-            stager.discard()
-            raise
-
-    def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
-        return self.commit_staged(advances, self.stage(commit))
-
-    def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
-        return self.write_staged(self.stage(commit), guard)

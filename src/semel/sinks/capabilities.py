@@ -32,6 +32,9 @@ class Capabilities:
     takes_dead_letters: bool = False
     """The sink writes the dead letters of a topic, too, together with the results."""
 
+    commits_dead_letters_first: bool = False
+    """Dead letters go to their table by a commit of their own, before the results'."""
+
     replaces: bool = False
     """A later record of a key replaces or deletes the row of an earlier one."""
 

@@ -1,16 +1,19 @@
-"""What a sink may do besides its contract. It opts in by having the methods of a protocol.
+"""What a sink may offer besides the contract in :mod:`semel.sinks.base`.
 
-The functions are the places where the rest of semel asks; each says what holds without the methods.
-:class:`~semel.sinks.rereading.ShowsRows` is one more, for the audit.
+A sink opts in by deriving from a protocol, or just by having all of its methods. Everything else in
+semel asks through the functions below; each says what it does with a sink that has not opted in.
+:class:`~semel.sinks.rereading.ShowsRows`, for the audit of values, is one more such protocol.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from semel.errors import ConfigError
 from semel.ledger import Advance, Outcome, TopicPartition
 from semel.records import Commit
 from semel.sinks.base import Sink, Snapshot
@@ -18,34 +21,43 @@ from semel.sinks.base import Sink, Snapshot
 
 @runtime_checkable
 class Transactional(Protocol):
-    """Results and positions in one transaction; a sink whose
-    :meth:`~semel.sinks.base.Sink.support` offers that has it."""
+    """A store that commits results and positions in one transaction. A sink whose
+    :meth:`~semel.sinks.base.Sink.support` offers ``Mechanism.TRANSACTIONAL`` must have it."""
 
+    @abstractmethod
     def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
-        """Rows, dead letters and positions in one transaction, under the ledger rule.
+        """Commit rows, dead letters and positions in one transaction, under the ledger rule.
 
-        Check the ledger before writing rows: a replay or a conflict then costs nothing.
+        The engine calls it for each batch, and again with the same arguments after a
+        TransientError. Check the ledger before writing rows: a replay or a conflict then costs
+        nothing.
 
         Raises:
             LedgerConflict: nothing was written.
-            TargetChanged: nothing was written; another task has made the target meanwhile.
+            TargetChanged: nothing was written; another task has created the target meanwhile.
             RowsRejected: nothing was written; names the records that do not fit.
         """
 
 
 def transactional(sink: Sink) -> Transactional:
-    """The sink of a connector whose guarantee rests on transactions."""
+    """The sink of a connector that commits results and positions in one transaction.
+
+    Raises:
+        ConfigError: the sink offers transactions but has no ``commit``. Its author must add it.
+    """
     if not isinstance(sink, Transactional):
-        raise TypeError(
-            f"support() of {type(sink).__name__} offers a transaction: it lacks commit()"
+        raise ConfigError(
+            f"{type(sink).__name__}.support() offers Mechanism.TRANSACTIONAL, but the class has no "
+            "method commit. Add it (see semel.sinks.protocols.Transactional), or offer another "
+            "mechanism"
         )
     return sink
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A task's place in the consumer group, as it was assigned: ``generation`` is what Kafka's
-    clients call the group's metadata."""
+    """A task's place in the consumer group, as it was assigned. ``generation`` is what Kafka's
+    clients call the group metadata."""
 
     member_id: str
     partitions: frozenset[TopicPartition]
@@ -54,77 +66,94 @@ class Membership:
 
 @runtime_checkable
 class FencesByGroup(Protocol):
-    """For a store in which a task's place in the consumer group fences others."""
+    """A store in which a task fences its predecessor by its place in the consumer group."""
 
+    @abstractmethod
     def joining(self, task: int) -> None:
-        """The task of this number is about to join the consumer group. Fence the one that had the
-        number before."""
-
-    def assigned(self, member: Membership) -> None:
-        """The group has given the task these partitions; called before their positions are read,
-        also when they are read again after a conflict.
+        """Fence the predecessor that had this task's number. The direct engine calls it once per
+        task, before the task joins the consumer group.
 
         Raises:
-            NotAssigned: the group knows otherwise.
+            TransientError: the store cannot be reached; the engine calls again.
+        """
+
+    @abstractmethod
+    def assigned(self, member: Membership) -> None:
+        """Note the partitions that the group has assigned to the task. The direct engine calls it
+        before it reads their positions, and again when it reads them again after a conflict.
+
+        Raises:
+            NotAssigned: the group no longer assigns these partitions to the task.
         """
 
 
 def joining(sink: Sink, task: int) -> None:
-    """See :meth:`FencesByGroup.joining`."""
+    """See :meth:`FencesByGroup.joining`. Does nothing for other sinks."""
     if isinstance(sink, FencesByGroup):
         sink.joining(task)
 
 
 def assigned(sink: Sink, member: Membership) -> None:
-    """See :meth:`FencesByGroup.assigned`."""
+    """See :meth:`FencesByGroup.assigned`. Does nothing for other sinks."""
     if isinstance(sink, FencesByGroup):
         sink.assigned(member)
 
 
 @runtime_checkable
-class Routes(Protocol):
-    """The records of a topic go to several targets, each with a ledger of its own."""
+class SeveralLedgers(Protocol):
+    """A store in which the records of one topic go to several targets, each with its own ledger."""
 
+    @abstractmethod
     def known_topics(self) -> set[str]:
-        """Topics that the connector has read before, as any of the ledgers knows."""
+        """The topics that any of the ledgers knows. The driver calls it at start, to tell a new
+        topic from a new partition of a known one."""
 
+    @abstractmethod
     def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those of the topic-partitions ``among`` that some of their targets hold more of than
-        others, as a crash between two targets' commits leaves them, and the position that their
-        next range must not pass; as :meth:`~semel.sinks.base.Sink.entries` has found them. They are
-        read alone until all targets hold the same, for of one commit each target must have all
-        ranges or none. What is not read may stay uneven."""
+        """The topic-partitions among these of which some targets hold more than others, each with
+        the position that the next range must not pass.
 
+        A crash between the commits to two targets leaves them so. The bounded engine calls this
+        before each trigger, after :meth:`~semel.sinks.base.Sink.entries`. It then reads these
+        partitions alone until all targets hold the same, because each target must contain all
+        ranges of a commit or none. Partitions that are not read may stay uneven.
+        """
+
+    @abstractmethod
     def snapshots(self, topics: Collection[str]) -> Sequence[Snapshot]:
-        """One for each target."""
+        """One snapshot per target; raises as :meth:`~semel.sinks.base.Sink.snapshot` does. The
+        audit calls it."""
 
 
 def known_topics(sink: Sink) -> set[str]:
-    """Topics that the connector has read before, wherever its ledger is."""
-    if isinstance(sink, Routes):
+    """The topics that the connector has read before."""
+    if isinstance(sink, SeveralLedgers):
         return sink.known_topics()
     return {entry.topic for entry in sink.entries()}
 
 
 def uneven(sink: Sink, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """See :meth:`Routes.uneven`; none where a topic has one target."""
-    return sink.uneven(among) if isinstance(sink, Routes) else {}
+    """See :meth:`SeveralLedgers.uneven`. Empty for other sinks."""
+    return sink.uneven(among) if isinstance(sink, SeveralLedgers) else {}
 
 
 def snapshots(sink: Sink, topics: Collection[str]) -> Sequence[Snapshot]:
-    """One snapshot for each ledger."""
-    return sink.snapshots(topics) if isinstance(sink, Routes) else [sink.snapshot(topics)]
+    """One snapshot per ledger."""
+    return sink.snapshots(topics) if isinstance(sink, SeveralLedgers) else [sink.snapshot(topics)]
 
 
 @runtime_checkable
 class Drillable(Protocol):
-    """A sink for whose results ``semel drill`` can make a store of its own."""
+    """A store that ``semel drill`` can create for itself."""
 
     @classmethod
+    @abstractmethod
     def drilled(cls, directory: Path) -> Mapping[str, str]:
-        """Keys that put the results into a directory, in the place of the user's own store."""
+        """The keys that put the results into a directory instead of the user's own store. The drill
+        calls it once, before it starts the connector; it must not contact any service."""
 
 
 def drilled(kind: type[Sink], directory: Path) -> Mapping[str, str] | None:
-    """See :meth:`Drillable.drilled`; None if the sink does not say."""
-    return kind.drilled(directory) if isinstance(kind, Drillable) else None
+    """See :meth:`Drillable.drilled`. None for other sinks: the drill then asks the user for an
+    empty store."""
+    return kind.drilled(directory) if issubclass(kind, Drillable) else None

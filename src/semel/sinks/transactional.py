@@ -30,11 +30,12 @@ from semel.ledger import (
 )
 from semel.records import Commit
 from semel.sinks.base import Sink
+from semel.sinks.protocols import Transactional
 
 Transaction = TypeVar("Transaction")
 
 
-class TransactionalSink(Sink, Generic[Transaction]):
+class TransactionalSink(Sink, Transactional, Generic[Transaction]):
     """Rows and positions in one transaction of the store; see :class:`~semel.sinks.base.Sink`.
 
     Implement :meth:`transaction`, :meth:`read_entries`, :meth:`write_entries`,

@@ -53,9 +53,9 @@ def test_denied_access_does_not_pass_by_itself(said: str, expected: bool) -> Non
 def test_a_replay_changes_nothing(lake: Lake) -> None:
     sink = lake.sink()
     staged = sink.stage(values(0, 10))
-    assert sink.commit([advance(0, 10)], staged) is Outcome.APPLIED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.APPLIED
     version = lake.table().version()
-    assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
     assert lake.sink().commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
     assert lake.table().version() == version
 
@@ -66,7 +66,7 @@ def test_a_gap_an_overlap_and_a_zombie_are_refused_with_nothing_written(lake: La
     staged = zombie.stage(values(0, 20))
     for from_offset, until_offset in ((0, 20), (5, 15), (11, 20)):
         with pytest.raises(LedgerConflict, match="the ledger stands at 10 for t-0"):
-            zombie.commit([advance(from_offset, until_offset)], staged)
+            zombie.commit_staged([advance(from_offset, until_offset)], staged)
     assert len(lake.rows()) == 10
 
 

@@ -16,8 +16,8 @@ from semel.errors import ConfigError
 from semel.plan import plan
 from semel.records import Commit, Records
 from semel.sinks import parquet
-from semel.sinks.base import Staged
 from semel.sinks.delta.convert import column_type
+from semel.sinks.staging import Staged
 from tests.sinks.delta.conftest import Lake, refused
 from tests.sinks.target import advance, changes, records
 
@@ -140,8 +140,8 @@ def test_two_tasks_that_find_the_same_new_field_agree(lake: Lake) -> None:
     one, other = (lake.sink(keys={"auto.evolve": "true"}) for _ in range(2))
     first = one.stage(Commit([records([{"id": 2, "n": 1}])]))
     second = other.stage(Commit([records([{"id": 3, "n": 2.0}])]))
-    one.write(first)
-    other.write(second)
+    one.write_staged(first)
+    other.write_staged(second)
     assert {r["id"]: r["n"] for r in lake.rows()} == {1: None, 2: 1, 3: 2}
     assert "n" in refused(other, records([{"id": 4, "n": 2.5}]))[0].message
 
@@ -243,7 +243,7 @@ def test_many_open_partitions_do_not_keep_all_rows_in_memory(
     assert len(staged) == 20
     groups = [pq.ParquetFile(lake.path / "t" / f.path).num_row_groups for f in staged]
     assert set(groups) == {4}
-    sink.write(Staged((), files=staged))
+    sink.write_staged(Staged(staged))
     assert sorted(r["id"] for r in lake.rows()) == list(range(400))
 
 
@@ -343,7 +343,7 @@ def test_a_task_goes_on_with_the_columns_that_appear_while_it_writes(lake: Lake)
     stager = sink.stager("t-0")
     for batch in ([{"id": 1}], [{"id": 2, "more": 5}], [{"id": 3}]):
         stager.add(Commit([records(batch)]))
-    sink.write(Staged((), files=stager.finish()))
+    sink.write_staged(Staged(stager.finish()))
     assert [(r["id"], r["more"]) for r in lake.rows()] == [(1, None), (2, 5), (3, None)]
 
 
@@ -355,7 +355,7 @@ def test_changes_of_a_key_go_on_with_the_columns_that_appear_within_a_trigger(la
     one.add(Commit([changes((1, {"a": 1}))]))
     other.add(Commit([changes((2, {"a": 2}))]))
     other.add(Commit([changes((3, {"a": 3, "more": 5}))]))
-    sink.write(Staged((), files=[*one.finish(), *other.finish()]))
+    sink.write_staged(Staged([*one.finish(), *other.finish()]))
     assert [tuple(r.values()) for r in lake.rows()] == [(1, 1, None), (2, 2, None), (3, 3, 5)]
 
 
@@ -380,7 +380,7 @@ def test_a_row_keeps_what_no_record_gives(lake: Lake) -> None:
     one, other = (sink.stager(f"t-{n}") for n in range(2))
     one.add(Commit([changes((1, {"a": 1, "secret": "no"}), (2, None), (5, {"a": 5}))]))
     other.add(Commit([changes((3, None), (3, {"a": None}))]))
-    sink.write(Staged((), files=[*one.finish(), *other.finish()]))
+    sink.write_staged(Staged([*one.finish(), *other.finish()]))
     assert [tuple(r.values()) for r in lake.rows()] == [
         (1, 1, "w"),
         (3, None, None),  # deleted, and begun anew

@@ -58,7 +58,7 @@ def delivered(sink: FilesSink, first: int, until: int) -> Outcome:
     for _ in range(500):
         try:
             staged = staged or sink.stage(values(first, until))
-            return sink.commit([advance(first, until)], staged)
+            return sink.commit_staged([advance(first, until)], staged)
         except TransientError:
             continue
     raise AssertionError("it never came about")
@@ -210,7 +210,7 @@ def test_a_half_written_file_is_not_committed(directory: Folder) -> None:
     stream.write(whole[:-5])
     stream.flush(force=True)
     with pytest.raises(ConfigError, match="or not whole"):
-        sink.commit([advance(0, 10)], staged)
+        sink.commit_staged([advance(0, 10)], staged)
     assert directory.files() == []
 
 
@@ -236,7 +236,7 @@ def test_a_name_node_that_is_killed_in_the_middle_of_a_commit(
     why = set()
     while True:
         try:
-            outcome = sink.commit([advance(10, 20)], staged)
+            outcome = sink.commit_staged([advance(10, 20)], staged)
             break
         except TransientError as error:
             why.add(str(error))
@@ -343,7 +343,7 @@ class TestUploads:
 
         monkeypatch.setattr(requests.Session, "request", request)
         with pytest.raises(TransientError, match=rf"bytes of {part}.* have arrived"):
-            sink.commit([advance(0, 10)], sink.stage(values(0, 10)))
+            sink.commit_staged([advance(0, 10)], sink.stage(values(0, 10)))
         assert cut
         assert delivered(sink, 0, 10) is Outcome.APPLIED
         assert ids(directory) == list(range(10))

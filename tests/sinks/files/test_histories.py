@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from semel.errors import LedgerConflict, TransientError
 from semel.ledger import Advance, firsts
 from semel.records import Commit
-from semel.sinks.base import Staged
 from semel.sinks.files import ledger as ledger_module
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.sink import FilesSink
+from semel.sinks.staging import Staged
 from tests.sinks.files.conftest import FIRST, Folder
 from tests.sinks.target import advance, records
 
@@ -66,7 +66,7 @@ class Writer:
             return
         moved, staged = self.held
         try:
-            self.sink.commit([moved], staged)
+            self.sink.commit_staged([moved], staged)
             self.held = None
         except LedgerConflict:
             self.held = None

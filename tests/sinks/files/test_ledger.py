@@ -55,7 +55,7 @@ def test_files_and_positions_are_one_entry(place: Folder) -> None:
     sink = place.sink()
     staged = sink.stage(values(0, 10))
     assert place.files() == []
-    assert sink.commit([advance(0, 10)], staged) is Outcome.APPLIED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.APPLIED
     assert place.files() == ["t/partition=0/t+0+0000000000-0000000010.parquet"]
     assert place.staged() == []
     state = place.state()
@@ -67,9 +67,9 @@ def test_files_and_positions_are_one_entry(place: Folder) -> None:
 def test_a_replay_changes_nothing(place: Folder) -> None:
     sink = place.sink()
     staged = sink.stage(values(0, 10))
-    assert sink.commit([advance(0, 10)], staged) is Outcome.APPLIED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.APPLIED
     before = place.files()
-    assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
     other = place.sink()
     assert other.commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
     assert place.files() == before
@@ -84,7 +84,7 @@ def test_a_gap_an_overlap_and_a_zombie_are_refused_with_nothing_visible(place: F
     sink.commit([advance(0, 10)], values(0, 10))
     for from_offset, until_offset in ((0, 20), (5, 15), (11, 20)):
         with pytest.raises(LedgerConflict, match="the ledger stands at 10 for t-0"):
-            zombie.commit([advance(from_offset, until_offset)], staged)
+            zombie.commit_staged([advance(from_offset, until_offset)], staged)
     assert len(place.files()) == 1
 
 
@@ -113,9 +113,9 @@ def test_an_entry_whose_creation_was_not_answered_is_recognised(
     staged = sink.stage(values(0, 10))
     stop_at(monkeypatch, "sink.after_commit")
     with pytest.raises(TransientError):
-        sink.commit([advance(0, 10)], staged)
+        sink.commit_staged([advance(0, 10)], staged)
     assert place.files() == []
-    assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
     assert len(place.files()) == 1
 
 
@@ -166,7 +166,7 @@ def test_a_zombie_that_slept_until_its_entry_was_deleted_is_fenced(
     monkeypatch.setattr(sink_module, "hit", sleep)
     staged = zombie.stage(values(0, 5))
     with pytest.raises(LedgerConflict, match="far beyond entry 2"):
-        zombie.commit([advance(0, 5)], staged)
+        zombie.commit_staged([advance(0, 5)], staged)
     assert slept
     assert len(place.files()) == 30
     entries = [f for f in place.all() if f.endswith(".ledger")]
@@ -191,7 +191,7 @@ def test_a_zombie_is_fenced_wherever_the_newest_entry_stands(
 
     monkeypatch.setattr(sink_module, "hit", sleep)
     with pytest.raises(LedgerConflict):
-        zombie.commit([advance(0, 1)], zombie.stage(values(0, 1)))
+        zombie.commit_staged([advance(0, 1)], zombie.stage(values(0, 1)))
     assert slept
     assert place.state().sequence == 2 + ahead
     assert len(place.files()) == ahead + 1
@@ -215,7 +215,7 @@ def test_files_that_were_begun_under_an_older_entry_are_written_again(place: Fol
     staged = sink.stage(values(0, 10))
     sink.start(firsts({FIRST._replace(topic="u"): 0}))
     with pytest.raises(TargetChanged, match="written again"):
-        sink.commit([advance(0, 10)], staged)
+        sink.commit_staged([advance(0, 10)], staged)
     assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.APPLIED
 
 
@@ -227,7 +227,7 @@ def test_cleaning_takes_what_no_entry_can_name_any_more(place: Folder) -> None:
     place.sink()
     assert lost not in place.all()
     assert [f.staged for f in current.files] == place.staged()
-    assert sink.commit([advance(10, 12)], current) is Outcome.APPLIED
+    assert sink.commit_staged([advance(10, 12)], current) is Outcome.APPLIED
 
 
 def test_an_entry_is_whole_or_not_there(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def test_a_file_is_on_the_disk_before_the_entry_that_names_it(
     path = str(Path(folder.where, staged.files[0].staged))
     assert path in synced
     assert str(Path(path).parent) in synced
-    sink.commit([advance(0, 10)], staged)
+    sink.commit_staged([advance(0, 10)], staged)
     assert str(Path(folder.where, "t/partition=0")) in synced
 
 
@@ -287,9 +287,9 @@ class TestFolders:
         monkeypatch.setattr(sink._store, "_make_room", make)
         staged = sink.stage(values(0, 10))
         with pytest.raises(TransientError, match="removed the folder of t/partition=0/t"):
-            sink.commit([advance(0, 10)], staged)
+            sink.commit_staged([advance(0, 10)], staged)
         assert removed
-        assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
+        assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
         assert len(place.files()) == 1
         assert place.staged() == []
 
@@ -328,10 +328,10 @@ def test_an_entry_that_is_cleaned_away_half_made_is_made_again(
         original(source, target)
 
     monkeypatch.setattr(os, "link", clean)
-    assert sink.commit([advance(0, 10)], staged) is Outcome.APPLIED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.APPLIED
     del times[0]
     with pytest.raises(TransientError, match="No such file"):
-        sink.commit([advance(10, 12)], sink.stage(values(10, 12)))
+        sink.commit_staged([advance(10, 12)], sink.stage(values(10, 12)))
 
 
 def test_counts_and_holes_are_carried_on(place: Folder) -> None:
@@ -381,7 +381,7 @@ def test_dead_letters_appear_in_the_same_commit(
             sink.commit([advance(0, 7)], commit)
     assert place.files() == []
     staged = sink.stage(commit)
-    assert sink.commit([advance(0, 7)], staged) is Outcome.APPLIED
+    assert sink.commit_staged([advance(0, 7)], staged) is Outcome.APPLIED
     assert place.files() == [
         "dead/topic=t/partition=0/t+0+0000000005-0000000007.parquet",
         "t/partition=0/t+0+0000000000-0000000005.parquet",
@@ -403,17 +403,17 @@ def test_dead_letters_do_not_stand_among_a_topics_files(place: Folder) -> None:
 def test_without_a_transaction_results_are_moved_at_once(place: Folder) -> None:
     sink = place.sink(keys={"delivery": "at-least-once"})
     staged = sink.stage(values(0, 10))
-    assert sink.write(staged, [advance(0, 10)]) is Outcome.APPLIED
+    assert sink.write_staged(staged, [advance(0, 10)]) is Outcome.APPLIED
     assert len(place.files()) == 1
-    assert sink.write(staged, [advance(0, 10)]) is Outcome.APPLIED
+    assert sink.write_staged(staged, [advance(0, 10)]) is Outcome.APPLIED
     assert sink.advance([advance(0, 10)]) is Outcome.APPLIED
-    assert sink.write(staged, [advance(0, 10)]) is Outcome.REPLAYED
+    assert sink.write_staged(staged, [advance(0, 10)]) is Outcome.REPLAYED
     assert len(place.files()) == 1
     gone = sink.stage(values(10, 12))
     sink.start(firsts({FIRST._replace(partition=1): 0}))
     place.sink()
     with pytest.raises(TargetChanged, match="is gone"):
-        sink.write(gone, [advance(10, 12)])
+        sink.write_staged(gone, [advance(10, 12)])
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once", "at-most-once"])
@@ -426,12 +426,12 @@ def test_files_that_the_driver_does_not_see_are_not_committed(
     moved = advance(0, 10)
     with pytest.raises(ConfigError, match="path must be shared by the driver and all executors"):
         if delivery == "exactly-once":
-            sink.commit([moved], staged)
+            sink.commit_staged([moved], staged)
         elif delivery == "at-least-once":
-            sink.write(staged, [moved])
+            sink.write_staged(staged, [moved])
         else:
             sink.advance([moved])
-            sink.write(staged)
+            sink.write_staged(staged)
     assert place.files() == []
     assert place.state().entries[FIRST].position == (10 if delivery == "at-most-once" else 0)
 
@@ -441,7 +441,7 @@ def test_a_file_that_was_cut_is_not_committed(folder: Folder) -> None:
     staged = sink.stage(values(0, 10))
     os.truncate(Path(folder.where, staged.files[0].staged), 5)
     with pytest.raises(ConfigError, match="or not whole"):
-        sink.commit([advance(0, 10)], staged)
+        sink.commit_staged([advance(0, 10)], staged)
     assert folder.state().entries[FIRST].position == 0
 
 
@@ -459,7 +459,7 @@ def test_files_that_another_run_has_cleaned_away_meanwhile_are_no_error_of_the_p
             place.sink()
 
     monkeypatch.setattr(sink_module, "hit", overtake)
-    assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
     assert len(place.files()) == 1
 
 

@@ -460,7 +460,7 @@ def test_a_topic_whose_files_no_disk_can_name_is_refused_and_an_object_store_tak
     sink.prepare([topic])
     sink.start(firsts({TopicPartition(topic, 0): 0}))
     staged = sink.stage(Commit([records([{"id": 1}], topic=topic)]))
-    sink.commit([advance(0, 1, topic=topic)], staged)
+    sink.commit_staged([advance(0, 1, topic=topic)], staged)
     assert len(bucket.files()) == 1
 
 

@@ -46,7 +46,7 @@ def committed(sink: IcebergSink, first: int, until: int) -> Outcome:
     staged = sink.stage(values(first, until))
     for _ in range(5):
         try:
-            return sink.commit([advance(first, until)], staged)
+            return sink.commit_staged([advance(first, until)], staged)
         except TransientError:
             continue
     raise AssertionError("it never came about")
@@ -59,7 +59,7 @@ def test_a_table_is_created_and_extended_and_each_commit_is_one(remote: Remote) 
     before = warehouse.table().metadata
     staged = sink.stage(values(10, 20, text="new"))
     grown = warehouse.table().metadata
-    assert sink.commit([advance(10, 20)], staged) is Outcome.APPLIED
+    assert sink.commit_staged([advance(10, 20)], staged) is Outcome.APPLIED
     after = warehouse.table().metadata
     assert len(grown.schemas) == len(before.schemas) + 1
     assert len(after.snapshots) == len(before.snapshots) + 1
@@ -71,9 +71,9 @@ def test_a_replay_changes_nothing_and_gaps_are_refused(remote: Remote) -> None:
     warehouse, _ = remote
     sink, other = warehouse.sink(), warehouse.sink()
     staged = sink.stage(values(0, 10))
-    sink.commit([advance(0, 10)], staged)
+    sink.commit_staged([advance(0, 10)], staged)
     location = warehouse.table().metadata_location
-    assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
     assert other.commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
     for first, until in ((0, 20), (5, 15), (11, 20)):
         with pytest.raises(LedgerConflict, match="the ledger stands at 10 for t-0"):

@@ -132,7 +132,7 @@ def test_a_table_is_created_and_its_columns_are_added_and_widened(metastore: War
     sink.commit([advance(0, 10)], values(0, 10))
     wide = Commit([records([{"text": "new", "id": i} for i in range(2**40, 2**40 + 10)])])
     staged = sink.stage(wide)
-    sink.commit([advance(10, 20)], staged)
+    sink.commit_staged([advance(10, 20)], staged)
     assert ids(metastore) == [*range(10), *range(2**40, 2**40 + 10)]
     with metastore.catalog._client as client:  # type: ignore[attr-defined]
         columns = client.get_table(*metastore.name.split(".")).sd.cols

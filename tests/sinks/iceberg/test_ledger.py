@@ -14,9 +14,9 @@ from sqlalchemy.exc import OperationalError
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TargetChanged, TransientError
 from semel.ledger import Hole, Outcome, TopicPartition, firsts
 from semel.records import Commit, DeadLetter
-from semel.sinks.base import Staged
 from semel.sinks.iceberg import sink as module
 from semel.sinks.iceberg.catalog import Conflict
+from semel.sinks.staging import Staged
 from tests.sinks.iceberg.conftest import FIRST, Warehouse
 from tests.sinks.target import advance, records
 
@@ -44,9 +44,9 @@ def test_rows_and_positions_are_one_commit(warehouse: Warehouse) -> None:
 def test_a_replay_changes_nothing(warehouse: Warehouse) -> None:
     sink = warehouse.sink()
     staged = sink.stage(values(0, 10))
-    assert sink.commit([advance(0, 10)], staged) is Outcome.APPLIED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.APPLIED
     location = warehouse.table().metadata_location
-    assert sink.commit([advance(0, 10)], staged) is Outcome.REPLAYED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
     assert warehouse.sink().commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
     assert warehouse.table().metadata_location == location
 
@@ -59,7 +59,7 @@ def test_a_gap_an_overlap_and_a_zombie_are_refused_with_nothing_written(
     staged = zombie.stage(values(0, 20))
     for from_offset, until_offset in ((0, 20), (5, 15), (11, 20)):
         with pytest.raises(LedgerConflict, match="the ledger stands at 10 for t-0"):
-            zombie.commit([advance(from_offset, until_offset)], staged)
+            zombie.commit_staged([advance(from_offset, until_offset)], staged)
     assert len(warehouse.rows()) == 10
 
 
@@ -255,7 +255,7 @@ def test_staged_files_that_vanished_are_staged_again(warehouse: Warehouse) -> No
     staged = sink.stage(values(0, 10))
     sink.discard(staged)
     with pytest.raises(TargetChanged, match="is gone"):
-        sink.commit([advance(0, 10)], staged)
+        sink.commit_staged([advance(0, 10)], staged)
     assert warehouse.stored() == 0
 
 
@@ -325,10 +325,10 @@ def test_a_catalog_that_cannot_be_written_is_a_transient_error(
     catalog.mkdir()
     sink._catalog.engine.dispose()  # type: ignore[attr-defined]
     with pytest.raises(TransientError, match=r"Iceberg table db\.t"):
-        sink.commit([advance(0, 10)], staged)
+        sink.commit_staged([advance(0, 10)], staged)
     catalog.rmdir()
     hidden.rename(catalog)
-    assert sink.commit([advance(0, 10)], staged) is Outcome.APPLIED
+    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.APPLIED
     assert ids(warehouse) == list(range(10))
 
 

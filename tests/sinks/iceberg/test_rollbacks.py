@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 from semel.errors import ConfigError, RolledBack
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, DeadLetter
-from semel.sinks.base import Staged
 from semel.sinks.iceberg.sink import IcebergSink
+from semel.sinks.staging import Staged
 from tests.sinks.iceberg import test_routing as routing
 from tests.sinks.iceberg.conftest import FIRST, Warehouse
 from tests.sinks.iceberg.test_ledger import ids, values
@@ -286,13 +286,13 @@ def test_dead_letters_that_were_rolled_back_are_missed(warehouse: Warehouse) -> 
         return Staged((), [DeadLetter("t", 0, offset, None, b"", [], 0, "STAGE", "E", "why")])
 
     for offset in range(2):
-        sink.commit([advance(offset, offset + 1)], letter(offset))
+        sink.commit_staged([advance(offset, offset + 1)], letter(offset))
     (first, *_) = warehouse.table("db.dead").metadata.snapshots
     roll_back(warehouse, first.snapshot_id, "db.dead")
     with pytest.raises(RolledBack, match=r"db\.dead, which holds dead letters"):
-        sink.commit([advance(2, 3)], letter(2))
+        sink.commit_staged([advance(2, 3)], letter(2))
     with pytest.raises(RolledBack, match=r"db\.dead, which holds dead letters"):
         warehouse.unprepared(keys=keys).prepare(["t"])
     warehouse.unprepared(keys=keys).set_positions(firsts({FIRST: 2}))
     other = warehouse.sink(keys=keys)
-    assert other.commit([advance(2, 3)], letter(2)) is Outcome.APPLIED
+    assert other.commit_staged([advance(2, 3)], letter(2)) is Outcome.APPLIED

@@ -20,6 +20,7 @@ from semel.plan import plan
 from semel.records import Commit, Records
 from semel.sinks import parquet
 from semel.sinks.iceberg.sink import IcebergSink
+from semel.sinks.staging import Staged
 from tests.sinks.iceberg.conftest import Warehouse, refused
 from tests.sinks.target import advance, changes, records
 
@@ -147,7 +148,7 @@ def test_a_task_goes_on_with_the_columns_that_appear_while_it_writes(warehouse: 
         stager.add(Commit([records(batch)]))
     files = stager.finish()
     assert len(files) == 2
-    sink.write(type(sink.stage(Commit([])))((), files=files))
+    sink.write_staged(Staged(files))
     assert [r["more"] for r in warehouse.rows()] == [None, 5, None]
 
 
@@ -209,7 +210,7 @@ def test_a_partition_that_is_altered_meanwhile_is_noticed(warehouse: Warehouse) 
     with warehouse.table().update_spec() as update:
         update.add_identity("s")
     with pytest.raises(TargetChanged, match="partition was altered"):
-        sink.write(staged)
+        sink.write_staged(staged)
     sink.write(Commit([records([{"id": 2, "s": "y"}])]))
     assert [r["id"] for r in warehouse.rows()] == [1, 2]
 
@@ -223,12 +224,12 @@ def test_columns_that_are_altered_meanwhile_are_noticed_and_new_ones_are_null(
     staged = sink.stage(Commit([changes((2, {"v": "b", "w": 2}))]))
     with warehouse.table().update_schema() as update:
         update.add_column("new", LongType())
-    sink.write(staged)
+    sink.write_staged(staged)
     staged = sink.stage(Commit([changes((3, {"v": "c", "w": 3}))]))
     with warehouse.table().update_schema() as update:
         update.delete_column("w")
     with pytest.raises(TargetChanged, match="column w was altered meanwhile"):
-        sink.write(staged)
+        sink.write_staged(staged)
     found = {r["v"]: r["new"] for r in warehouse.rows()}
     assert found == {"a": None, "b": None}
 
@@ -257,7 +258,7 @@ def test_files_are_sorted_as_the_table_asks(
             for i in range(start, start + 100)
         ]
         stager.add(Commit([records(rows)]))
-    sink.write(type(sink.stage(Commit([])))((), files=stager.finish()))
+    sink.write_staged(Staged(stager.finish()))
     (task,) = warehouse.table().scan().plan_files()
     assert task.file.sort_order_id == 1
     found = pq.read_table(task.file.file_path.removeprefix("file://"))

@@ -23,6 +23,7 @@ from semel.records import KEY, OFFSET, PARTITION, Commit, Records, RowsRejected,
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.changes import last_by_key
+from semel.sinks.protocols import Drillable
 from semel.sinks.transactional import TransactionalSink
 
 LEDGER = "semel:offsets"
@@ -52,7 +53,7 @@ def _environment(path: str, map_size: int, _process: int) -> lmdb.Environment:
     return environment
 
 
-class LmdbSink(TransactionalSink[lmdb.Transaction]):
+class LmdbSink(TransactionalSink[lmdb.Transaction], Drillable):
     """See :class:`~semel.sinks.transactional.TransactionalSink`."""
 
     section = LmdbConfig

@@ -31,7 +31,7 @@ from semel.engine.base import (
     not_shipped,
     spark_gone,
 )
-from semel.engine.batch import Batch, bad_record, passing_over
+from semel.engine.batch import bad_record, passing_over
 from semel.engine.bounded.task import BoundedSpec, TaskResult, run_task
 from semel.engine.committer import described
 from semel.engine.control import Report
@@ -57,7 +57,7 @@ from semel.kafka.damage import Damage
 from semel.ledger import Advance, LedgerEntry, OffsetRange, TopicPartition
 from semel.records import DeadLetter
 from semel.sinks import protocols
-from semel.sinks.base import Staged, StagingSink
+from semel.sinks.staging import Staged, StagingSink
 from semel.targets import Target
 
 log = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class BoundedEngine:
             if not stops and not damages:
                 if self._others(wanted):
                     for r in results:
-                        self._sink.discard(Staged((), files=r.files))
+                        self._sink.discard(Staged(r.files))
                     return True  # the next trigger says what has happened
                 self._commit(wanted, results)
                 break
@@ -233,7 +233,7 @@ class BoundedEngine:
             raise damage.stop(self._connector.name, position)
         log.warning("%s: %s; goes on after them", tp, damage.told(position))
         for batch in passing_over(damage, position):
-            self._retrying(replace(batch, commit=Staged((), batch.commit.dead_letters)))
+            self._retrying(batch.advances, Staged(dead_letters=batch.commit.dead_letters))
         self._progress.positions |= {tp: damage.range.until_offset}
 
     def _plan(self, most: int) -> tuple[list[OffsetRange], bool]:
@@ -283,7 +283,7 @@ class BoundedEngine:
         failed = [r.failure.error() for r in results if r.failure is not None]
         if failed or any(r.stop is not None or r.damage is not None for r in results):
             for r in results:
-                self._sink.discard(Staged((), files=r.files))
+                self._sink.discard(Staged(r.files))
         if failed:
             # An error that ends the connector comes before one that may pass.
             raise sorted(failed, key=lambda error: isinstance(error, TransientError))[0]
@@ -335,21 +335,22 @@ class BoundedEngine:
     def _commit(self, wanted: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
         letters = [letter for r in results for letter in r.letters]
         letters.sort(key=lambda x: (x.topic, x.partition, x.offset))
-        staged = Staged((), letters, [f for r in results for f in r.files])
-        batch = Batch(whole(wanted, [a for r in results for a in r.advances]), staged)
+        staged = Staged([f for r in results for f in r.files], letters)
+        advances = whole(wanted, [a for r in results for a in r.advances])
         self._doing = "the commit is under way"
-        self._retrying(batch)
+        self._retrying(advances, staged)
         self._overdue.end()
         progress = self._progress
-        progress.records += sum(a.read for a in batch.advances)
-        progress.rows += sum(a.written for a in batch.advances)
-        progress.failed += sum(a.failed for a in batch.advances)
+        progress.records += sum(a.read for a in advances)
+        progress.rows += sum(a.written for a in advances)
+        progress.failed += sum(a.failed for a in advances)
         progress.commits += 1
-        progress.positions |= batch.until
+        until = {a.range.topic_partition: a.range.until_offset for a in advances}
+        progress.positions |= until
         progress.tasks |= {r.index: Report("progress", r.index, 0) for r in results}
         hit("task.before_publish")
         if self._publisher is not None:
-            self._publisher.publish(self._kept(batch.until))
+            self._publisher.publish(self._kept(until))
         self._run.observe(progress)
 
     def _kept(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -361,13 +362,14 @@ class BoundedEngine:
         for letter in letters if self._connector.errors_log else ():
             log.warning("%s", described(letter, content=self._connector.errors_log_messages))
 
-    def _retrying(self, batch: Batch) -> None:
+    def _retrying(self, advances: Sequence[Advance], staged: Staged) -> None:
         """Commit; a failure whose outcome is unknown is judged by the ledger in the next try.
 
         Staged files are left alone whatever happens: some of them may be committed.
         """
         try:
-            retrying(lambda: self._deliverer.deliver(batch), self._retries(), self._run.stop.wait)
+            deliver = self._deliverer.deliver
+            retrying(lambda: deliver(advances, staged), self._retries(), self._run.stop.wait)
         except TargetChanged:
             raise  # the records are staged again
         except TransientError:

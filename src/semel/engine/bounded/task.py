@@ -37,7 +37,7 @@ from semel.kafka.topicids import consumer_with_ids
 from semel.ledger import Advance, LogId, OffsetRange, TopicPartition
 from semel.records import DeadLetter, Rejected, RowsRejected
 from semel.sinks import sink_class
-from semel.sinks.base import Stager, StagingSink
+from semel.sinks.staging import Stager, StagingSink
 from semel.sizes import Sizes
 
 log = logging.getLogger(__name__)

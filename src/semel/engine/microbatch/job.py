@@ -48,7 +48,7 @@ from semel.failpoints import hit
 from semel.kafka.damage import Damage
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
-from semel.sinks.base import StagingSink
+from semel.sinks.staging import StagingSink
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class MicroBatches:
         tp = damage.topic_partition
         log.warning("%s: %s; goes on after them", tp, damage.told(position))
         for batch in passing_over(damage, position):
-            self._deliverer.deliver(batch)
+            self._deliverer.deliver(batch.advances, batch.commit)
         self._progress.positions |= {tp: damage.range.until_offset}
         self._publisher.publish({tp: damage.range.until_offset})
 
@@ -231,7 +231,7 @@ class MicroBatches:
         if not traced:  # rows made of several records: none can be said to be left out
             batch = replace(batch, advances=[replace(a, filtered=0) for a in batch.advances])
         try:
-            self._deliverer.deliver(batch, self._moved)
+            self._deliverer.deliver(batch.advances, batch.commit, self._moved)
         except RowsRejected as rejection:
             return [rejection_of(indices[0], rejection, ranges)]
         except TransientError as error:

@@ -172,7 +172,7 @@ def _commit_raw(
         )
         hit("task.after_convert")
         try:
-            worker.deliverer.deliver(batch, [tp] if refused else ())
+            worker.deliverer.deliver(batch.advances, batch.commit, [tp] if refused else ())
         except RowsRejected as rejection:
             refused.extend(rejection.rejected)
             continue
@@ -292,7 +292,7 @@ def _commit_rows(
     batch = reading.pinned.stamped(assembled([range_], [side], [records], {tp: records.count}))
     hit("task.after_convert")
     try:
-        worker.deliverer.deliver(batch, reading.moved)
+        worker.deliverer.deliver(batch.advances, batch.commit, reading.moved)
     except RowsRejected as rejection:
         return rejection_of(index, rejection, [range_])
     return replace(committed(index, batch), size=rows.nbytes)

@@ -19,12 +19,13 @@ from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
 from semel.records import TIMESTAMP, Commit, Records
 from semel.sinks import rows as made
-from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
+from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.jdbc import check_key
 from semel.sinks.layout import check_provenance, key_metadata, keys_of
 from semel.sinks.rereading import View
+from semel.sinks.staging import Staged, Stager, StagingSink
 from semel.targets import Target
 
 try:
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class DeltaSink(StagingSink):
-    """See :class:`~semel.sinks.base.StagingSink`; configuration in docs/delta.md."""
+    """See :class:`~semel.sinks.staging.StagingSink`; configuration in docs/delta.md."""
 
     section = DeltaConfig
     ignored = IGNORED
@@ -109,6 +110,7 @@ class DeltaSink(StagingSink):
             uses_key=config.pk_mode == "record_key",
             key_metadata=key_metadata(config),
             takes_tombstones=config.delete_enabled,
+            commits_dead_letters_first=True,
             replaces=self._upserts,
             carries=frozenset({TIMESTAMP}) if self._upserts else frozenset(),
             evolves=config.auto_evolve,
@@ -247,7 +249,7 @@ class DeltaSink(StagingSink):
         return self._land(guard or (), staged, moves=False)[0]
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        outcome, everywhere = self._land(advances, Staged(()), moves=True)
+        outcome, everywhere = self._land(advances, Staged(), moves=True)
         # One table that has moved already may have its rows: at-most-once must not repeat them.
         return outcome if everywhere else Outcome.REPLAYED
 

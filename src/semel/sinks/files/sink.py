@@ -28,12 +28,13 @@ from semel.records import (
 )
 from semel.sinks import letters as letter_rows
 from semel.sinks import rows as made
-from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
+from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.casts import without_json
 from semel.sinks.files.config import IGNORED, FilesConfig
 from semel.sinks.files.folders import ByPartition
 from semel.sinks.layout import layout
+from semel.sinks.staging import Staged, Stager, StagingSink
 
 try:
     from semel.sinks.files import checks, snapshot
@@ -61,7 +62,7 @@ _TRIES = 20
 
 
 class FilesSink(StagingSink):
-    """See :class:`~semel.sinks.base.StagingSink`; configuration in docs/files.md."""
+    """See :class:`~semel.sinks.staging.StagingSink`; configuration in docs/files.md."""
 
     section = FilesConfig
     ignored = IGNORED
@@ -107,10 +108,6 @@ class FilesSink(StagingSink):
     @property
     def interval(self) -> float | None:
         return self._config.interval
-
-    @property
-    def letters_come_first(self) -> bool:
-        return False
 
     def describe(self) -> dict[str, str]:
         return {
@@ -323,7 +320,7 @@ class FilesSink(StagingSink):
         raise self._busy()
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        return self.commit_staged(advances, Staged(()))
+        return self.commit_staged(advances, Staged())
 
     def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
         state = self._ledger.newest()

@@ -20,13 +20,15 @@ from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, Rebase, TopicPartition
 from semel.records import TIMESTAMP, Commit, Records, RowsRejected
 from semel.sinks import rows as made
-from semel.sinks.base import Snapshot, Staged, Stager, StagingSink
+from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import ALL_ENGINES, Capabilities
 from semel.sinks.iceberg.catalogs import FLAT
 from semel.sinks.iceberg.config import IGNORED, PREFIXES, IcebergConfig, settings
 from semel.sinks.iceberg.routing import Counts, Share, counted
 from semel.sinks.layout import check_provenance, key_metadata, keys_of
+from semel.sinks.protocols import SeveralLedgers
 from semel.sinks.rereading import NotShown, View
+from semel.sinks.staging import Staged, Stager, StagingSink
 
 try:
     from pyiceberg.catalog import Catalog
@@ -48,8 +50,8 @@ except ModuleNotFoundError as missing:
 log = logging.getLogger(__name__)
 
 
-class IcebergSink(StagingSink):
-    """See :class:`~semel.sinks.base.StagingSink`; configuration in docs/iceberg.md."""
+class IcebergSink(StagingSink, SeveralLedgers):
+    """See :class:`~semel.sinks.staging.StagingSink`; configuration in docs/iceberg.md."""
 
     section = IcebergConfig
     ignored = IGNORED
@@ -134,6 +136,7 @@ class IcebergSink(StagingSink):
             uses_key=config.pk_mode == "record_key",
             key_metadata=key_metadata(config),
             takes_tombstones=config.delete_enabled,
+            commits_dead_letters_first=True,
             replaces=config.upsert,
             carries=frozenset({TIMESTAMP}) if config.upsert else frozenset(),
             # What the one table does not take, another one may.
@@ -246,7 +249,7 @@ class IcebergSink(StagingSink):
         parts = _Parts()
         if self._last.ranges == [a.range for a in advances]:  # their rows were written just now
             parts = replace(self._last, files={})
-        return self._land(advances, Staged(()), parts, moves=True)
+        return self._land(advances, Staged(), parts, moves=True)
 
     def _land(
         self, advances: Sequence[Advance], staged: Staged, parts: _Parts, *, moves: bool

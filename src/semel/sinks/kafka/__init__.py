@@ -65,7 +65,7 @@ from semel.sinks.kafka.refusals import find_refused
 from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
 from semel.sinks.kafka.uncopied import never_copied
-from semel.sinks.protocols import Membership
+from semel.sinks.protocols import FencesByGroup, Membership, Transactional
 from semel.targets import Target
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ _FENCE_AFTER = 0.5
 """Seconds after which a pending transaction is taken for one that nobody will end."""
 
 
-class KafkaSink(Sink):
+class KafkaSink(Sink, Transactional, FencesByGroup):
     """See :class:`~semel.sinks.base.Sink`; configuration in docs/kafka.md."""
 
     section = KafkaConfig

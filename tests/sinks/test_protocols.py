@@ -1,0 +1,49 @@
+"""What a sink opts in to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from semel.config import ConnectorConfig, read
+from semel.delivery import Mechanism, Support
+from semel.errors import ConfigError
+from semel.plan import plan
+from semel.sinks.protocols import FencesByGroup
+from semel.sinks.search.sink import SearchSink
+
+RAW = {
+    "name": "c",
+    "connector.class": "opensearch",
+    "bootstrap.servers": "nowhere:9092",
+    "topics": "t",
+    "connection.url": "http://nowhere:9200",
+    "key.ignore": "true",
+}
+
+
+class Boasting(SearchSink):
+    """Offers transactions and has no commit."""
+
+    def support(self) -> Mapping[Mechanism, Support]:
+        return {Mechanism.TRANSACTIONAL: Support(True, "so it says")}
+
+
+def test_a_sink_that_offers_transactions_without_commit_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules[plan.__module__], "sink_class", lambda *_: Boasting)
+    with pytest.raises(ConfigError, match=r"Boasting\.support\(\) offers .* no method commit"):
+        plan(RAW)
+
+
+def test_a_sink_that_derives_from_a_protocol_must_implement_all_of_it() -> None:
+    class Half(SearchSink, FencesByGroup):
+        def joining(self, task: int) -> None: ...
+
+    half: Any = Half
+    with pytest.raises(TypeError, match="abstract method 'assigned'"):
+        half(read(ConnectorConfig, RAW), RAW)
