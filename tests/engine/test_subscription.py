@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.engine.direct import subscription as direct
 from semel.engine.direct.subscription import Assigned, Subscription
 from semel.kafka.groups import Groups
 from semel.plan import plan
@@ -41,6 +42,7 @@ def _sleeper(config: Mapping[str, Any], topic: str, told: Connection[str, None])
     os.kill(os.getpid(), signal.SIGSTOP)
     wait_until(lambda: subscription.consumer.memberid() != member)  # the consumer has noticed
     subscription.consumer.assign([])
+    wait_until(lambda: subscription.consumer.poll(0.1) or subscription.said())
     subscription.close()
 
 
@@ -102,6 +104,31 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
     finally:
         with suppress(KafkaException):
             subscription.close()
+
+
+def test_what_the_group_says_within_close_is_not_answered(
+    topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka may drop what is asked of the group by then, and never answer: the call would hold
+    Python's lock for ever, and the process with it, while its heartbeats go on."""
+    source = topic()
+    heard: list[object] = []
+    config = configure(source)
+    subscription = Subscription(plan(config).connector, config, 0, heard.append, heard.append)
+    subscription.ask([source])
+    _take_what_it_gives(subscription)
+
+    def late(consumer: Consumer) -> None:
+        held = consumer.assignment()
+        subscription._assigned(consumer, [])
+        subscription._revoked(consumer, held)
+        subscription._lost(consumer, held)
+        assert consumer.assignment() == held != []
+        consumer.close()
+
+    monkeypatch.setattr(direct, "close", late)
+    subscription.close()
+    assert (heard, subscription.said()) == ([], [])
 
 
 def _take_what_it_gives(subscription: Subscription) -> None:

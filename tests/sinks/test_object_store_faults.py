@@ -216,7 +216,7 @@ def test_dead_letters_survive_such_a_fault_too(
     sink.commit([advance(0, 10)], Commit(values(0, 9).records, [letter(9)]))
     part = place.of_commit[0]
     fault = faults.come(kind, "PUT", f"dead/{part.lstrip('/')}" if name == "delta" else part)
-    delivered(sink, sink.stage(Commit(values(10, 19).records, [letter(19)])), 10, 20)
+    delivered(sink, Commit(values(10, 19).records, [letter(19)]), 10, 20)
     assert fault.befell
     assert (place.ids(), place.dead()) == ([*range(9), *range(10, 19)], [9, 19])
 
@@ -237,5 +237,5 @@ def test_a_store_that_refuses_while_files_are_staged_shows_nothing(
             continue
     assert fault.befell
     assert place.ids() == list(range(10))
-    assert sink.commit([advance(10, 20)], staged) is Outcome.APPLIED
+    assert sink.commit_staged([advance(10, 20)], staged) is Outcome.APPLIED
     assert place.ids() == list(range(20))

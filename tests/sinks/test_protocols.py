@@ -45,5 +45,5 @@ def test_a_sink_that_derives_from_a_protocol_must_implement_all_of_it() -> None:
         def joining(self, task: int) -> None: ...
 
     half: Any = Half
-    with pytest.raises(TypeError, match="abstract method 'assigned'"):
+    with pytest.raises(TypeError, match=r"abstract method '?assigned"):
         half(read(ConnectorConfig, RAW), RAW)

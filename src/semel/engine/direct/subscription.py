@@ -101,7 +101,7 @@ class Subscription:
         self._topics: list[str] = []
         self._looked = 0.0
         self._outdated = False
-        self._closing = False
+        self._closing = self._closed = False
 
     def said(self) -> list[Assigned | Revoked]:
         """What the group has said since it was asked for last, in order."""
@@ -214,6 +214,7 @@ class Subscription:
         self._closing = True
         self._own.add(str(self.consumer.memberid()))
         self.consumer.poll(0)  # an answer that is heard within close() may block it for ever
+        self._closed = True
         close(self.consumer)
 
     def _ask_again(self) -> None:
@@ -223,8 +224,10 @@ class Subscription:
     def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         """Kafka gives a static member that is back soon what it had before, though it may ask for
         other topics by now (KIP-345): those of other topics are left alone."""
+        if not self._hears(consumer):
+            return
         consumer.assign([])
-        if self._closing or consumer is not self.consumer:
+        if self._closing:
             return
         self._given(True)
         self._own.add(str(consumer.memberid()))
@@ -236,7 +239,7 @@ class Subscription:
         self._said.append(Assigned(self.member))
 
     def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
-        if consumer is self.consumer:
+        if self._hears(consumer):
             if self._closing:
                 self.stay_out()
             self._give_up(away=self._was_away())
@@ -244,12 +247,18 @@ class Subscription:
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         """The session has ended, because Kafka was not heard of for too long."""
-        if consumer is self.consumer:
+        if self._hears(consumer):
             if self._closing:
                 self.stay_out()
             self._lost_at = time.monotonic()
             self._give_up(away=True)
             self._given(False)
+
+    def _hears(self, consumer: Consumer) -> bool:
+        """Whether an answer still matters. Within close() it does not, and whatever is asked of the
+        group there may never be answered: librdkafka drops it when the group's part has ended, and
+        the call waits for ever with Python's lock in its hands."""
+        return consumer is self.consumer and not self._closed
 
     def _give_up(self, *, away: bool) -> None:
         """An assignment that the task has not heard of yet is void from now on."""
