@@ -20,6 +20,8 @@ from multiprocessing.managers import BaseManager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from semel.lab.embedded.proxy import Proxy
+
 KINDS = ("refused", "lost", "cut", "twice")
 """Of a request that is not carried out and answered 503; that is, and answered 500, or not at all;
 that is carried out twice, and the second answer brought back."""
@@ -217,3 +219,22 @@ def apart(serve: Callable[[], AbstractContextManager[str]]) -> Iterator[Faults]:
     they wait for an answer."""
     with _Manager(ctx=get_context("forkserver")) as manager:
         yield _FaultsApart(manager.Served(serve))  # type: ignore[attr-defined]
+
+
+class _Proxies(BaseManager):
+    """A proxy in a process of its own."""
+
+
+_Proxies.register("Proxy", Proxy)
+
+
+@contextmanager
+def proxied(url: str) -> Iterator[Any]:
+    """A :class:`Proxy` before a server, in another process for the same reason."""
+    parts = urlsplit(url)
+    with _Proxies(ctx=get_context("forkserver")) as manager:
+        proxy = manager.Proxy(parts.hostname, parts.port)  # type: ignore[attr-defined]
+        try:
+            yield proxy
+        finally:
+            proxy.close()

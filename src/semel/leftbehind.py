@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 MOST = 3
 """Calls left behind with which a task starts again in a new process."""
@@ -24,31 +23,52 @@ class Left(Exception):
     """The call has not ended in time."""
 
 
+class Started(Generic[T]):
+    """A call in a thread of its own; ``what`` says in the log what it is."""
+
+    def __init__(self, what: str, call: Callable[[], T]) -> None:
+        self._what = what
+        self._call = call
+        self._ended = threading.Event()
+        self._found: T | None = None
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._make, name=f"semel: {what}", daemon=True)
+        self._thread.start()
+
+    def _make(self) -> None:
+        try:
+            self._found = self._call()
+        except BaseException as error:
+            self._failure = error
+        self._ended.set()
+
+    def ended(self, seconds: float) -> bool:
+        """Wait for its end for so long; whether it has come."""
+        return self._ended.wait(seconds)
+
+    def result(self) -> T:
+        """What it has returned; raises what it has raised."""
+        if self._failure is not None:
+            raise self._failure
+        return self._found  # type: ignore[return-value]
+
+    def leave(self) -> None:
+        """Wait for it no longer."""
+        with _lock:
+            _left[self._thread] = self._what
+
+
 def within(seconds: float, what: str, call: Callable[[], T]) -> T:
     """Make a call in a thread of its own, for at most so long.
 
     Raises:
         Left: it has not ended; ``what`` says in the log what was left behind.
     """
-    ended: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-
-    def made() -> None:
-        try:
-            ended.put((call(), None))
-        except BaseException as error:
-            ended.put((None, error))
-
-    thread = threading.Thread(target=made, name=f"semel: {what}", daemon=True)
-    thread.start()
-    try:
-        found, failure = ended.get(timeout=seconds)
-    except Empty:
-        with _lock:
-            _left[thread] = what
-        raise Left(f"{what} has not ended within {seconds:.0f} s") from None
-    if failure is not None:
-        raise failure
-    return found  # type: ignore[return-value]
+    started = Started(what, call)
+    if not started.ended(seconds):
+        started.leave()
+        raise Left(f"{what} has not ended within {seconds:.0f} s")
+    return started.result()
 
 
 def left() -> list[str]:

@@ -20,6 +20,7 @@ from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.engine import triggers
 from semel.engine.bounded import engine as bounded
+from semel.engine.bounded import job as boundedjob
 from semel.engine.bounded import task as boundedtask
 from semel.errors import (
     BadRecord,
@@ -146,7 +147,7 @@ def test_a_job_may_end_in_the_moment_that_waiting_for_it_does(
     source = topic()
     produce(source, records(10))
     config = lake(source)
-    monkeypatch.setattr(bounded, "wait", wait)
+    monkeypatch.setattr(boundedjob, "wait", wait)
     assert caught_up(config).restarts == 0
     assert late
     assert_nothing_lost_nothing_twice(config, range(10))

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from semel.engine.base import Progress, SparkGone
+from semel.engine.base import Progress, SparkGone, Stopped
+from semel.engine.bounded import job as bounded_job
 from semel.engine.bounded.engine import BoundedEngine
+from semel.engine.bounded.job import Jobs
 from semel.engine.control import Address, Report
 from semel.engine.direct import engine as direct
 from semel.engine.direct.engine import DirectEngine
@@ -23,7 +25,9 @@ from semel.engine.failure import Failure
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch.engine import MicroBatchEngine
 from semel.engine.retry import Backoff
-from semel.errors import Fenced, ServiceError, TransientError
+from semel.errors import Fenced, ServiceError, TransientError, Unavailable
+from semel.leftbehind import left
+from tests.engine.harness import wait_until
 
 
 class Gone:
@@ -81,7 +85,8 @@ def _direct(spark: Any) -> None:
 
 def _engine(spark: Any = None) -> BoundedEngine:
     engine = BoundedEngine.__new__(BoundedEngine)
-    engine._run, engine._spark = _run(), lambda: spark
+    engine._run = _run()
+    engine._jobs = Jobs("c", lambda: spark, lambda: False)
     engine._connector, engine._progress, engine._interval = engine._run.connector, Progress(), 0
     engine._spec = SimpleNamespace(connector=engine._connector, run="r")  # type: ignore[assignment]
     return engine
@@ -89,7 +94,7 @@ def _engine(spark: Any = None) -> BoundedEngine:
 
 def _bounded(spark: Any) -> None:
     engine = _engine(spark)
-    engine._trigger = lambda: bool(engine._job([]))  # type: ignore[method-assign]
+    engine._trigger = lambda: bool(engine._jobs.results(engine._spec, [], []))  # type: ignore[method-assign]
     engine._loop({})
 
 
@@ -214,3 +219,25 @@ def test_a_micro_batch_that_never_passes_ends_the_run_after_max_retries(
     gave_up = r"gave up after 3 retries \(max.retries\): the connection is lost"
     with pytest.raises(ServiceError, match=gave_up):
         _micro_batches([LOST] * 5, monkeypatch)
+
+
+def test_a_bounded_run_stops_though_its_commit_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bounded_job, "SETTLE", 0.1)
+    answer = threading.Event()
+    before = len(left())
+    with pytest.raises(Stopped):
+        Jobs("c", lambda: None, lambda: True).committed(lambda: answer.wait() and None)
+    assert "a commit does not end" in caplog.text
+    assert left()[before:] == ["committing"]
+    answer.set()
+    wait_until(lambda: len(left()) == before)
+
+
+def test_a_commit_that_fails_says_why() -> None:
+    def fails() -> None:
+        raise Unavailable("the store is away")
+
+    with pytest.raises(Unavailable, match="away"):
+        Jobs("c", lambda: None, lambda: False).committed(fails)

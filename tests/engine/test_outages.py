@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from semel.lab.embedded import Kafka
 from semel.lab.embedded.proxy import Proxy
 from semel.leftbehind import MOST, Left, within
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until
+from tests.faults import Faults, proxied
+from tests.s3 import Bucket
+from tests.sinks.test_object_store_faults import DeltaPlace
 
 pytestmark = pytest.mark.integration
 
@@ -100,6 +105,50 @@ def test_a_run_that_waits_for_a_silent_store_stops_within_seconds(
     running.stop()
     assert time.monotonic() - began < 15
     assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(10))
+
+
+def test_an_object_store_that_is_silent_is_left_and_one_that_is_away_is_waited_for(
+    faulty_aws: Faults,
+    topic: MakeTopic,
+    produce: Produce,
+    start: Start,
+    kafka: Kafka,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """On the bounded engine, whose driver commits."""
+    source, bucket = topic(), Bucket(faulty_aws.backend)
+    produce(source, records(10))
+    with proxied(faulty_aws.backend) as proxy:
+        options = DeltaPlace.options(proxy.url(faulty_aws.backend))
+        config = {
+            "name": f"c-{source}",
+            "topics": source,
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "connector.class": "delta",
+            "delta.table.path": bucket.where,
+            "auto.create": "true",
+            "value.converter": "JsonConverter",
+            "value.converter.schemas.enable": "false",
+            "processingTime": "100 milliseconds",
+            "retry.backoff.ms": "10",
+            "store.timeout.ms": "1000",
+            **{f"storage.options.{k}": v for k, v in options.items()},
+        }
+        running = start(config)
+        running.until(lambda p: p.rows == 10)
+        proxy.silence(new=True)
+        produce(source, records(10, start=10))
+        wait_until(lambda: "waiting until that is over" in caplog.text)
+        proxy.refuse()
+        time.sleep(1)
+        assert running.alive
+        proxy.accept()
+        running.until(lambda p: p.rows == 20)
+        running.stop()
+    table = DeltaTable(
+        f"{bucket.where}/{source}", storage_options=DeltaPlace.options(faulty_aws.backend)
+    )
+    assert sorted(table.to_pyarrow_table().column("id").to_pylist()) == list(range(20))
 
 
 def test_a_task_that_has_left_calls_behind_starts_again_in_a_new_process(

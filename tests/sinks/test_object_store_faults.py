@@ -66,7 +66,8 @@ class Place:
 class DeltaPlace(Place):
     of_commit = ("/_delta_log/",)
 
-    def options(self, endpoint: str) -> dict[str, str]:
+    @staticmethod
+    def options(endpoint: str) -> dict[str, str]:
         return {
             "aws_endpoint_url": endpoint,
             "aws_allow_http": "true",

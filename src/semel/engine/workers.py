@@ -3,11 +3,16 @@ more than a small job takes."""
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from semel.engine import memory
+from semel.leftbehind import MOST, left
+
+log = logging.getLogger(__name__)
 
 _KEPT = 4
 """Runs of which a process keeps something; the one that has waited longest goes first."""
@@ -37,14 +42,21 @@ class Workers(Generic[W]):
         self._kept: dict[str, W] = {}
 
     def of(self, spec: _Spec, make: Callable[[], W]) -> W:
-        """The worker of a run, with what the driver has sent last; made if there is none yet."""
-        found = self._kept.pop(spec.run, None)
-        if found is None:
+        """The worker of a run, with what the driver has sent last; made if there is none yet.
+
+        A process in which too many calls wait for ever ends itself first. The job fails, and is run
+        again in a new one.
+        """
+        if len(found := left()) >= MOST:
+            log.warning("calls do not end (%s); this process ends", ", ".join(sorted(set(found))))
+            os.kill(os.getpid(), signal.SIGKILL)
+        worker = self._kept.pop(spec.run, None)
+        if worker is None:
             os.environ.update(spec.environment)
             memory.limit_caches()
-            found = make()
-        found.renew(spec)
-        self._kept[spec.run] = found
+            worker = make()
+        worker.renew(spec)
+        self._kept[spec.run] = worker
         while len(self._kept) > _KEPT:
             self._kept.pop(next(iter(self._kept))).close()
-        return found
+        return worker

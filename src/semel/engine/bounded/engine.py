@@ -8,15 +8,11 @@ committed are seen by nobody.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import pickle
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pyspark import SparkContext
 
@@ -27,12 +23,10 @@ from semel.engine.base import (
     Run,
     SparkGone,
     Stopped,
-    first_error,
-    not_shipped,
-    spark_gone,
 )
 from semel.engine.batch import bad_record, passing_over
-from semel.engine.bounded.task import BoundedSpec, TaskResult, run_task
+from semel.engine.bounded.job import Jobs
+from semel.engine.bounded.task import BoundedSpec, TaskResult
 from semel.engine.committer import described
 from semel.engine.control import Report
 from semel.engine.deliver import Deliverer
@@ -64,7 +58,6 @@ log = logging.getLogger(__name__)
 
 _INTERVAL = "10 seconds"
 """Unless processingTime says otherwise: every commit makes files."""
-_SETTLE = 20.0
 _LOOK = 0.2
 """Seconds after which a paused run looks whether it is to go on."""
 _KEPT = Target("")
@@ -80,14 +73,13 @@ class BoundedEngine:
         self._run = run
         self._connector = run.connector
         self._sink = run.sink
-        self._spark = spark
         self._progress = Progress()
         self._interval = interval(run)
         facts = (run.connector, run.raw, run.guarantee, run.sink)
         self._deliverer = Deliverer(*facts, 0, log.warning, self._log)
         self._overdue = Overdue(log.warning, lambda: self._doing)
         self._doing = ""
-        self._jobs = ThreadPoolExecutor(1, thread_name_prefix="semel-job")
+        self._jobs = Jobs(run.connector.name, spark, self._look)
         self._prepared: set[str] = set()
         self._sampled: set[str] = set()
         self._publisher: Publisher | None = None
@@ -119,7 +111,7 @@ class BoundedEngine:
             pass
         finally:
             self._overdue.end()
-            self._jobs.shutdown(wait=False, cancel_futures=True)
+            self._jobs.close()
             if self._publisher is not None:
                 self._publisher.close()
         self._run.observe(self._progress)
@@ -170,6 +162,11 @@ class BoundedEngine:
 
     def _retries(self) -> Retries:
         return Retries(self._connector, self._run.raw, log.warning)
+
+    def _look(self) -> bool:
+        """Whether the run was asked to stop, after whoever watches has seen how far it is."""
+        self._run.observe(self._progress)
+        return self._run.stop.is_set()
 
     def _rest(self, pause: float) -> None:
         until = time.monotonic() + pause
@@ -278,8 +275,8 @@ class BoundedEngine:
         """
         parts = shared(wanted, self._connector.tasks_max)
         self._doing = f"{len(parts)} tasks read and stage them"
-        future = self._jobs.submit(self._job, parts)
-        results = self._watch(future)
+        logs = [{r.topic: self._entries[r.topic_partition].log for r in part} for part in parts]
+        results = self._jobs.results(self._spec, parts, logs)
         failed = [r.failure.error() for r in results if r.failure is not None]
         if failed or any(r.stop is not None or r.damage is not None for r in results):
             for r in results:
@@ -288,47 +285,6 @@ class BoundedEngine:
             # An error that ends the connector comes before one that may pass.
             raise sorted(failed, key=lambda error: isinstance(error, TransientError))[0]
         return results
-
-    def _watch(self, future: Future[list[TaskResult]]) -> list[TaskResult]:
-        """Wait for a job; one that does not end soon after a stop is cancelled."""
-        deadline: float | None = None
-        while not wait([future], timeout=0.2).done:
-            self._run.observe(self._progress)
-            if deadline is None and self._run.stop.is_set():
-                deadline = time.monotonic() + _SETTLE
-            if deadline is not None and time.monotonic() > deadline:
-                with contextlib.suppress(Exception):  # Spark may have gone
-                    self._spark().cancelJobGroup(self._group)
-        return future.result()
-
-    @property
-    def _group(self) -> str:
-        return f"semel-{self._spec.run}"
-
-    def _job(self, parts: Sequence[Sequence[OffsetRange]]) -> list[TaskResult]:
-        spec, context = self._spec, self._spark()
-        logs = [{r.topic: self._entries[r.topic_partition].log for r in part} for part in parts]
-
-        def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
-            yield pickle.dumps(run_task(spec, index, parts[index], logs[index]))
-
-        try:
-            context.setJobGroup(self._group, f"connector {spec.connector.name}", True)
-            job = context.parallelize(range(len(parts)), len(parts))
-            answers: list[Any] = job.mapPartitionsWithIndex(body).collect()
-        except Exception as error:
-            text = str(error)
-            missing = not_shipped(spec.connector, text)
-            if missing is not None:
-                raise missing from None
-            gone = spark_gone(spec.connector, error)
-            if gone is not None:
-                raise gone from None
-            log.debug("the job failed: %s", text)
-            raise TransientError(
-                f"connector {spec.connector.name}: the Spark job failed: {first_error(text)}"
-            ) from None
-        return [pickle.loads(answer) for answer in answers]
 
     # The commit
 
@@ -366,10 +322,17 @@ class BoundedEngine:
         """Commit; a failure whose outcome is unknown is judged by the ledger in the next try.
 
         Staged files are left alone whatever happens: some of them may be committed.
+
+        Raises:
+            Stopped: the run was asked to stop, and the commit does not end.
         """
+        deliver = self._deliverer.deliver
         try:
-            deliver = self._deliverer.deliver
-            retrying(lambda: deliver(advances, staged), self._retries(), self._run.stop.wait)
+            retrying(
+                lambda: self._jobs.committed(lambda: deliver(advances, staged)),
+                self._retries(),
+                self._run.stop.wait,
+            )
         except TargetChanged:
             raise  # the records are staged again
         except TransientError:

@@ -127,7 +127,7 @@ class Worker:
 
     def close(self) -> None:
         self._sink.close()
-        self._consumer.close()
+        close(self._consumer)
 
     def _new_batcher(self) -> Batcher:
         spec = self._spec

@@ -131,13 +131,14 @@ class Proxy:
                 near.close()
                 continue
             far.settimeout(None)
+            for end in (near, far):  # before another thread can shut them
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link = _Link(near, far)
             with self._lock:
                 if self._mute:
                     link.silent.set()
                 self._links.add(link)
             for source, sink in (link.ends, link.ends[::-1]):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 carry: Any = (link, source, sink)
                 threading.Thread(target=self._carry, args=carry, daemon=True).start()
 

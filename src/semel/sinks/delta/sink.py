@@ -36,7 +36,7 @@ try:
     from semel.sinks.delta.files import DataFile, FileWriter, delete
     from semel.sinks.delta.merge import merge
     from semel.sinks.delta.positions import CONFLICTS, Positions, busy
-    from semel.sinks.delta.table import Conflict, Table, checked_options, unjudged
+    from semel.sinks.delta.table import Conflict, Table, checked_options, patience, unjudged
     from semel.sinks.delta.tables import Tables
     from semel.sinks.delta.view import DeltaView
 except ModuleNotFoundError as missing:
@@ -57,7 +57,8 @@ class DeltaSink(StagingSink):
     def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         self._connector = connector
         self._config = read(DeltaConfig, raw)
-        self._options = checked_options(raw)
+        waits = patience(self._config.table_path, connector.store_timeout_ms)
+        self._options = waits | checked_options(raw)
         self._tables = Tables(connector, self._config, self._options)
         self._positions = Positions(connector.name, self._tables)
         self._compaction = Compaction(self._config)

@@ -341,6 +341,17 @@ def bound(transactions: Mapping[str, int]) -> CommitProperties:
     )
 
 
+_OVER_HTTP = ("s3:", "s3a:", "gs:", "az:", "azure:", "abfs:", "abfss:", "adl:", "http:", "https:")
+
+
+def patience(where: str, milliseconds: int) -> dict[str, str]:
+    """The options by which an object store that does not answer is an outage after so long: by
+    itself delta-rs tries again for three minutes."""
+    if not where.startswith(_OVER_HTTP):
+        return {}
+    return {"timeout": f"{milliseconds}ms", "retry_timeout": f"{milliseconds}ms"}
+
+
 def checked_options(raw: Mapping[str, str], prefix: str = "storage.options.") -> dict[str, str]:
     """The store's options, by the names that delta-rs gives them.
 

@@ -59,8 +59,9 @@ def instead_of(where: str) -> str:
     return "Use a local directory, S3, GCS, Azure or webhdfs://"
 
 
-def open_store(where: str, options: Mapping[str, Any]) -> Store:
-    """The store of a URL or directory.
+def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) -> Store:
+    """The store of a URL or directory; ``timeout`` is the seconds for which its driver waits for an
+    answer.
 
     Raises:
         ConfigError: nothing is installed that knows it.
@@ -81,12 +82,22 @@ def open_store(where: str, options: Mapping[str, Any]) -> Store:
         ) from None
     if protocol in _S3:
         _check_names(where, driver, options.keys() - {"profile"}, _BOTO)
+        options = {**options, "config_kwargs": _botos(timeout) | options.get("config_kwargs", {})}
     if protocol == WEBHDFS:
         _check_names(where, driver, options)
         from semel.sinks.files.webhdfs import WebHdfsStore  # it needs requests
 
-        return WebHdfsStore(where, options)
+        return WebHdfsStore(where, options, timeout)
     return Store(where, options)
+
+
+def _botos(timeout: float) -> dict[str, Any]:
+    """s3fs tries again itself: five times each of botocore's five would take 25 times as long."""
+    return {
+        "connect_timeout": timeout,
+        "read_timeout": timeout,
+        "retries": {"total_max_attempts": 1},
+    }
 
 
 def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = "") -> None:

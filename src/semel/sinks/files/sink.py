@@ -72,7 +72,9 @@ class FilesSink(StagingSink):
         self._config = config = read(FilesConfig, raw)
         checks.check(connector, config)
         self._where = config.location()
-        self._store = open_store(self._where, config.options(raw))
+        self._store = open_store(
+            self._where, config.options(raw), connector.store_timeout_ms / 1000
+        )
         self._ledger = Ledger(self._store, connector.name)
         self._schemas = Schemas(self._store, self._ledger.folder)
         self._folders = config.folders()

@@ -24,9 +24,6 @@ from semel.sinks.files.store import Store, shown, split_url
 
 _PORT, _SECURE_PORT = 9870, 9871
 """Hadoop 3's; fsspec's default is Hadoop 2's."""
-_PATIENCE = 60.0
-"""Seconds until something moves. Without a limit, a NameNode whose machine is gone would be waited
-for without end. While content is sent, the limit of connecting holds; so both are one."""
 
 _ERRORS: Mapping[str, type[Exception]] = {
     "FileAlreadyExistsException": FileExistsError,
@@ -48,9 +45,11 @@ _QUERY = re.compile(r"\?\S*")
 
 
 class WebHdfsStore(Store):
-    """A directory in HDFS."""
+    """A directory in HDFS. Without ``timeout``, seconds until something moves, a NameNode whose
+    machine is gone would be waited for without end."""
 
-    def __init__(self, where: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, where: str, options: Mapping[str, Any], timeout: float = 60.0) -> None:
+        self._timeout = timeout
         parts = split_url(where)
         _check(where, parts, options)
         port = _SECURE_PORT if options.get("use_https") else _PORT
@@ -68,7 +67,7 @@ class WebHdfsStore(Store):
         session = filesystem.session
         session.hooks["response"] = [_checked]
         for scheme in ("http://", "https://"):
-            session.mount(scheme, _Adapter(session.verify))
+            session.mount(scheme, _Adapter(session.verify, self._timeout))
         return filesystem, root
 
     @contextlib.contextmanager
@@ -242,12 +241,13 @@ class _Adapter(HTTPAdapter):
     ``verify`` is what the session says: by itself requests prefers REQUESTS_CA_BUNDLE to that.
     """
 
-    def __init__(self, verify: bool | str) -> None:
+    def __init__(self, verify: bool | str, timeout: float) -> None:
         super().__init__()
         self._verify = verify
+        self._timeout = timeout
 
     def send(self, request: Any, *arguments: Any, **keys: Any) -> Any:
-        patient = {**keys, "timeout": keys.get("timeout") or _PATIENCE}
+        patient = {**keys, "timeout": keys.get("timeout") or self._timeout}
         if self._verify is not True:
             patient["verify"] = self._verify
         try:

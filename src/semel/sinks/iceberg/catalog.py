@@ -101,9 +101,9 @@ def _load(name: str, properties: Mapping[str, str], timeout: float) -> Catalog:
     with reading(name, "catalog"):
         try:
             if properties["type"] == "hive":
-                from semel.sinks.iceberg.hive import HiveCatalog
+                from semel.sinks.iceberg.hive import TIMEOUT, HiveCatalog
 
-                return HiveCatalog(name, **properties)
+                return HiveCatalog(name, **properties, **{TIMEOUT: str(timeout)})
             if properties["type"] == "rest":
                 return rest.connect(name, timeout, **properties)
             return load_catalog(name, **properties)

@@ -29,6 +29,8 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 
 from semel.failpoints import hit
 
+TIMEOUT = "semel.timeout"
+"""The catalog's property with the seconds of :attr:`_Connections.timeout`."""
 LOCKS = "engine.hive.lock-enabled"
 """The table's property by which its writers do without locks."""
 _MODIFIED = "table has been modified"
@@ -43,9 +45,12 @@ class HiveCatalog(hive.HiveCatalog):
     @staticmethod
     def _create_hive_client(properties: dict[str, str]) -> _Connections:
         made = hive.HiveCatalog._create_hive_client(properties)
-        return _Connections(
+        found = _Connections(
             made._uri, properties.get("ugi"), made._kerberos_auth, made._kerberos_service_name
         )
+        found.timeout = float(properties[TIMEOUT])
+        found._transport = found._init_thrift_transport()
+        return found
 
     def commit_table(
         self,
@@ -88,6 +93,14 @@ def _expecting(location: str) -> dict[str, str]:
 
 class _Connections(hive._HiveClient):
     locks = True
+    timeout = 60.0
+    """Seconds for which the metastore may be silent: Thrift would wait without end."""
+
+    def _init_thrift_transport(self) -> Any:
+        found = super()._init_thrift_transport()
+        socket = found._TBufferedTransport__trans if not self._kerberos_auth else found.transport
+        socket.setTimeout(self.timeout * 1000)
+        return found
 
     def _client(self) -> Client:
         client = _Comparing(TBinaryProtocol(self._transport))
