@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.records import FIRST_TS, template
 from semel.jars import SPARK_KAFKA, resolve
-from semel.sinks.kafka.producer import DEFAULTS
+from semel.kafka.transactions import DEFAULTS
 
 _TRANSACTION = 50_000
 

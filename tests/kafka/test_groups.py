@@ -13,11 +13,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.errors import SemelError, TransientError
 from semel.kafka import groups as groups_module
 from semel.kafka.groups import Groups
+from semel.kafka.transactions import LEFT_BEHIND, Report, Transactions
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.leftbehind import left
 from semel.sinks.kafka.offsets import stranger
-from semel.sinks.kafka.producer import LEFT_BEHIND, Report, Transactions
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE

@@ -96,7 +96,7 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
 
     def unsettled(rows: pa.Table) -> pa.Table:
         from semel.errors import NotAssigned
-        from semel.sinks.kafka import Group, Transactions
+        from semel.sinks.kafka.sink import Group, Transactions
 
         if patched.exists() or parent_process() is None:  # the driver calls it with a sample
             return rows

@@ -136,7 +136,7 @@ def test_a_ledger_topic_deleted_under_a_running_connector_is_told_and_does_not_c
 
 def test_producers_create_no_topics() -> None:
     """A topic that is deleted would come back with the brokers' defaults."""
-    from semel.sinks.kafka.producer import DEFAULTS
+    from semel.kafka.transactions import DEFAULTS
 
     assert DEFAULTS["allow.auto.create.topics"] is False
 

@@ -25,13 +25,17 @@ nothing        nothing            has never been entered, or is lost; see ``Kafk
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from semel.errors import OffsetOutOfRange
+from semel.errors import OffsetOutOfRange, TransientError
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.sinks.kafka.offsets import GroupOffsets
 from semel.sinks.kafka.storage import LedgerTopic, Stored
 
+_PENDING = 0.02
+_FENCE_AFTER = 0.5
+"""Seconds after which a pending transaction is taken for one that nobody will end."""
 _GLANCE = 1.0
 """Seconds that a look at the ledger of a connector that may be at work waits for its open
 transactions."""
@@ -91,6 +95,37 @@ class Ledger:
         if differ != before:  # a run that has just ended may have moved both in between
             return agreed, set(partitions) - agreed.keys()
         raise self._contradiction(differ)
+
+    def settled(
+        self, partitions: Collection[TopicPartition], fence: Callable[[], None], longest: float
+    ) -> dict[TopicPartition, LedgerEntry]:
+        """The entries of partitions once nobody else moves them any more. ``fence`` ends the
+        transactions of those who are gone; ``longest`` is the seconds that any may last.
+
+        Raises:
+            OffsetOutOfRange: topic and offsets contradict each other.
+            TransientError: a transaction does not end.
+        """
+        asked = time.monotonic()
+        found: dict[TopicPartition, LedgerEntry] = {}
+        left, fence_at = set(partitions), asked + _FENCE_AFTER
+        while left:
+            stable, left = self.stable(left)
+            found |= stable
+            at = time.monotonic()
+            if left and at > fence_at:
+                fence()
+                fence_at = time.monotonic() + _FENCE_AFTER  # one may be in the group still
+            if left and at - asked > longest:
+                raise TransientError(
+                    f"connector {self._connector}: a transaction is pending on the position "
+                    f"of {' or '.join(map(str, sorted(left)))} and does not end. If it never does, "
+                    "the brokers have lost track of it: kafka-transactions.sh find-hanging names "
+                    "it, abort ends it"
+                )
+            if left:
+                time.sleep(_PENDING)
+        return found
 
     def is_uneven(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether one of these partitions stands in the topic only, or in the offsets only, as

@@ -8,9 +8,9 @@ from collections.abc import Sequence, Sized
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from semel.errors import ServiceError, TransientError
+from semel.kafka.transactions import REFUSED, Transactions
 from semel.records import Rejected, RowsRejected
 from semel.sinks.kafka.messages import Messages
-from semel.sinks.kafka.producer import REFUSED, Transactions
 
 _JAVA = {
     KafkaError.MSG_SIZE_TOO_LARGE: "RecordTooLargeException",

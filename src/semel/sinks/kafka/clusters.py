@@ -1,0 +1,47 @@
+"""The cluster that records come from and the one they go to, and how each client reaches them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from semel.config import ConnectorConfig
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
+from semel.sinks.kafka.config import KafkaConfig
+
+_SECURITY = ("security.", "sasl.", "ssl.")
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """``producer`` and ``consumer`` are clients' settings for the target, which is the source's
+    cluster unless records go ``elsewhere``."""
+
+    source: Cluster
+    target: Cluster
+    servers: str
+    elsewhere: bool
+    producer: Mapping[str, Any]
+    consumer: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, connector: ConnectorConfig, raw: Mapping[str, str], config: KafkaConfig
+    ) -> Clusters:
+        """Another cluster is met with the producer's security, and with the other settings that
+        each client has."""
+        servers = config.target_servers or connector.bootstrap_servers
+        elsewhere = servers != connector.bootstrap_servers
+        there = {"bootstrap.servers": servers}
+        admin = client_config(connector, raw, "admin")
+        producer = client_config(connector, raw, "producer") | there
+        consumer = client_config(connector, raw, "consumer")
+        source = target = Cluster(admin)
+        if elsewhere:
+            kept = {k: v for k, v in admin.items() if not k.startswith(_SECURITY)}
+            given = {k: v for k, v in producer.items() if k.startswith(_SECURITY)}
+            target = Cluster(kept | given | there)
+            consumer |= target.config
+        return cls(source, target, servers, elsewhere, producer, consumer)

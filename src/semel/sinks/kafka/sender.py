@@ -1,0 +1,116 @@
+"""Sending what a commit holds: in one transaction with positions, or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel import converters
+from semel.config import ConnectorConfig, under
+from semel.failpoints import hit
+from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Transactions
+from semel.ledger import Advance, Hole
+from semel.records import Commit
+from semel.sinks.kafka.config import KafkaConfig
+from semel.sinks.kafka.messages import Encoder, Messages, dead_letters
+from semel.sinks.kafka.refusals import find_refused
+from semel.sinks.kafka.targets import Targets
+
+
+class Sender:
+    """Encodes and sends the records of one connector."""
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        raw: Mapping[str, str],
+        config: KafkaConfig,
+        client: Mapping[str, Any],
+        targets: Targets,
+        transactions: Transactions,
+    ) -> None:
+        self._connector = connector
+        self._targets = targets
+        self._transactions = transactions
+        self._plain = PlainProducer(connector.name, client)
+        self._encoder = Encoder(
+            config,
+            provenance=connector.provenance,
+            key=_converter(raw, "key.converter", connector.key_converter),
+            value=_converter(raw, "value.converter", connector.value_converter),
+        )
+
+    def messages(self, commit: Commit, task: int) -> list[Messages]:
+        """What a commit holds, by target topic."""
+        found = [
+            self._encoder.messages(r, self._targets.of(r.topic)) for r in commit.records if r.count
+        ]
+        if commit.dead_letters and self._connector.dead_letter_topic:
+            found.append(dead_letters(self._connector, commit.dead_letters, task))
+        return found
+
+    def transact(
+        self,
+        messages: Sequence[Messages] | None,
+        positions: Callable[[Producer, Report], None],
+        offsets: list[KafkaPartition],
+        generation: Any,
+    ) -> None:
+        """Messages, positions and the group's offsets in one transaction. Where there can be no
+        messages, there is no failpoint.
+
+        Raises:
+            RowsRejected: nothing was written; names the records that brokers will never take.
+            SemelError: see :meth:`Transactions.run`.
+        """
+        reach = hit if messages is not None else _nowhere
+
+        def send(producer: Producer, failed: Report) -> None:
+            for one in messages or ():
+                one.send(producer, failed)
+            positions(producer, failed)
+            reach("sink.after_positions")
+
+        try:
+            self._transactions.run(send, offsets, generation, lambda: reach("sink.before_commit"))
+        except RecordsRefused:
+            raise find_refused(self._connector.name, self._transactions, messages or ()) from None
+
+    def send(self, messages: Sequence[Messages]) -> None:
+        """Without a transaction, and wait until the brokers have it.
+
+        Raises:
+            TransientError: they may have some of it, all of it or nothing.
+        """
+        hit("sink.after_positions")
+        try:
+            self._plain.send([one.send for one in messages], lambda: hit("sink.before_commit"))
+        except RecordsRefused:
+            raise find_refused(self._connector.name, self._transactions, messages) from None
+        hit("sink.after_commit")
+
+    def drop(self) -> None:
+        """Forget the producer without transactions, and what it has not sent yet."""
+        self._plain.drop()
+
+
+def _converter(raw: Mapping[str, str], where: str, name: str) -> converters.Converter:
+    return converters.create(
+        name, under(raw, f"{where}."), is_key=where.startswith("key"), where=where
+    )
+
+
+def holes_of(advances: Sequence[Advance]) -> list[Hole]:
+    """The holes that advances leave behind."""
+    return [
+        Hole(*a.range.topic_partition, a.range.from_offset, a.range.until_offset, a.cause)
+        for a in advances
+        if a.lost
+    ]
+
+
+def _nowhere(_place: str) -> None:
+    """No failpoint."""

@@ -1,0 +1,399 @@
+"""The Kafka sink: topic to topic; the package says what a commit is judged by."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+from semel.config import ConnectorConfig, read
+from semel.delivery import Mechanism, Support
+from semel.errors import ConfigError, LedgerConflict, TransientError
+from semel.failpoints import hit
+from semel.kafka.contact import meet
+from semel.kafka.groups import Groups
+from semel.kafka.transactions import Transactions
+from semel.ledger import (
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    judge,
+    now,
+    pending,
+)
+from semel.problems import together
+from semel.records import HEADERS, TIMESTAMP, Commit, RowsRejected
+from semel.sinks.base import Sink, Snapshot
+from semel.sinks.capabilities import Capabilities
+from semel.sinks.kafka import snapshot
+from semel.sinks.kafka.checks import check
+from semel.sinks.kafka.clusters import Clusters
+from semel.sinks.kafka.config import IGNORED, KafkaConfig
+from semel.sinks.kafka.group import Group
+from semel.sinks.kafka.ledger import Ledger
+from semel.sinks.kafka.messages import Messages
+from semel.sinks.kafka.offsets import GroupOffsets, stranger
+from semel.sinks.kafka.sender import Sender, holes_of
+from semel.sinks.kafka.storage import LedgerTopic, Record
+from semel.sinks.kafka.targets import Targets
+from semel.sinks.kafka.uncopied import never_copied
+from semel.sinks.protocols import FencesByGroup, Membership, Transactional
+from semel.targets import Target
+
+log = logging.getLogger(__name__)
+
+_BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+
+class KafkaSink(Sink, Transactional, FencesByGroup):
+    """See :class:`~semel.sinks.base.Sink`; configuration in docs/kafka.md."""
+
+    section = KafkaConfig
+    ignored = IGNORED
+    defaults: ClassVar[Mapping[str, str]] = {"key.converter": _BYTES, "value.converter": _BYTES}
+
+    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+        self._connector = connector
+        self._raw = raw
+        self._config = read(KafkaConfig, raw)
+        self._clusters = clusters = Clusters.of(connector, raw, self._config)
+        self._source, self._target = clusters.source, clusters.target
+        self._elsewhere = clusters.elsewhere
+        self._group = Group(connector.name, connector.group_id, Groups(self._source.config))
+        self._transactions = Transactions(connector.name, clusters.producer)
+        ledger_topic = self._config.ledger_topic or f"{connector.group_id}-offsets"
+        self._targets = Targets(
+            connector,
+            self._config,
+            self._source,
+            self._target,
+            ledger_topic,
+            self._transactions.limit,
+        )
+        together(partial(check, connector, clusters.producer), self._targets.check)
+        self._offsets = GroupOffsets(
+            connector.group_id,
+            connector.tasks_max,
+            Groups(self._target.config),
+            self._config.topic if self._elsewhere else None,
+        )
+        self._ledger = Ledger(
+            connector.name,
+            LedgerTopic(
+                connector.name,
+                ledger_topic,
+                self._config.ledger_replication,
+                self._target,
+                clusters.consumer,
+            ),
+            self._offsets,
+        )
+        self._sender = Sender(
+            connector, raw, self._config, clusters.producer, self._targets, self._transactions
+        )
+        self._task: int | None = None
+        self._member: Membership | None = None
+        self._stranger: Any = None
+        self._stored: dict[TopicPartition, LedgerEntry] = {}
+
+    # What it wants and promises
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            engines=frozenset({"direct"}),
+            carries=frozenset({TIMESTAMP, HEADERS}),
+            takes_bytes=True,
+            takes_tombstones=True,
+            takes_dead_letters=True,
+            ledger_in_group=not self._elsewhere,
+        )
+
+    def describe(self) -> dict[str, str]:
+        servers, topic = self._clusters.servers, self._ledger.topic.name
+        group = self._connector.group_id
+        return {
+            "writes": f"topic {self._config.topic_format} at {servers}",
+            "ledger": f"topic {topic} at {servers}, beside the offsets of consumer group {group}",
+        }
+
+    def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
+        names = {topic: self._targets.of(topic) for topic in topics}
+        logs = self._target.logs(set(names.values()))
+        return {
+            topic: Target(name, logs[name].topic_id, logs[name].cluster_id)
+            if name in logs
+            else None
+            for topic, name in names.items()
+        }
+
+    def support(self) -> Mapping[Mechanism, Support]:
+        return {
+            Mechanism.TRANSACTIONAL: Support(
+                True,
+                "records and positions, in the ledger topic and as offsets of the consumer group, "
+                "are committed in one Kafka transaction, whose producer fences those before it",
+            ),
+            Mechanism.IDEMPOTENT: Support(
+                False,
+                "a topic cannot overwrite by key: the records of a replay would stand in it twice. "
+                "Set delivery.mechanism=transactional",
+            ),
+        }
+
+    def prepare(self, topics: Collection[str]) -> None:
+        self._meet_target()
+        self._targets.prepare(topics)
+        self._ledger.topic.prepare()
+        self._carry_over()
+
+    def _meet_target(self) -> None:
+        """The other cluster's brokers, as the first ones have been met."""
+        if self._elsewhere:
+            meet(
+                self._target.config,
+                say=lambda line: log.warning("connector %s: %s", self._connector.name, line),
+                key="dest.kafka.bootstrap.servers",
+            )
+
+    def _carry_over(self) -> None:
+        """Bring the ledger topic and the group's offsets together before a task can freeze: a
+        connector of an earlier version has offsets only, and offsets may have expired. Another
+        cluster's also say how many tasks there are."""
+        recorded = self._recorded()
+        known = {e.topic_partition: e for e in recorded if e.topic in self._targets.names}
+        if not known or not self._alone(known):
+            return
+        self._read(known)
+        counts, entered = self._source.topics(), {tp.topic for tp in self._ledger.stored.entries}
+        missing = {
+            TopicPartition(topic, p)
+            for topic in {tp.topic for tp in known} - entered
+            for p in range(counts.get(topic, 0))
+        } - known.keys()
+        lost = missing and missing - never_copied(self._source, self._target.config, missing)
+        self._targets.refuse_written({tp.topic for tp in lost}, (), lost)
+        outdated = self._elsewhere and self._offsets.recorded < self._connector.tasks_max
+        if outdated or self._ledger.is_uneven(known):
+            self._transact(None, list(self._stored.values()))
+
+    # The life of a run
+
+    def joining(self, task: int) -> None:
+        self._task = task
+        for topic in self._source.matching(self._connector):
+            self._targets.of(topic)
+        self._transactions.open(self._group.instance(task))
+
+    def assigned(self, member: Membership) -> None:
+        self._stored.clear()
+        for tp in member.partitions:
+            self._targets.of(tp.topic)
+        self._member = member
+        if self._elsewhere:
+            self._recorded()  # knows of tasks that this run does not have
+        absent = self._group.absent(member, self._offsets.tasks)
+        if self._elsewhere or not self._transactions.is_open:
+            self._transactions.open(self._group.instance(self._task))
+        if self._elsewhere:
+            for instance in {*absent, *self._group.absent(member, self._offsets.tasks)}:
+                self._transactions.fence(instance)
+
+    def close(self) -> None:
+        self._transactions.drop()
+        self._sender.drop()
+
+    # The ledger
+
+    def entries(self) -> list[LedgerEntry]:
+        if self._member is not None:
+            self._read(self._member.partitions)
+            return sorted(self._stored.values(), key=lambda e: (e.topic, e.partition))
+        return self._recorded()
+
+    def _recorded(self) -> list[LedgerEntry]:
+        topics = self._source.matching(self._connector)
+        found = self._ledger.entries(topics, self._target.topics() if self._elsewhere else topics)
+        return [found[tp] for tp in sorted(found)]
+
+    def _read(self, partitions: Collection[TopicPartition]) -> None:
+        """Read the positions of partitions of this task, when nothing is pending on them."""
+        self._stored |= self._ledger.settled(
+            partitions, self._fence_absent, 2 * self._transactions.seconds
+        )
+
+    def _fence_absent(self) -> None:
+        """End the transactions of tasks that are not in the group."""
+        if self._member is not None:
+            for instance in self._group.absent(self._member, self._offsets.tasks):
+                self._transactions.fence(instance)
+
+    def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
+        positions = {e.topic_partition: e.position for e in entries}
+        if self._member is None and not self._alone(positions):
+            return positions  # the run that is at work enters what is missing
+        self._read(positions)
+        new = [e for e in entries if e.topic_partition not in self._stored]
+        if new:
+            known = {e.topic for e in self._recorded()}
+            stored = self._ledger.stored
+            if not stored.is_reset:
+                self._targets.refuse_written({e.topic for e in new} - known, known)
+            self._transact(None, new, gone=self._ledger.topic.without_reset(stored))
+        return {tp: self._stored[tp].position for tp in positions}
+
+    def rebase(self, rebases: Sequence[Rebase]) -> None:
+        partitions = {r.old.topic_partition for r in rebases}
+        self._owned(partitions)
+        self._read(partitions)
+        left = pending(self._connector.name, self._stored, rebases)
+        if left:
+            at = now()
+            holes = [r.hole for r in left if r.hole is not None]
+            self._transact(None, [replace(r.new, updated_at=at) for r in left], holes)
+
+    def _alone(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Make the driver's producer, if no task of another run could move these positions."""
+        for tp in partitions:
+            self._targets.of(tp.topic)
+        self._transactions.open(self._group.instance(None))
+        self._stored.clear()
+        return self._group.is_idle()
+
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+        self._meet_target()
+        self._targets.prepare(self._source.matching(self._connector))
+        self._ledger.topic.prepare()
+        self._refuse_running()
+        self._recorded()
+        for task in range(self._offsets.tasks):
+            self._transactions.fence(self._group.instance(task))
+        topic, stored = self._ledger.topic, self._ledger.stored
+        try:
+            self._transactions.open(self._group.instance(None))
+            if entries is None:
+                self._offsets.forget()  # refused while there are members
+                self._transact(None, (), gone=topic.forgetting(stored))
+            else:
+                gone = topic.without_holes(stored, [e.topic_partition for e in entries])
+                gone += topic.without_reset(stored)
+                self._transact(None, list(entries), gone=gone)
+        except (LedgerConflict, TransientError):
+            self._refuse_running()
+            raise
+
+    def _refuse_running(self) -> None:
+        if not self._group.is_idle():
+            raise ConfigError(
+                f"connector {self._connector.name} is running, or has ended less than "
+                "consumer.override.session.timeout.ms ago (10 s by default): stop it before its "
+                "offsets are changed"
+            )
+
+    # Committing
+
+    def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:
+        outcome = self._judge(advances)
+        if outcome is Outcome.APPLIED:
+            self._transact(
+                self._sender.messages(commit, self._task or 0),
+                self._moved(advances),
+                holes_of(advances),
+            )
+        return outcome
+
+    def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
+        if guard is not None and self._judge(guard) is Outcome.REPLAYED:
+            return Outcome.REPLAYED
+        messages = self._sender.messages(commit, self._task or 0)
+        if guard is None:  # at most once: a transaction, so that a refusal leaves nothing behind
+            self._transact(messages, ())
+        else:
+            self._sender.send(messages)
+        return Outcome.APPLIED
+
+    def advance(self, advances: Sequence[Advance]) -> Outcome:
+        self._owned({a.range.topic_partition for a in advances})
+        outcome = self._judge(advances)
+        if outcome is Outcome.APPLIED:
+            self._transact(None, self._moved(advances), holes_of(advances))
+        return outcome
+
+    def _owned(self, partitions: Collection[TopicPartition]) -> None:
+        if self._member is None and not self._alone(partitions):
+            raise LedgerConflict(
+                f"connector {self._connector.name}: another run is at work; nothing was moved"
+            )
+
+    def _reopen(self) -> None:
+        """Never without a look at whom the partitions belong to."""
+        if self._member is not None:
+            self.assigned(self._member)
+        else:
+            self._transactions.open(self._group.instance(self._task))
+
+    def _judge(self, advances: Sequence[Advance]) -> Outcome:
+        if not self._transactions.is_open:
+            self._reopen()
+        partitions = {a.range.topic_partition for a in advances}
+        self._read(partitions - self._stored.keys())
+        stored = {tp: e.position for tp, e in self._stored.items()}
+        return judge(self._connector.name, stored, [a.range for a in advances])
+
+    def _moved(self, advances: Sequence[Advance]) -> list[LedgerEntry]:
+        at = now()
+        return [self._stored[a.range.topic_partition].after(a, at) for a in advances]
+
+    def _transact(
+        self,
+        messages: Sequence[Messages] | None,
+        entries: Collection[LedgerEntry],
+        holes: Collection[Hole] = (),
+        gone: Collection[Record] = (),
+    ) -> None:
+        """Messages, entries and holes in one transaction; remembers the entries."""
+        if not self._transactions.is_open:
+            self._reopen()
+        records = [*gone, *self._ledger.topic.records(entries, holes)]
+        try:
+            self._sender.transact(
+                messages,
+                lambda producer, failed: self._ledger.topic.send(producer, records, failed),
+                self._offsets.committed(entries),
+                self._generation(),
+            )
+        except RowsRejected:
+            raise  # nothing was written
+        except BaseException:
+            self._stored.clear()  # read again before the next judgement
+            raise
+        self._stored |= {e.topic_partition: e for e in entries}
+        if messages is not None:
+            hit("sink.after_commit")
+
+    def _generation(self) -> Any:
+        if self._member is not None and not self._elsewhere:
+            return self._member.generation
+        if self._stranger is None:
+            self._stranger = stranger(self._target.config, self._connector.group_id)
+        return self._stranger
+
+    # For the audit
+
+    def snapshot(self, topics: Collection[str]) -> Snapshot:
+        return snapshot.take(
+            self._connector,
+            self._raw,
+            self._config,
+            self._recorded,
+            lambda: self._ledger.stored.holes,
+            self._target,
+            {topic: self._targets.of(topic) for topic in topics},
+            self._clusters.consumer,
+            2 * self._transactions.seconds,
+        )
