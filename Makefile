@@ -8,7 +8,7 @@ CRASHES ?= 4
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test long matrix lint format bench drill requirements clean
+.PHONY: help demo test long sample matrix lint format bench drill requirements clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +28,9 @@ test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (
 
 long: $(VENV)/.ready ## Run the tests that `make test` leaves out: more cases, and drills
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m long
+
+sample: $(VENV)/.ready ## Run a sample of the long tests, another one for each SEED
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --sample $(SEED)
 
 matrix: $(VENV)/.ready ## Run the crash tests of each sink and delivery, and write docs/guarantees.md
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --matrix
