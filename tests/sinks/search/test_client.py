@@ -241,7 +241,9 @@ def test_when_one_request_of_several_fails_no_other_is_on_its_way_any_more(
         return [Failure(0, 429, "rejected_execution_exception", "too much")]
 
     monkeypatch.setattr(sink._client, "bulk", bulk)
-    monkeypatch.setattr(sink, "_split", lambda lines: [(0, f"{line}".encode()) for line in lines])
+    monkeypatch.setattr(
+        sink._bulk, "requests", lambda lines: [(0, f"{line}".encode()) for line in lines]
+    )
     parts = sink._writer.parts(records([{"x": i} for i in range(3)], topic="t"), "t", lambda _: 0)
     with pytest.raises(TransientError, match="the first"):
         sink._send(parts, lambda: Outcome.APPLIED)

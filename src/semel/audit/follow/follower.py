@@ -22,6 +22,7 @@ from semel.audit.follow.look import Look, Spans, ledger_only, look
 from semel.audit.follow.progress import Missing, Progress
 from semel.audit.follow.reading import dead_letters, interval, read, values_of
 from semel.audit.follow.report import Judged
+from semel.audit.follow.rowcounts import RowCounts, of_topic
 from semel.audit.follow.settling import SHARE, Settling
 from semel.audit.follow.state import State
 from semel.audit.offsets import Seen
@@ -79,11 +80,8 @@ class Follower:
         """Whether rows and positions become visible together."""
         self._replacing = Replacing(planned.sink, workspace)
         self._progress = {tp: Progress.after(mark) for tp, mark in state.marks.items()}
-        self._surplus = dict(state.surplus)
+        self._row_counts = RowCounts(state.surplus, tell)
         self._counted_to = dict(state.counted)
-        self._again: dict[str, int] = {}
-        """Topics that are judged again because their number of rows changed, and by how many it
-        differed from the ledger's then."""
         self._settling = Settling(planned, cluster, pipeline, tell)
         self._count_at = 0.0
         """When to count all rows again."""
@@ -108,7 +106,7 @@ class Follower:
     def state(self) -> State:
         """What a restart needs."""
         marks = {tp: p.mark for tp, p in self._progress.items()}
-        surplus, counted = dict(self._surplus), dict(self._counted_to)
+        surplus, counted = dict(self._row_counts.surplus), dict(self._counted_to)
         return replace(self._state, marks=marks, surplus=surplus, counted=counted)
 
     def breaks(self, found: Judged) -> bool:
@@ -200,8 +198,7 @@ class Follower:
                 self._progress[tp] = Progress.after(begun(entry))
         if anew:  # what was restored, or set by hand, may be more than this entry
             self._progress = {tp: Progress.after(begun(e)) for tp, e in entries.items()}
-            self._surplus.clear()
-            self._again.clear()
+            self._row_counts.clear()
             self._counted_to.clear()
             self._replacing.keep({})
         for tp in [tp for tp in self._progress if tp.topic in topics and tp not in entries]:
@@ -365,54 +362,17 @@ class Follower:
     # Rows that come and go later
 
     def _counted(self, seen: Look) -> list[Judged]:
-        """Compare the number of rows with the number that the ledger says were written. If it
-        changes by itself, rows of earlier intervals have come or gone."""
-        for topic in [t for t in self._again if t in {tp.topic for tp in seen.entries}]:
-            if not self._is_behind(_of(topic, seen.entries)):
-                now = self._again.pop(topic)
-                changed = _changed(now - self._surplus.get(topic, now))
-                self._surplus[topic] = now
-                self.not_judged[
-                    f"{topic}: {changed}, and none of them belong to records that Kafka has below "
-                    "the position; semel audit without --follow tells more"
-                ] = None
+        """Compare the number of rows with the number that the ledger says were written."""
+        self.not_judged |= dict.fromkeys(self._row_counts.unexplained(seen, self._is_behind))
         if self._replaces or not self._atomic:
             return []
-        surplus = seen.surplus(by_target=not self.exact)
         if not self.exact:
-            odd = (self._odd(seen, name, by) for name, by in sorted(surplus.items()) if by)
-            return [each for each in odd if each is not None]
-        for topic, by in surplus.items():
-            mine = _of(topic, seen.entries)
-            known = self._surplus.setdefault(topic, by)
-            if mine and by != known and topic not in self._again:
-                self._tell(f"{topic}: {_changed(by - known)}: judging all of it again")
-                self._again[topic] = by
-                for tp, entry in mine.items():
-                    self._progress[tp] = Progress.after(begun(entry))
+            return self._row_counts.odd(seen)
+        for topic in self._row_counts.changed(seen):
+            for tp, entry in of_topic(topic, seen.entries).items():
+                self._progress[tp] = Progress.after(begun(entry))
         return []
-
-    def _odd(self, seen: Look, target: str, by: int) -> Judged | None:
-        """A number of rows that is not the ledger's, with the first partition of the target."""
-        topics = {t for t, name in seen.snapshot.targets.items() if name == target}
-        mine = sorted(tp for tp in seen.entries if tp.topic in topics)
-        if not mine:
-            return None
-        at = seen.entries[mine[0]].position
-        found = Judged(*mine[0], at, at, at, 0, 0)
-        return replace(found, lost=max(0, -by), duplicated=max(0, by))
 
 
 def _place(told: Judged) -> TopicPartition:
     return TopicPartition(told.topic, told.partition)
-
-
-def _of(
-    topic: str, entries: Mapping[TopicPartition, LedgerEntry]
-) -> dict[TopicPartition, LedgerEntry]:
-    return {tp: e for tp, e in entries.items() if tp.topic == topic}
-
-
-def _changed(by: int) -> str:
-    rows = f"{abs(by):,} row{'s' if abs(by) > 1 else ''}"
-    return f"{rows} more than the ledger accounts for" if by > 0 else f"{rows} fewer than before"

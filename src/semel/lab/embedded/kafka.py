@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, ClassVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ClusterMetadata, NewPartitions, NewTopic
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from semel import jars
 from semel.errors import ServiceError
+from semel.lab.embedded import topics
 from semel.lab.embedded.java import console_logging, find_java
-from semel.lab.embedded.process import LOOPBACK, comes_true, listening
+from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import Server
-
-ADMIN_TIMEOUT = 120.0
-_REQUEST_TIMEOUT = 30.0
-_UNCLEAR = (
-    KafkaError._TIMED_OUT,
-    KafkaError._TIMED_OUT_QUEUE,
-    KafkaError._TRANSPORT,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.NOT_LEADER_FOR_PARTITION,  # a client of several brokers learns it from this answer
-)
-"""What was asked for may have been done all the same."""
 
 # Measured on 2 cores: G1 takes 15 % more CPU and 120 MB more memory. Without the second compiler
 # (TieredStopAtLevel=1) it starts 0.5 s sooner but serves half as many small requests.
@@ -196,16 +185,16 @@ class Broker(Server):
 
 
 class Kafka(Broker):
-    """A Kafka: one broker, which is its controller, too, and ``brokers`` - 1 others.
+    """A cluster: one broker that is also the controller, and ``brokers`` - 1 others.
 
-    Topics are not created by themselves. The cluster survives the death of one of the others; they
-    are started, stopped and killed with it, too.
+    Topics are not created automatically. The cluster survives the death of one of the others; they
+    are started, stopped and killed together with it.
 
-    ``settings`` of the brokers win over those made here.
+    ``settings`` override the brokers' settings made here.
 
     A broker that is silent for ``session`` seconds counts as dead: others lead its partitions, and
-    nothing can be written if there are none. One that was killed may not come back before, so that
-    who kills brokers wants it short: with 9 s, a start after that took 12 s.
+    nothing can be written if there are none. A killed broker may not come back before that, so
+    tests that kill brokers want it short: with 9 s, a start after a kill took 12 s.
     """
 
     port_names = ("kafka", "controller")
@@ -265,91 +254,19 @@ class Kafka(Broker):
         config: Mapping[str, str] | None = None,
     ) -> None:
         """Creates a topic and waits until clients can use it."""
-        topic = NewTopic(name, partitions, replication, config=dict(config or {}))
-        self._carry_out(
-            lambda admin, **timeouts: admin.create_topics([topic], **timeouts),
-            f"create topic {name}",
-            KafkaError.TOPIC_ALREADY_EXISTS,
-        )
-        self._await_partitions(name, partitions)
+        topics.create(self._administer, name, partitions, replication, config or {})
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic and waits until clients do not see it any more."""
-        self._carry_out(
-            lambda admin, **timeouts: admin.delete_topics([name], **timeouts),
-            f"delete topic {name}",
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-        )
-
-        def gone() -> bool:
-            try:
-                return name not in self._administer().list_topics(timeout=_REQUEST_TIMEOUT).topics
-            except KafkaException:
-                return False
-
-        if not comes_true(gone, ADMIN_TIMEOUT, 0.01):
-            raise ServiceError(f"Kafka still shows topic {name} after {ADMIN_TIMEOUT:.0f} s.")
+        topics.delete(self._administer, name)
 
     def increase_partitions(self, topic: str, total: int) -> None:
         """Gives a topic ``total`` partitions and waits until clients can use them."""
-        self._carry_out(
-            lambda admin, **timeouts: admin.create_partitions(
-                [NewPartitions(topic, total)], **timeouts
-            ),
-            f"give topic {topic} {total} partitions",
-            KafkaError.INVALID_PARTITIONS,
-        )
-        self._await_partitions(topic, total)
+        topics.increase_partitions(self._administer, topic, total)
 
     def delete_records(self, topic: str, before_offsets: Mapping[int, int]) -> None:
         """Deletes each partition's records before an offset, as retention would."""
-        ends = [TopicPartition(topic, part, offset) for part, offset in before_offsets.items()]
-        self._carry_out(
-            lambda admin, **timeouts: admin.delete_records(ends, **timeouts),
-            f"delete records of {topic}",
-        )
-
-    def _carry_out(
-        self, ask: Callable[..., Mapping[Any, Any]], what: str, done: int | None = None
-    ) -> None:
-        """Ask until it is done; ``done`` is the refusal that says that it was done before.
-
-        Raises:
-            ServiceError: Kafka refuses, or does not answer.
-        """
-        timeouts = {"request_timeout": _REQUEST_TIMEOUT, "operation_timeout": _REQUEST_TIMEOUT}
-        deadline, unclear = monotonic() + ADMIN_TIMEOUT, False
-        while True:
-            late = monotonic() > deadline
-            try:
-                for future in ask(self._administer(), **timeouts).values():
-                    future.result()
-                return
-            except KafkaException as failure:
-                error = failure.args[0]
-                if unclear and error.code() == done:
-                    return
-                unclear = unclear or error.code() in _UNCLEAR
-                if late or not (error.code() in _UNCLEAR or _fenced(error)):
-                    raise ServiceError(f"Kafka refuses to {what}: {failure}") from failure
-            sleep(0.1)
-
-    def _await_partitions(self, topic: str, partitions: int) -> None:
-        """KRaft answers before the broker has applied the change."""
-
-        def usable() -> bool:
-            try:
-                metadata = self._administer().list_topics(topic, timeout=_REQUEST_TIMEOUT)
-            except KafkaException:
-                return False
-            found = metadata.topics[topic].partitions
-            return len(found) == partitions and all(p.leader != -1 for p in found.values())
-
-        if not comes_true(usable, ADMIN_TIMEOUT, 0.01):
-            raise ServiceError(
-                f"Kafka does not show topic {topic} with {partitions} partitions after "
-                f"{ADMIN_TIMEOUT:.0f} s."
-            )
+        topics.delete_records(self._administer, topic, before_offsets)
 
     def _answers(self) -> bool:
         """With others, ready to take them in. A partition may need one of them as its leader: after
@@ -368,7 +285,7 @@ class Kafka(Broker):
                 starting.result()
         self._process.await_ready(super()._answers, self.start_timeout)
         try:
-            existing = self._administer().list_topics(timeout=ADMIN_TIMEOUT).topics
+            existing = self._administer().list_topics(timeout=topics.ADMIN_TIMEOUT).topics
         except KafkaException as failure:
             raise ServiceError(f"Kafka does not list its topics: {failure}") from failure
         for topic, config in _COORDINATORS.items():
@@ -435,9 +352,3 @@ logger.server.level = warn
 
 def _properties(settings: Mapping[str, Any]) -> str:
     return "".join(f"{name}={value}\n" for name, value in settings.items())
-
-
-def _fenced(error: KafkaError) -> bool:
-    """Whether no broker may have a partition, because all were silent for too long. The next sign
-    of life ends that."""
-    return error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()

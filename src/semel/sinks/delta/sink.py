@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from semel.errors import ConfigError, Problem, TargetChanged
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
-from semel.records import TIMESTAMP, Commit, Records
+from semel.records import TIMESTAMP, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
@@ -33,9 +32,10 @@ try:
     from semel.sinks.delta.compaction import Compaction
     from semel.sinks.delta.dead_letters import DeadLetterTable
     from semel.sinks.delta.exclusive import refuses_the_second
-    from semel.sinks.delta.files import DataFile, FileWriter, delete
+    from semel.sinks.delta.files import DataFile, delete
     from semel.sinks.delta.merge import merge
     from semel.sinks.delta.positions import CONFLICTS, Positions, busy
+    from semel.sinks.delta.stager import DeltaStager
     from semel.sinks.delta.table import Conflict, Table, checked_options, patience, unjudged
     from semel.sinks.delta.tables import Tables
     from semel.sinks.delta.view import DeltaView
@@ -210,30 +210,7 @@ class DeltaSink(StagingSink):
 
     def stager(self, label: str) -> Stager:
         safe = re.sub(r"[^\w.-]", "_", f"{self._connector.name}-{label}", flags=re.ASCII)
-        return _DeltaStager(self, f"semel-{safe}-")
-
-    def arranged(self, records: Records) -> tuple[Table, made.Rows]:
-        """Records as rows of their table, which is created or extended if it may be.
-
-        Raises:
-            RowsRejected: records that do not fit.
-        """
-        table = self._tables.find(records.topic)
-        if records.rows.num_rows or table is None:
-            table = self._tables.target(records)
-        arrange = made.changes if self._upserts else made.inserts
-        provenance = self._connector.provenance_columns
-        return table, arrange(self._config, provenance, records, table.columns)
-
-    def renew(self, topic: str) -> None:
-        """Look at the topic's table again: a worker process keeps it from trigger to trigger."""
-        table = self._tables.find(topic)
-        if table is not None:
-            table.renew()
-
-    def writer(self, table: Table, topic: str, prefix: str) -> FileWriter:
-        config = self._config
-        return FileWriter(table, topic, prefix, config.target_file_size, config.codec)
+        return DeltaStager(self._connector, self._config, self._tables, f"semel-{safe}-")
 
     def discard(self, staged: Staged) -> None:
         for where, files in _by_where(staged.files).items():
@@ -355,35 +332,6 @@ class DeltaSink(StagingSink):
             self._positions.set(entries, self._known_topics())
         if self._letters is not None:
             self._letters.set(letters)
-
-
-class _DeltaStager(Stager):
-    """The files of one task: one writer a table."""
-
-    def __init__(self, sink: DeltaSink, prefix: str) -> None:
-        self._sink = sink
-        self._prefix = prefix
-        self._writers: dict[str, FileWriter] = {}
-        self._renewed: set[str] = set()
-
-    def add(self, commit: Commit) -> None:
-        given = [r for r in commit.records if r.count]
-        for topic in {r.topic for r in given} - self._renewed:
-            self._sink.renew(topic)
-            self._renewed.add(topic)
-        for records, (table, rows) in [(r, self._sink.arranged(r)) for r in given]:
-            if not rows.table.num_rows:
-                continue
-            if table.where not in self._writers:
-                self._writers[table.where] = self._sink.writer(table, records.topic, self._prefix)
-            self._writers[table.where].write(rows.table, rows.key)
-
-    def finish(self) -> Sequence[Any]:
-        return [file for writer in self._writers.values() for file in writer.finish()]
-
-    def discard(self) -> None:
-        for writer in self._writers.values():
-            writer.discard()
 
 
 def _by_where(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:

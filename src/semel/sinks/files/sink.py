@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,25 +14,12 @@ from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition, pending
-from semel.records import (
-    OFFSET,
-    PARTITION,
-    TIMESTAMP,
-    Commit,
-    DeadLetter,
-    Records,
-    RowsRejected,
-    rejected,
-    value_columns,
-)
+from semel.records import TIMESTAMP, DeadLetter, Records
 from semel.sinks import letters as letter_rows
-from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
-from semel.sinks.casts import without_json
 from semel.sinks.files.config import IGNORED, FilesConfig
 from semel.sinks.files.folders import ByPartition
-from semel.sinks.layout import layout
 from semel.sinks.staging import Staged, Stager, StagingSink
 
 try:
@@ -50,6 +36,7 @@ try:
     )
     from semel.sinks.files.places import cannot_create_exclusively, instead_of, open_store
     from semel.sinks.files.schemas import Schemas, holds_json
+    from semel.sinks.files.stager import Arranger, FilesStager
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
@@ -77,18 +64,21 @@ class FilesSink(StagingSink):
         )
         self._ledger = Ledger(self._store, connector.name)
         self._schemas = Schemas(self._store, self._ledger.folder)
-        self._folders = config.folders()
-        self._clock = config.clock()
+        clock = config.clock()
         self._format = Format(
             config.format_name(), config.parquet_codec, config.compression, config.avro_codec
         )
-        by_record = config.rotate_ms > 0 and self._clock.reads_records
+        by_record = config.rotate_ms > 0 and clock.reads_records
         self._naming = Naming(
             config.delimiter,
             config.zero_pad,
             config.max_records,
             config.rotate_ms if by_record else 0,
             config.target_file_size,
+        )
+        times = clock if self._naming.longest else None
+        self._arranger = Arranger(
+            connector, config, self._schemas, config.folders(), times, self._format.name
         )
 
     @classmethod
@@ -195,21 +185,7 @@ class FilesSink(StagingSink):
 
     def accommodate(self, records: Records) -> None:
         if records.rows.num_rows:
-            self._fields(records)
-
-    def _fields(self, records: Records) -> pa.Schema:
-        """The topic's fields, with those of the records."""
-        arranged = layout(self._config, self._connector.provenance_columns, records, deletes=False)
-        known = self._schemas.find(records.topic)
-        fields = value_columns(records.rows.column_names)
-        if fields and known is None and not set(fields) & set(arranged.columns):
-            name = "fields.whitelist" if self._config.include else "field.exclude.list"
-            chosen = ",".join(self._config.include or self._config.exclude)
-            raise ConfigError(
-                f"connector {self._connector.name}: {name}={chosen} leaves nothing of topic "
-                f"{records.topic}, whose values have {', '.join(fields)}"
-            )
-        return self._schemas.widened(records.topic, arranged.fields())
+            self._arranger.fields(records)
 
     # The ledger
 
@@ -249,52 +225,11 @@ class FilesSink(StagingSink):
     # Staging
 
     def stager(self, label: str) -> Stager:
-        return _FilesStager(self, self._writer(self._ledger.sequence()))
+        return FilesStager(self._arranger, self._writer(self._ledger.sequence()))
 
     def _writer(self, sequence: int) -> FileWriter:
         staging = self._ledger.staging
         return FileWriter(self._store, staging, sequence, self._naming, self._format)
-
-    def renew(self, topic: str) -> None:
-        """Look for fields that others have found: a worker process goes from trigger to trigger."""
-        self._schemas.renew(topic)
-
-    def arranged(self, records: Records) -> tuple[pa.Table, Rows]:
-        """Records as rows of their topic's files, and where they belong.
-
-        Raises:
-            RowsRejected: records that do not fit.
-        """
-        gone = records.tombstones
-        if gone is not None and gone.num_rows:
-            why = "the value is null (behavior.on.null.values=fail)"
-            every = range(gone.num_rows)
-            raise RowsRejected([rejected(records.topic, gone, i, why) for i in every])
-        columns = self._fields(records)
-        if not columns.names:  # Arrow and Parquet keep no rows without a column
-            why = (
-                "the value has no field that holds anything, and neither had any before it: there "
-                "is no column yet. provenance=true gives every row some"
-            )
-            source = records.rows
-            every = range(source.num_rows)
-            raise RowsRejected([rejected(records.topic, source, i, why) for i in every])
-        provenance = self._connector.provenance_columns
-        rows = made.inserts(self._config, provenance, records, columns).table
-        source = records.rows
-        if self._format.name == "json" and (unwritten := without_json(rows)):
-            each = sorted(unwritten.items())
-            raise RowsRejected([rejected(records.topic, source, i, why) for i, why in each])
-        where = Rows(
-            records.topic,
-            folder_of(records.topic),
-            source.column(PARTITION),
-            source.column(OFFSET),
-            self._folders.by(records),
-            self._folders.folder,
-            self._clock.times(records) if self._naming.longest else None,
-        )
-        return rows, where
 
     def discard(self, staged: Staged) -> None:
         delete(self._store, [f.staged for f in staged.files])
@@ -402,26 +337,3 @@ class FilesSink(StagingSink):
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-class _FilesStager(Stager):
-    """The files of one task."""
-
-    def __init__(self, sink: FilesSink, writer: FileWriter) -> None:
-        self._sink = sink
-        self._writer = writer
-        self._renewed: set[str] = set()
-
-    def add(self, commit: Commit) -> None:
-        given = [r for r in commit.records if r.count]
-        for topic in {r.topic for r in given} - self._renewed:
-            self._sink.renew(topic)
-            self._renewed.add(topic)
-        for parts in [self._writer.parts(*self._sink.arranged(r)) for r in given]:
-            self._writer.add(parts)
-
-    def finish(self) -> Sequence[Any]:
-        return self._writer.finish()
-
-    def discard(self) -> None:
-        self._writer.discard()

@@ -5,27 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.delivery import Delivery, Mechanism, Support
-from semel.errors import ConfigError, LedgerConflict, Problem, TargetChanged, TransientError
+from semel.delivery import Mechanism, Support
+from semel.errors import ConfigError, LedgerConflict, TargetChanged, TransientError
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, Rebase, TopicPartition
-from semel.records import TIMESTAMP, Commit, Records, RowsRejected
-from semel.sinks import rows as made
+from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.records import TIMESTAMP, Records, RowsRejected
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import ALL_ENGINES, Capabilities
-from semel.sinks.iceberg.catalogs import FLAT
+from semel.sinks.iceberg.checks import check
 from semel.sinks.iceberg.config import IGNORED, PREFIXES, IcebergConfig, settings
-from semel.sinks.iceberg.routing import Counts, Share, counted
-from semel.sinks.layout import check_provenance, key_metadata, keys_of
+from semel.sinks.layout import key_metadata, keys_of
 from semel.sinks.protocols import SeveralLedgers
 from semel.sinks.rereading import NotShown, View
 from semel.sinks.staging import Staged, Stager, StagingSink
@@ -37,7 +33,9 @@ try:
     from semel.sinks.iceberg.catalog import Conflict, connect
     from semel.sinks.iceberg.dead_letters import DeadLetterTable
     from semel.sinks.iceberg.dynamic import DynamicTables
-    from semel.sinks.iceberg.files import FileWriter, StagedFile, delete
+    from semel.sinks.iceberg.files import delete
+    from semel.sinks.iceberg.parts import Parts
+    from semel.sinks.iceberg.stager import IcebergStager
     from semel.sinks.iceberg.tables import Tables
     from semel.sinks.iceberg.target import CONFLICTS, Target
     from semel.sinks.iceberg.view import IcebergView
@@ -64,61 +62,12 @@ class IcebergSink(StagingSink, SeveralLedgers):
         self._opened: Catalog | None = None
         kind = DynamicTables if self._config.dynamic else Tables
         self._tables = kind(connector, self._settings, lambda: self._catalog)
-        self._last = _Parts()
+        self._last = Parts()
         self._letters: DeadLetterTable | None = None
-        problems: list[Problem] = []
-        if self._config.several and connector.delivery is Delivery.AT_MOST_ONCE:
-            problems.append(
-                Problem(
-                    "delivery",
-                    f"connector {connector.name}: delivery=at-most-once moves the positions of "
-                    "tables before it is known what goes to them. With several tables, or with "
-                    "iceberg.tables.route-field, set delivery=exactly-once",
-                )
-            )
-        for mine in self._settings.tables.values():
-            keyed = replace(self._config, id_columns=mine.id_columns)
-            try:
-                check_provenance(keyed, connector.provenance_columns, f"table {mine.name}")
-            except ConfigError as error:
-                problems += error.problems
+        check(connector, self._settings)
         dead = connector.dead_letter_table
-        taken = {"iceberg.tables": self._config.tables}
-        if self._config.dynamic:
-            taken["iceberg.tables.ledger"] = (self._config.ledger_of(connector.name),)
-        for where, names in taken.items():
-            if dead in names:
-                problems.append(
-                    Problem(
-                        "errors.deadletterqueue.table",
-                        f"connector {connector.name}: errors.deadletterqueue.table={dead} is in "
-                        f"{where} too: dead letters need a table of their own",
-                    )
-                )
-        taken["errors.deadletterqueue.table"] = (dead,)
-        kind_of_catalog = self._settings.catalog["type"]
-        for where, names in taken.items():
-            deep = [name for name in names if name.count(".") > 1]
-            if deep and kind_of_catalog in FLAT:
-                problems.append(
-                    Problem(
-                        where,
-                        f"connector {connector.name}: {where}={deep[0]!r}: namespaces of a "
-                        f"{kind_of_catalog} catalog have one level. Set it to namespace.name",
-                    )
-                )
         if dead:
-            if "." not in dead.strip("."):
-                problems.append(
-                    Problem(
-                        "errors.deadletterqueue.table",
-                        f"connector {connector.name}: errors.deadletterqueue.table={dead!r} has no "
-                        "namespace: set it to namespace.name",
-                    )
-                )
             self._letters = DeadLetterTable(lambda: self._catalog, dead, connector.name)
-        if problems:
-            raise ConfigError(*problems)
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
@@ -194,12 +143,8 @@ class IcebergSink(StagingSink, SeveralLedgers):
 
     def accommodate(self, records: Records) -> None:
         with contextlib.suppress(RowsRejected):  # they are met again when they are read
-            for target, mine in self.routed(records)[0]:
+            for target, mine in self._tables.routed(records)[0]:
                 target.accommodate(mine)
-
-    def routed(self, records: Records) -> tuple[list[tuple[Target, Records]], Counts]:
-        """The records of each table, and how many are no table's."""
-        return self._tables.routed(records)
 
     # The ledger
 
@@ -228,10 +173,10 @@ class IcebergSink(StagingSink, SeveralLedgers):
 
     def stager(self, label: str) -> Stager:
         safe = re.sub(r"[^\w.-]", "_", f"{self._connector.name}-{label}", flags=re.ASCII)
-        return _IcebergStager(self, f"semel-{safe}-", counts=self._config.several)
+        return IcebergStager(self._tables, f"semel-{safe}-", counts=self._config.several)
 
     def discard(self, staged: Staged) -> None:
-        for name, files in _Parts.of(staged.files).files.items():
+        for name, files in Parts.of(staged.files).files.items():
             table = self._tables.of(name).find()
             if table is not None:
                 delete(table.io, [f.path for f in files])
@@ -239,20 +184,20 @@ class IcebergSink(StagingSink, SeveralLedgers):
     # Committing
 
     def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
-        return self._land(advances, staged, _Parts.of(staged.files), moves=True)
+        return self._land(advances, staged, Parts.of(staged.files), moves=True)
 
     def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
-        self._last = replace(_Parts.of(staged.files), ranges=[a.range for a in guard or ()])
+        self._last = replace(Parts.of(staged.files), ranges=[a.range for a in guard or ()])
         return self._land(guard or (), staged, self._last, moves=False)
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        parts = _Parts()
+        parts = Parts()
         if self._last.ranges == [a.range for a in advances]:  # their rows were written just now
             parts = replace(self._last, files={})
         return self._land(advances, Staged(), parts, moves=True)
 
     def _land(
-        self, advances: Sequence[Advance], staged: Staged, parts: _Parts, *, moves: bool
+        self, advances: Sequence[Advance], staged: Staged, parts: Parts, *, moves: bool
     ) -> Outcome:
         """Table by table, each under the rule of its own ledger.
 
@@ -307,7 +252,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
             raise TargetChanged(str(conflict)) from None  # :meth:`uneven` says how far to read
 
     def _land_in(
-        self, target: Target, advances: Sequence[Advance], parts: _Parts, *, moves: bool
+        self, target: Target, advances: Sequence[Advance], parts: Parts, *, moves: bool
     ) -> None:
         hit("sink.after_positions")
         files = parts.files.get(target.name, ())
@@ -357,95 +302,3 @@ class IcebergSink(StagingSink, SeveralLedgers):
         self._tables.set(entries)
         if self._letters is not None:
             self._letters.set(letters)
-
-
-class _IcebergStager(Stager):
-    """The files of one task: one writer a table. ``counts`` tells whose rows they are."""
-
-    def __init__(self, sink: IcebergSink, prefix: str, *, counts: bool) -> None:
-        self._sink = sink
-        self._prefix = prefix
-        self._writers: dict[str, FileWriter] = {}
-        self._shares: dict[str, Counts] | None = {} if counts else None
-        self._renewed: set[str] = set()
-
-    def add(self, commit: Commit) -> None:
-        routes = [self._sink.routed(r) for r in commit.records if r.count]
-        for target in [target for parts, _ in routes for target, _ in parts]:
-            if target.name not in self._renewed:
-                target.table.renew()  # a worker process keeps it from trigger to trigger
-                self._renewed.add(target.name)
-        # All are arranged before any is written: one that does not fit is taken from none.
-        arranged: list[tuple[Target, Records, made.Rows]] = [
-            (target, mine, target.arranged(mine)) for parts, _ in routes for target, mine in parts
-        ]
-        for target, mine, rows in arranged:
-            self._count(target.name, mine)
-            if not rows.table.num_rows:
-                continue
-            if target.name not in self._writers:
-                self._writers[target.name] = FileWriter(target.table, self._prefix, rows.key)
-            self._writers[target.name].write(rows.table)
-        if self._shares is not None:
-            for _, nowhere in routes:
-                self._shares.setdefault("", Counter()).update(nowhere)
-
-    def _count(self, table: str, mine: Records) -> None:
-        if self._shares is not None:
-            counts = counted(mine.topic, mine.rows)
-            self._shares.setdefault(table, Counter()).update(counts)
-
-    def finish(self) -> Sequence[Any]:
-        files: list[Any] = [f for writer in self._writers.values() for f in writer.finish()]
-        return files + [Share(table, counts) for table, counts in (self._shares or {}).items()]
-
-    def discard(self) -> None:
-        for writer in self._writers.values():
-            writer.discard()
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What was staged, by table; of ``ranges``, if they are known."""
-
-    files: Mapping[str, list[StagedFile]] = field(default_factory=dict)
-    shares: Mapping[str, Counts] = field(default_factory=dict)
-    ranges: Sequence[OffsetRange] = ()
-
-    @staticmethod
-    def of(staged: Sequence[Any]) -> _Parts:
-        files: dict[str, list[StagedFile]] = {}
-        shares: dict[str, Counts] = {}
-        for part in staged:
-            if isinstance(part, Share):
-                shares.setdefault(part.table, Counter()).update(part.counts)
-            else:
-                files.setdefault(part.table, []).append(part)
-        return _Parts(files, shares)
-
-    @property
-    def tables(self) -> set[str]:
-        """Those that got rows."""
-        return {*self.files, *(name for name, counts in self.shares.items() if name and counts)}
-
-    def share(self, table: str | None, advance: Advance) -> Advance:
-        """What a range brings to one table, or to all of them together."""
-        if not self.shares:
-            return advance
-        tp = advance.range.topic_partition
-        nowhere = self._count("", tp)
-        mine = advance.written - nowhere if table is None else self._count(table, tp)
-        return replace(advance, written=mine, filtered=advance.filtered + nowhere)
-
-    def elsewhere(self, table: str, advances: Sequence[Advance]) -> Counts:
-        """How many records of each range are other tables' alone."""
-        if not self.shares:
-            return Counter()
-        found: Counts = Counter()
-        for a in advances:
-            tp = a.range.topic_partition
-            found[tp] = a.written - self._count(table, tp) - self._count("", tp)
-        return found
-
-    def _count(self, table: str, tp: TopicPartition) -> int:
-        return self.shares.get(table, Counter())[tp]

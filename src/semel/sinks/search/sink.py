@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -26,9 +25,9 @@ from semel.records import KEY, OFFSET, PARTITION, TOPIC, Commit, Records, Reject
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.search import dead_letters, indices, snapshot
-from semel.sinks.search.client import Client, Failure
+from semel.sinks.search.bulk import Bulk
+from semel.sinks.search.client import Client
 from semel.sinks.search.config import IGNORED, PREFIX, SearchConfig
-from semel.sinks.search.documents import requests
 from semel.sinks.search.indices import Index
 from semel.sinks.search.ledger import INDEX, SearchLedger
 from semel.sinks.search.writing import Part, Writer
@@ -57,7 +56,7 @@ class SearchSink(Sink):
         self._writer = Writer(self._config, connector.provenance_columns, self._passes(raw))
         self._indices: dict[str, Index] = {}
         self._alone: set[str] = set()
-        self._pool: ThreadPoolExecutor | None = None
+        self._bulk = Bulk(self._client, self._config)
         skips = self._config.drop_invalid or self._config.malformed != "fail"
         problems: list[Problem] = []
         if skips and connector.errors_tolerance != "all":
@@ -295,7 +294,9 @@ class SearchSink(Sink):
             raise RowsRejected(refused)
         letters, table = commit.dead_letters, self._connector.dead_letter_table
         if letters and table:
-            dead_letters.write(self._client, table, self._connector.name, letters, self._split)
+            dead_letters.write(
+                self._client, table, self._connector.name, letters, self._bulk.requests
+            )
         hit("sink.after_commit")
         return Outcome.APPLIED
 
@@ -349,41 +350,13 @@ class SearchSink(Sink):
             indices.extend(self._client, found, new)
         return found
 
-    def _split(self, lines: pa.Array) -> Iterator[tuple[int, bytes]]:
-        return requests(lines, self._config.batch_size, self._config.bulk_bytes)
-
-    def _send(self, made: Sequence[Part], still: Callable[[], Outcome]) -> list[Rejected]:
-        """Send all bulk requests, several at once; the records that the server refuses. After an
-        error no request is on its way any more, and the indices are looked up again."""
-        wanted = [(part, first, body) for part in made for first, body in self._split(part.lines)]
-
-        def send(request: tuple[Part, int, bytes]) -> list[Rejected]:
-            part, first, body = request
-            if still() is Outcome.REPLAYED:
-                return []
-            failures = self._client.bulk(part.index, body)
-            return [r for f in failures if (r := self._judged(part, first, f)) is not None]
-
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._config.in_flight, "semel-bulk")
-        sent = [self._pool.submit(send, request) for request in wanted[:-1]]
+    def _send(self, parts: Sequence[Part], still: Callable[[], Outcome]) -> list[Rejected]:
+        """Send all documents. After an error the indices are looked up again."""
         try:
-            refused = [r for future in sent for r in future.result()]
-            hit("sink.before_commit")
-            return refused + [r for request in wanted[-1:] for r in send(request)]
+            return self._bulk.send(parts, still)
         except BaseException:
-            wait([future for future in sent if not future.cancel()])
             self._indices.clear()
             raise
-
-    def _judged(self, part: Part, first: int, failure: Failure) -> Rejected | None:
-        """What it means that the server has not carried out an action. That it holds this version
-        or a later one already is what becomes of a replay."""
-        if failure.status == 409 and part.versioned:
-            return None
-        if failure.of_document:
-            return part.rejected(first + failure.place, failure.kind, failure.reason)
-        raise self._client.problem(failure.status, failure.kind, failure.reason)
 
     # For the audit
 
@@ -417,8 +390,6 @@ class SearchSink(Sink):
             self._ledger.set(entries)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        self._bulk.close()
         self._client.close()
         self._indices.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,8 +13,8 @@ from semel.errors import TransientError, Unavailable
 from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.sql import mysql_claims, mysql_silence, mysql_text
-from semel.sinks.sql.columns import Column, Table, is_binary
+from semel.sinks.sql import mysql_claims, mysql_load, mysql_silence, mysql_text
+from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import (
     KEPT,
@@ -210,47 +209,13 @@ class Mysql(Dialect):
     # Rows
 
     def insert(self, target: Name, rows: pa.Table) -> None:
-        if self._loads and self._load(target, rows):
-            return
+        if self._loads:
+            try:
+                if mysql_load.load(self._connection, target, rows):
+                    return
+            except mysql_load.SwitchedOff:
+                self._loads = False
         self._insert(target, rows, "")
-
-    def _load(self, target: Name, rows: pa.Table) -> bool:
-        """LOAD DATA, which makes warnings of errors: with any of them it is undone."""
-        import pymysql
-
-        names: list[str] = []
-        sets: list[str] = []
-        for field in rows.schema:
-            if is_binary(field.type):
-                names.append(f"@b{len(sets)}")
-                sets.append(f"{quote(field.name)} = UNHEX(@b{len(sets)})")
-            else:
-                names.append(quote(field.name))
-        text = memoryview(mysql_text.lines(rows))
-        file = os.memfd_create("semel", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(os.dup(file), "wb") as stream:
-                stream.write(text)
-            self.execute("SAVEPOINT semel_load")
-            self._connection._local_infile = True
-            cursor = self._connection.cursor()
-            loaded = cursor.execute(
-                f"LOAD DATA LOCAL INFILE '/proc/self/fd/{file}' INTO TABLE {target.quoted} "
-                "CHARACTER SET utf8mb4 FIELDS TERMINATED BY X'09' ESCAPED BY '\\' "
-                f"LINES TERMINATED BY X'090A' ({', '.join(names)})"
-                + (f" SET {', '.join(sets)}" if sets else "")
-            )
-            if loaded == rows.num_rows and not cursor.warning_count:
-                return True
-        except pymysql.err.MySQLError as error:
-            if error.args[0] not in (1148, 3948, 4166):
-                raise
-            self._loads = False  # local_infile is off
-        finally:
-            self._connection._local_infile = False
-            os.close(file)
-        self.execute("ROLLBACK TO SAVEPOINT semel_load")
-        return False
 
     def _insert(self, target: Name, rows: pa.Table, end: str) -> None:
         start = f"INSERT INTO {target.quoted} ({listed(rows.column_names)}) VALUES "

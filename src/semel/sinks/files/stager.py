@@ -1,0 +1,125 @@
+"""Arranges records as rows of files, and writes the files of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from semel.config import ConnectorConfig
+from semel.errors import ConfigError
+from semel.records import (
+    OFFSET,
+    PARTITION,
+    Commit,
+    Records,
+    RowsRejected,
+    rejected,
+    value_columns,
+)
+from semel.sinks import rows as made
+from semel.sinks.casts import without_json
+from semel.sinks.files.config import FilesConfig
+from semel.sinks.files.folders import Clock, Folders
+from semel.sinks.files.ledger import Landing, folder_of
+from semel.sinks.files.schemas import Schemas
+from semel.sinks.files.writer import FileWriter, Rows
+from semel.sinks.layout import layout
+from semel.sinks.staging import Stager
+
+
+@dataclass(frozen=True, slots=True)
+class Arranger:
+    """Makes rows of a topic's files from records, and says which folder each belongs to.
+
+    ``clock`` gives the times by which files are rotated; None if they are not rotated by time.
+    """
+
+    connector: ConnectorConfig
+    config: FilesConfig
+    schemas: Schemas
+    folders: Folders
+    clock: Clock | None
+    format_name: str
+
+    def fields(self, records: Records) -> pa.Schema:
+        """The topic's fields, with those of the records.
+
+        Raises:
+            ConfigError: the configuration leaves out every field.
+        """
+        arranged = layout(self.config, self.connector.provenance_columns, records, deletes=False)
+        known = self.schemas.find(records.topic)
+        fields = value_columns(records.rows.column_names)
+        if fields and known is None and not set(fields) & set(arranged.columns):
+            name = "fields.whitelist" if self.config.include else "field.exclude.list"
+            chosen = ",".join(self.config.include or self.config.exclude)
+            raise ConfigError(
+                f"connector {self.connector.name}: {name}={chosen} leaves nothing of topic "
+                f"{records.topic}, whose values have {', '.join(fields)}"
+            )
+        return self.schemas.widened(records.topic, arranged.fields())
+
+    def arranged(self, records: Records) -> tuple[pa.Table, Rows]:
+        """Records as rows of their topic's files, and where they belong.
+
+        Raises:
+            RowsRejected: records that do not fit.
+        """
+        topic, gone = records.topic, records.tombstones
+        if gone is not None and gone.num_rows:
+            raise _all_rejected(topic, gone, "the value is null (behavior.on.null.values=fail)")
+        source = records.rows
+        columns = self.fields(records)
+        if not columns.names:  # Arrow and Parquet keep no rows without a column
+            raise _all_rejected(
+                topic,
+                source,
+                "neither the value nor any before it has a field that is not null: there is no "
+                "column yet. provenance=true gives every row some",
+            )
+        rows = made.inserts(self.config, self.connector.provenance_columns, records, columns).table
+        if self.format_name == "json" and (unwritten := without_json(rows)):
+            each = sorted(unwritten.items())
+            raise RowsRejected([rejected(topic, source, i, why) for i, why in each])
+        where = Rows(
+            topic,
+            folder_of(topic),
+            source.column(PARTITION),
+            source.column(OFFSET),
+            self.folders.by(records),
+            self.folders.folder,
+            None if self.clock is None else self.clock.times(records),
+        )
+        return rows, where
+
+
+class FilesStager(Stager):
+    """The files of one task."""
+
+    def __init__(self, arranger: Arranger, writer: FileWriter) -> None:
+        self._arranger = arranger
+        self._writer = writer
+        self._renewed: set[str] = set()
+
+    def add(self, commit: Commit) -> None:
+        given = [r for r in commit.records if r.count]
+        for topic in {r.topic for r in given} - self._renewed:
+            # A worker process goes from trigger to trigger: other tasks may have added fields.
+            self._arranger.schemas.renew(topic)
+            self._renewed.add(topic)
+        # All are arranged before any is written: a batch that does not fit leaves nothing behind.
+        for parts in [self._writer.parts(*self._arranger.arranged(r)) for r in given]:
+            self._writer.add(parts)
+
+    def finish(self) -> Sequence[Landing]:
+        return self._writer.finish()
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+
+def _all_rejected(topic: str, source: pa.Table, why: str) -> RowsRejected:
+    every = range(source.num_rows)
+    return RowsRejected([rejected(topic, source, i, why) for i in every])
