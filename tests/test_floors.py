@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "semel"
 
@@ -96,3 +99,47 @@ def test_no_module_is_longer_than_400_lines() -> None:
     lengths = {name: len(path.read_text().splitlines()) for name, path in modules()}
     too_long = {name: n for name, n in lengths.items() if n > LONGEST}
     assert too_long.keys() <= TO_BE_SPLIT, f"split by reason to change: {too_long}"
+
+
+SHARED = 6
+"""So many equal lines in a row are one thing that two rooms have each written down."""
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a module that say something: neither blank ones nor imports."""
+    text = path.read_text()
+    imports = {
+        number
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    numbered = enumerate(text.splitlines(), start=1)
+    return [line.strip() for number, line in numbered if line.strip() and number not in imports]
+
+
+def runs(folder: str) -> dict[tuple[str, ...], str]:
+    """Where each run of lines occurs in a room."""
+    return {
+        tuple(found[at : at + SHARED]): path.name
+        for path in sorted((SOURCE / folder).rglob("*.py"))
+        for found in [lines(path)]
+        for at in range(len(found) - SHARED + 1)
+    }
+
+
+@pytest.mark.parametrize(
+    "rooms",
+    [
+        ("sinks/sql", "sinks/postgresql"),
+        ("engine/direct", "engine/bounded", "engine/microbatch"),
+    ],
+)
+def test_rooms_of_one_kind_do_not_repeat_each_other(rooms: tuple[str, ...]) -> None:
+    repeated = [
+        f"{one}/{ours[run]} and {other}/{theirs[run]}:\n  " + "\n  ".join(run)
+        for one, other in combinations(rooms, 2)
+        for ours, theirs in [(runs(one), runs(other))]
+        for run in ours.keys() & theirs.keys()
+    ]
+    assert not repeated, "put it once into the room below:\n" + "\n".join(repeated)

@@ -20,10 +20,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from semel.leftbehind import within
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FIRST_WORD = 10.0
 """Seconds without an answer after which the log says what is waited for."""
@@ -90,6 +93,15 @@ class Watchdog:
             yield
         finally:
             self._begun = None
+
+    def each(self, items: Iterator[T]) -> Iterator[T]:
+        """The items of an answer that comes in pieces: each of them is waited for as a call."""
+        while True:
+            with self.call():
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
 
     @property
     def waits(self) -> str:

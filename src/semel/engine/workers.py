@@ -7,8 +7,12 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+import pyarrow as pa
+
+from semel.config import ConnectorConfig
 from semel.engine import memory
 from semel.leftbehind import MOST, left
 
@@ -18,12 +22,19 @@ _KEPT = 4
 """Runs of which a process keeps something; the one that has waited longest goes first."""
 
 
-class _Spec(Protocol):
-    @property
-    def run(self) -> str: ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What holds for a run; it travels in the closure of each job.
 
-    @property
-    def environment(self) -> Mapping[str, str]: ...
+    ``schemas`` are the value fields that the driver knows; ``version`` changes with them.
+    """
+
+    run: str
+    connector: ConnectorConfig
+    raw: Mapping[str, str] = field(repr=False)
+    environment: Mapping[str, str]
+    version: int = 0
+    schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
 
 
 class _Worker(Protocol):
@@ -41,7 +52,7 @@ class Workers(Generic[W]):
     def __init__(self) -> None:
         self._kept: dict[str, W] = {}
 
-    def of(self, spec: _Spec, make: Callable[[], W]) -> W:
+    def of(self, spec: Spec, make: Callable[[], W]) -> W:
         """The worker of a run, with what the driver has sent last; made if there is none yet.
 
         A process in which too many calls wait for ever ends itself first. The job fails, and is run

@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from semel.config import HIGH, LOW, MEDIUM, key
+
+
+def url_key(doc: str) -> Any:
+    """``connection.url``; ``doc`` says its form."""
+    return key(
+        "connection.url",
+        doc=doc,
+        secret=True,
+        importance=HIGH,
+        group="Connection",
+        display="JDBC URL",
+    )
+
+
+def idle_key(doc: str, *, at_least: int) -> Any:
+    """How long the server leaves a transaction open whose process is frozen."""
+    return key(
+        "connection.idle.in.transaction.timeout.ms",
+        30_000,
+        doc,
+        at_least=at_least,
+        importance=LOW,
+        group="Connection",
+    )
 
 
 @dataclass(frozen=True)
@@ -14,14 +39,7 @@ class JdbcKeys:
     connector_class: str = key(
         "connector.class", importance=HIGH, group="Common", display="Connector class"
     )
-    connection_url: str = key(
-        "connection.url",
-        doc="The database.",
-        secret=True,
-        importance=HIGH,
-        group="Connection",
-        display="JDBC URL",
-    )
+    connection_url: str = url_key("The database.")
     connection_user: str = key(
         "connection.user",
         "",

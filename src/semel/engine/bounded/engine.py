@@ -85,11 +85,11 @@ class BoundedEngine:
         self._publisher: Publisher | None = None
         self._entries: dict[TopicPartition, LedgerEntry] = {}
         self._spec = BoundedSpec(
-            uuid.uuid4().hex[:12],
-            run.connector,
-            run.raw,
-            failpoints.environment(),
-            transform,
+            run=uuid.uuid4().hex[:12],
+            connector=run.connector,
+            raw=run.raw,
+            environment=failpoints.environment(),
+            transform=transform,
         )
 
     def run(self) -> Progress:

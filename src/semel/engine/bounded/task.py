@@ -11,15 +11,13 @@ import gc
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.config import ConnectorConfig
 from semel.engine import memory
 from semel.engine.base import unexpected
 from semel.engine.batch import Batcher
@@ -28,7 +26,7 @@ from semel.engine.failure import Failure
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import OutOfOrder, RawRecords, TopicPoll, by_topic, copied
 from semel.engine.rowtransform import Transform
-from semel.engine.workers import Workers
+from semel.engine.workers import Spec, Workers
 from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.closing import close
@@ -50,20 +48,11 @@ aborted, or waits for a slow answer, has nothing to deliver either."""
 _ANSWER = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class BoundedSpec:
-    """What holds for a run; it travels in the closure of each job.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedSpec(Spec):
+    """A run of the bounded engine."""
 
-    ``schemas`` are the value fields that the driver knows; ``version`` changes with them.
-    """
-
-    run: str
-    connector: ConnectorConfig
-    raw: Mapping[str, str] = field(repr=False)
-    environment: Mapping[str, str]
     transform: Transform | None = None
-    version: int = 0
-    schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

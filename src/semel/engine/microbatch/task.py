@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
 
-from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine import memory
 from semel.engine.batch import Batcher
@@ -42,7 +41,7 @@ from semel.engine.microbatch.commit import (
 from semel.engine.microbatch.logs import Pinned
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicTable
-from semel.engine.workers import Workers
+from semel.engine.workers import Spec, Workers
 from semel.errors import LogChanged, SemelError, ServiceError, TransientError
 from semel.failpoints import hit
 from semel.kafka.clients import client_config
@@ -59,21 +58,12 @@ COMMIT = "semel.commit"
 _CHUNK = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class MicroSpec:
-    """What holds for a run; it travels in the closure of each job.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroSpec(Spec):
+    """A run of the micro-batch engine; with ``frames`` a DataFrame transform makes the rows."""
 
-    ``schemas`` are the value fields that the driver knows; ``version`` changes with them.
-    """
-
-    run: str
-    connector: ConnectorConfig
-    raw: Mapping[str, str] = field(repr=False)
     guarantee: Guarantee
-    environment: Mapping[str, str]
     frames: bool
-    version: int = 0
-    schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

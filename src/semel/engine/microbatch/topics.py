@@ -35,12 +35,12 @@ class KnownTopics:
         self._schemas: dict[str, pa.Schema] = {}
         self._logs = KnownLogs(run.cluster)
         self.spec = MicroSpec(
-            uuid.uuid4().hex[:12],
-            run.connector,
-            run.raw,
-            run.guarantee,
-            failpoints.environment(),
-            frames,
+            run=uuid.uuid4().hex[:12],
+            connector=run.connector,
+            raw=run.raw,
+            environment=failpoints.environment(),
+            guarantee=run.guarantee,
+            frames=frames,
         )
 
     def schema(self, topic: str) -> pa.Schema | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from semel.config import HIGH, LOW, MEDIUM, key
 from semel.sinks import jdbc
 from semel.sinks.jdbc import DEBEZIUM, JdbcConfig
+from semel.sinks.jdbc_keys import idle_key, url_key
 
 __all__ = ["CLASSES", "DEBEZIUM", "IGNORED", "PostgresConfig"]
 
@@ -24,21 +25,9 @@ class PostgresConfig(JdbcConfig):
     connector_class: str = key(
         "connector.class", "postgresql", importance=HIGH, group="Common", display="Connector class"
     )
-    connection_url: str = key(
-        "connection.url",
-        doc="jdbc:postgresql://host:port/database.",
-        secret=True,
-        importance=HIGH,
-        group="Connection",
-        display="JDBC URL",
-    )
-    idle_timeout_ms: int = key(
-        "connection.idle.in.transaction.timeout.ms",
-        30_000,
-        "A transaction whose process is frozen for that long is ended.",
-        at_least=100,
-        importance=LOW,
-        group="Connection",
+    connection_url: str = url_key("jdbc:postgresql://host:port/database.")
+    idle_timeout_ms: int = idle_key(
+        "A transaction whose process is frozen for that long is ended.", at_least=100
     )
     ssl: str = key("connection.ssl", "", _PARAMETER, importance=LOW, group="Connection")
     sslmode: str = key("connection.sslmode", "", _PARAMETER, importance=MEDIUM, group="Connection")

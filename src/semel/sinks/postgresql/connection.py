@@ -200,12 +200,7 @@ class Connection:
             with self._watchdog.call():
                 cursor.execute(sql)
                 batches = cursor.fetch_record_batch()
-            while True:
-                with self._watchdog.call():
-                    batch = next(batches, None)
-                if batch is None:
-                    return
-                yield batch
+            yield from self._watchdog.each(batches)
 
     def copy(self, table: str, rows: pa.Table, schema: str) -> None:
         """COPY BINARY ``rows`` into an existing table whose column types match exactly."""

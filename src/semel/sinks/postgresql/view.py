@@ -6,28 +6,24 @@ server says what it would make of them: it casts them in a staging table of anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.ledger import OffsetRange
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records
-from semel.sinks.base import Snapshot
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.layout import layout
+from semel.sinks.layout import Layout
 from semel.sinks.postgresql.connection import DataRefused
 from semel.sinks.postgresql.database import Postgres
 from semel.sinks.postgresql.ledger import PostgresLedger
-from semel.sinks.postgresql.tables import find
 from semel.sinks.postgresql.writer import stage_rows
-from semel.sinks.rereading import Held, SomeRefused, held_of, places
-from semel.sinks.sql import snapshot
+from semel.sinks.rereading import Held, SomeRefused, places
 from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Rows, converted
+from semel.sinks.sql.tableview import Ranges, TableView
 
 _PLAIN = {
     *("int2", "int4", "int8", "float4", "float8", "bool", "bytea", "uuid"),
@@ -41,9 +37,9 @@ ONE_INSTANT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SELEC
 """What begins a transaction that a view looks through; its first query is the instant."""
 
 
-class PostgresView:
-    """A view by ``connection``, which holds the instant; ``other`` is asked
-    what the server makes of values. See :class:`~semel.sinks.rereading.View`."""
+class PostgresView(TableView):
+    """A view through ``connection``, which holds the instant; ``other`` is asked what the server
+    makes of values. See :class:`~semel.sinks.rereading.View`."""
 
     def __init__(
         self,
@@ -54,31 +50,14 @@ class PostgresView:
         name: Callable[[str], Name],
         key_fields: Sequence[str] | None,
     ) -> None:
-        self._connector = connector
-        self._config = config
+        ledger = PostgresLedger(connection, connector.name, 0)
+        super().__init__(connector, config, connection, ledger, name, key_fields)
         self._connection = connection
         self._other = other
-        self._name = name
-        self._key_fields = key_fields
-        self._ledger = PostgresLedger(connection, connector.name, 0)
-        self._tables: dict[str, Table | None] = {}
 
-    def snapshot(self, topics: Collection[str]) -> Snapshot:
-        return snapshot.take(
-            self._connection,
-            self._ledger,
-            {topic: self._name(topic) for topic in topics},
-            self._connector.provenance_columns,
-            self._connector.dead_letter_table,
-            self._key_fields,
-        )
-
-    def rows(
-        self, topic: str, columns: Sequence[str], ranges: Sequence[OffsetRange] | None = None
+    def _rows(
+        self, table: Table, topic: str, columns: Sequence[str], ranges: Ranges | None
     ) -> Iterator[pa.RecordBatch]:
-        table = self._table(topic)
-        if table is None:
-            return
         provenance = self._connector.provenance_columns
         chosen, where = [], ["true"]
         if provenance:
@@ -104,17 +83,8 @@ class PostgresView:
             f"WHERE {' AND '.join(where)}"
         )
 
-    def held(self, records: Records) -> Held:
-        table = self._table(records.topic)
-        if table is None:
-            return Held(places(records.rows.slice(0, 0)), pa.table({}))
-        return held_of(records, partial(self._held, table))
-
-    def _held(self, table: Table, records: Records) -> Held:
-        arranged = layout(self._config, {}, records, deletes=False)
-        provenance = set(self._connector.provenance_columns.values())
-        given = {n: v for n, v in arranged.columns.items() if n not in provenance}
-        arrays, staged = converted(records, table, given, arranged.key)
+    def _held(self, table: Table, records: Records, given: Layout) -> Held:
+        arrays, staged = converted(records, table, given.columns, given.key)
         rows = Rows(pa.table(arrays), staged, places(records.rows), records.rows.num_rows)
         return Held(
             rows.places,
@@ -160,11 +130,6 @@ class PostgresView:
         except DataRefused as error:
             raise SomeRefused(str(error)) from None
         return found
-
-    def _table(self, topic: str) -> Table | None:
-        if topic not in self._tables:
-            self._tables[topic] = find(self._connection, self._name(topic))
-        return self._tables[topic]
 
 
 def _shown(column: Column, value: str) -> str:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from semel.config import HIGH, LOW, key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.jdbc_keys import url_key
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import BATCH, STAGE, Dialect, column, listed, same, table
@@ -73,14 +74,7 @@ class DuckdbConfig(JdbcConfig):
     connector_class: str = key(
         "connector.class", "duckdb", importance=HIGH, group="Common", display="Connector class"
     )
-    connection_url: str = key(
-        "connection.url",
-        doc="jdbc:duckdb:/path/to/file.",
-        secret=True,
-        importance=HIGH,
-        group="Connection",
-        display="JDBC URL",
-    )
+    connection_url: str = url_key("jdbc:duckdb:/path/to/file.")
     lock_timeout_ms: int = key(
         "connection.lock.timeout.ms",
         10_000,

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from semel.config import HIGH, LOW, MEDIUM, key
 from semel.errors import ConfigError
 from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.jdbc_keys import idle_key, url_key
 
 CLASSES = ("mysql", "mariadb")
 
@@ -29,21 +30,10 @@ class MysqlConfig(JdbcConfig):
     connector_class: str = key(
         "connector.class", "mysql", importance=HIGH, group="Common", display="Connector class"
     )
-    connection_url: str = key(
-        "connection.url",
-        doc="jdbc:mysql://host:port/database or jdbc:mariadb://...",
-        secret=True,
-        importance=HIGH,
-        group="Connection",
-        display="JDBC URL",
-    )
-    idle_timeout_ms: int = key(
-        "connection.idle.in.transaction.timeout.ms",
-        30_000,
+    connection_url: str = url_key("jdbc:mysql://host:port/database or jdbc:mariadb://...")
+    idle_timeout_ms: int = idle_key(
         "The server ends a transaction whose process is frozen for that long (whole seconds).",
         at_least=1000,
-        importance=LOW,
-        group="Connection",
     )
     ssl_mode: str = key("connection.sslMode", "", _PARAMETER, importance=MEDIUM, group="Connection")
     ssl_certificate: str = key(

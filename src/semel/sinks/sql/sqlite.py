@@ -18,6 +18,7 @@ from semel.config import HIGH, LOW, key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.extras import require
 from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.jdbc_keys import url_key
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import STAGE, Dialect, column, listed, ranks, table
@@ -41,14 +42,7 @@ class SqliteConfig(JdbcConfig):
     connector_class: str = key(
         "connector.class", "sqlite", importance=HIGH, group="Common", display="Connector class"
     )
-    connection_url: str = key(
-        "connection.url",
-        doc="jdbc:sqlite:/path/to/file.",
-        secret=True,
-        importance=HIGH,
-        group="Connection",
-        display="JDBC URL",
-    )
+    connection_url: str = url_key("jdbc:sqlite:/path/to/file.")
     lock_timeout_ms: int = key(
         "connection.lock.timeout.ms",
         10_000,

@@ -78,13 +78,7 @@ class Session:
         with self._connection.cursor() as cursor:
             with self._watchdog.call():
                 cursor.execute(sql)
-            batches = fetched_batches(cursor)
-            while True:
-                with self._watchdog.call():
-                    batch = next(batches, None)
-                if batch is None:
-                    return
-                yield batch
+            yield from self._watchdog.each(fetched_batches(cursor))
 
     def load(self, table: str, rows: pa.Table) -> None:
         """Bulk load into a table whose columns have the types of :func:`sent_type`."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from semel.config import HIGH, LOW, MEDIUM, key
 from semel.errors import ConfigError
 from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.jdbc_keys import url_key
 
 CLASSES = ("sqlserver",)
 
@@ -39,14 +40,7 @@ class SqlServerConfig(JdbcConfig):
     connector_class: str = key(
         "connector.class", "sqlserver", importance=HIGH, group="Common", display="Connector class"
     )
-    connection_url: str = key(
-        "connection.url",
-        doc=f"{_FORM};...",
-        secret=True,
-        importance=HIGH,
-        group="Connection",
-        display="JDBC URL",
-    )
+    connection_url: str = url_key(f"{_FORM};...")
     lock_timeout_ms: int = key(
         "connection.lock.timeout.ms",
         10_000,

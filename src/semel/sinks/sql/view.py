@@ -6,30 +6,28 @@ types of the target's columns, and read from there as rows are read from the tar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.ledger import OffsetRange
 from semel.records import OFFSET, PARTITION, TOPIC, Records
-from semel.sinks.base import Snapshot
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.layout import layout
-from semel.sinks.rereading import Held, SomeRefused, held_of, places
-from semel.sinks.sql import snapshot
+from semel.sinks.layout import Layout
+from semel.sinks.rereading import Held, SomeRefused, places
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.dialect import Dialect
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.ledger import SqlLedger
 from semel.sinks.sql.names import Name, quote
 from semel.sinks.sql.prepare import converted
+from semel.sinks.sql.tableview import Ranges, TableView
 
 _PLACE = {PARTITION: pa.int32(), OFFSET: pa.int64()}
 
 
-class SqlView:
+class SqlView(TableView):
     """A view through the session ``instant``. Values are written by ``writer``, which is the same
     session or another one. See :class:`~semel.sinks.rereading.View`."""
 
@@ -42,30 +40,14 @@ class SqlView:
         names: Mapping[str, Name],
         key_fields: Sequence[str] | None,
     ) -> None:
-        self._connector = connector
-        self._config = config
+        ledger = SqlLedger(instant, connector.name)
+        super().__init__(connector, config, instant, ledger, names.__getitem__, key_fields)
         self._instant = instant
         self._writer = writer
-        self._names = names
-        self._key_fields = key_fields
-        self._tables: dict[str, Table | None] = {}
 
-    def snapshot(self, topics: Collection[str]) -> Snapshot:
-        return snapshot.take(
-            self._instant,
-            SqlLedger(self._instant, self._connector.name),
-            {topic: self._names[topic] for topic in topics},
-            self._connector.provenance_columns,
-            self._connector.dead_letter_table,
-            self._key_fields,
-        )
-
-    def rows(
-        self, topic: str, columns: Sequence[str], ranges: Sequence[OffsetRange] | None = None
+    def _rows(
+        self, table: Table, topic: str, columns: Sequence[str], ranges: Ranges | None
     ) -> Iterator[pa.RecordBatch]:
-        table = self._table(topic)
-        if table is None:
-            return
         provenance = self._connector.provenance_columns
         chosen = [f"{self._shown(table, n)} AS {quote(n)}" for n in columns]
         where = ["1 = 1"]
@@ -84,17 +66,8 @@ class SqlView:
                 found = found.set_column(place, name, found.column(place).cast(_PLACE[name]))
             yield from found.to_batches()
 
-    def held(self, records: Records) -> Held:
-        table = self._table(records.topic)
-        if table is None:
-            return Held(places(records.rows.slice(0, 0)), pa.table({}))
-        return held_of(records, partial(self._held, table))
-
-    def _held(self, table: Table, records: Records) -> Held:
-        arranged = layout(self._config, {}, records, deletes=False)
-        provenance = set(self._connector.provenance_columns.values())
-        given = {n: v for n, v in arranged.columns.items() if n not in provenance}
-        arrays, _ = converted(records, table, given, arranged.key, self._instant.fit)
+    def _held(self, table: Table, records: Records, given: Layout) -> Held:
+        arrays, _ = converted(records, table, given.columns, given.key, self._instant.fit)
         unlike = {
             n: f"the audit cannot compare values of type {table.columns[n].type}"
             for n in arrays
@@ -124,11 +97,6 @@ class SqlView:
         shown = self._instant.shown(table.columns[name], quote(name))
         assert shown is not None
         return shown
-
-    def _table(self, topic: str) -> Table | None:
-        if topic not in self._tables:
-            self._tables[topic] = self._instant.find(self._names[topic])
-        return self._tables[topic]
 
 
 def _within(ranges: Sequence[OffsetRange], provenance: Mapping[str, str]) -> str:
