@@ -71,8 +71,8 @@ def _load(name: str, target: str) -> type[Sink]:
     return found
 
 
-def brought(name: str) -> bool:
-    """Whether semel itself brings the sink of this name."""
+def is_built_in(name: str) -> bool:
+    """Whether the sink of this name is one of semel's own."""
     return name in _own()
 
 

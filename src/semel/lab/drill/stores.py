@@ -1,4 +1,4 @@
-"""The stores that a drill's connector may write to, and which faults befall them."""
+"""The stores that a drill's connector may write to, and the faults that can happen to each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from semel.lab.embedded.mariadb import MariaDB
 from semel.lab.embedded.opensearch import OpenSearch
 from semel.lab.embedded.server import Server
 from semel.sinks import jdbc, protocols
+from semel.sinks.delta.config import CLASSES as DELTA
 from semel.sinks.files.config import CLASSES as FILES
 from semel.sinks.files.store import protocol_of
+from semel.sinks.iceberg.config import CLASSES as ICEBERG
+from semel.sinks.kafka.config import CLASSES as KAFKA
 from semel.sinks.search.config import CLASSES as SEARCH
 
 SESSION = 3.0
@@ -37,7 +40,7 @@ _PLACES_OF_FILES = (
     "store.url",
     "aws.s3.endpoint",
 )
-"""What may say, instead of ``path`` or beside it, where files are."""
+"""Keys that say where files are, instead of ``path`` or beside it."""
 
 _OF_ANY = frozenset(
     {
@@ -74,11 +77,11 @@ _SHORT_WAIT = {"connection.lock.timeout.ms": "1000"}
 class Store:
     """What a drill knows of a store.
 
-    ``where`` puts it into the drill's hands, None if the drill has no such store, and ``keys`` are
-    short timeouts for it; ``faults`` are what can happen to it, and ``places`` its own failpoints.
-    ``server``, ``lake`` and ``disk`` are what it is, if it is one, or is on one. With
-    ``one_writer`` a frozen task may hold up those that replace it. With several ``brokers`` one at
-    a time dies, in the middle of transactions, too.
+    ``where`` holds the keys that point the connector to the drill's own store; it is None if the
+    drill has none of that kind. ``keys`` are short timeouts for it. ``faults`` are what can happen
+    to it, and ``places`` its own failpoints. ``server``, ``lake`` and ``disk`` are set if the store
+    is one, or is on one. With ``one_writer`` a frozen task may hold up those that replace it. With
+    several ``brokers`` one at a time dies, even in the middle of transactions.
     """
 
     where: Mapping[str, str] | None
@@ -92,7 +95,7 @@ class Store:
     brokers: int = 1
 
     def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
-        """Those of the faults that can happen.
+        """The faults among these that can happen.
 
         Raises:
             ConfigError: none of them can.
@@ -106,18 +109,18 @@ class Store:
         return found
 
     def of_the_user(self) -> Store:
-        """Such a store where the configuration says that it is; the drill leaves it alone."""
+        """The user's own store, where the configuration says it is. The drill does it no harm."""
         faults = self.faults - _OF_SERVERS - _OF_SESSIONS - _OF_LAKES - _OF_DISKS
         return replace(self, where={}, faults=faults, server=None, lake=None, disk=None)
 
 
 def store_of(raw: Mapping[str, str], directory: Path, *, own: bool = False) -> Store:
-    """The store that a connector writes to, in a directory of the drill's or on a server there.
+    """The store that a connector writes to: in the drill's directory, or on a server there.
 
     Args:
         raw: the connector's configuration.
-        directory: the drill's.
-        own: take the one that the configuration names.
+        directory: the drill's directory.
+        own: take the store that the configuration names.
 
     Raises:
         ConfigError: the drill has no such store, or the sink of a third party does not say how.
@@ -125,7 +128,7 @@ def store_of(raw: Mapping[str, str], directory: Path, *, own: bool = False) -> S
     store, name = _store(raw, directory), raw.get("connector.class", "")
     if own and name == "kafka":
         raise ConfigError(
-            "connector.class=kafka: a drill kills brokers, so its Kafka is one of its own. Leave "
+            "connector.class=kafka: a drill kills brokers, so it uses a Kafka of its own. Leave "
             "--own-store out"
         )
     if own:
@@ -133,42 +136,35 @@ def store_of(raw: Mapping[str, str], directory: Path, *, own: bool = False) -> S
     if store.where is None:
         why = (
             "the drill has no such store"
-            if sinks.brought(name)
+            if sinks.is_built_in(name)
             else "the sink does not say where the results of a drill may go (Drillable.drilled)"
         )
         raise ConfigError(
-            f"connector.class={name}: {why}. Name an empty one of yours in the configuration, and "
-            "drill with --own-store"
+            f"connector.class={name}: {why}. Name an empty store of yours in the configuration, "
+            "and drill with --own-store"
         )
     return store
 
 
 def _store(raw: Mapping[str, str], directory: Path) -> Store:
     name = raw.get("connector.class", "")
-    if not sinks.brought(name):
+    if not sinks.is_built_in(name):
         return _others(name, directory)
-    if "delta.table.path" in raw:
-        return _delta(directory / "lake")
-    if any(k.startswith(_CATALOG) for k in raw):
-        return _iceberg(directory / "lake")
-    if name in FILES:
-        return _files(raw, directory)
-    if name in SEARCH:
-        return _search(raw, directory / "search")
-    if name == "kafka":
-        return _kafka()
+    if name in _STORES:
+        return _STORES[name](raw, directory)
     return _DATABASES[_system(name, raw)](directory)
 
 
 def _others(name: str, directory: Path) -> Store:
-    """What is known of a store that a third party's sink writes to."""
+    """The store of a third party's sink."""
     return Store(protocols.drilled(sinks.sink_class(name), directory), _OF_ANY, one_writer=True)
 
 
 # Lakes and files
 
 
-def _delta(lake: Path) -> Store:
+def _delta(_raw: Mapping[str, str], directory: Path) -> Store:
+    lake = directory / "lake"
     return Store(
         {"delta.table.path": str(lake)},
         _OF_ANY | _OF_LAKES | _OF_DISKS,
@@ -179,7 +175,8 @@ def _delta(lake: Path) -> Store:
     )
 
 
-def _iceberg(lake: Path) -> Store:
+def _iceberg(_raw: Mapping[str, str], directory: Path) -> Store:
+    lake = directory / "lake"
     catalog = {
         "type": "sql",
         "uri": f"sqlite:///{lake}/catalog.db",
@@ -197,7 +194,7 @@ def _iceberg(lake: Path) -> Store:
 
 def _files(raw: Mapping[str, str], directory: Path) -> Store:
     given = (raw.get(k, "") for k in ("path", "hdfs.url", "store.url"))
-    keys = {**_AT_ONCE, "behavior.on.null.values": "ignore"}  # one that fails would end the drill
+    keys = {**_AT_ONCE, "behavior.on.null.values": "ignore"}  # "fail" would end the drill
     if "webhdfs" in map(protocol_of, given):
         server = Hdfs(directory / "hdfs")
         where = _place_of_files(raw, f"{server.url}/files")
@@ -221,7 +218,7 @@ def _place_of_files(raw: Mapping[str, str], where: str) -> dict[str, str]:
 
 
 def _search(raw: Mapping[str, str], directory: Path) -> Store:
-    server = OpenSearch(directory)
+    server = OpenSearch(directory / "search")
     tombstones = raw.get("behavior.on.null.values", "fail").strip().lower()
     return Store(
         {
@@ -235,17 +232,17 @@ def _search(raw: Mapping[str, str], directory: Path) -> Store:
         {
             "connection.timeout.ms": "1000",
             "read.timeout.ms": "10000",
-            # One that fails would end the drill.
+            # "fail" would end the drill.
             "behavior.on.null.values": "ignore" if tombstones == "fail" else tombstones,
         },
         server=server,
     )
 
 
-def _kafka() -> Store:
-    """On a cluster: a lone broker's transactions do not survive it. One that ends while its
-    partitions have no leader is complete for Kafka (4.3), though its markers were never written:
-    it hangs for good. Two brokers of three can die, one at a time."""
+def _kafka(_raw: Mapping[str, str], _directory: Path) -> Store:
+    """A cluster, because transactions do not survive the death of a lone broker: if one ends while
+    its partitions have no leader, Kafka (4.3) takes it for complete although its markers were never
+    written, and it hangs for good. Of three brokers any one can die at a time."""
     return Store(
         {},
         _OF_ANY | _OF_KAFKA | _OF_TASKS,
@@ -293,6 +290,15 @@ def _in_a_file(system: str, directory: Path) -> Store:
     )
 
 
+_STORES: Mapping[str, Callable[[Mapping[str, str], Path], Store]] = {
+    **dict.fromkeys(DELTA, _delta),
+    **dict.fromkeys(ICEBERG, _iceberg),
+    **dict.fromkeys(FILES, _files),
+    **dict.fromkeys(SEARCH, _search),
+    **dict.fromkeys(KAFKA, _kafka),
+}
+"""Stores that are no SQL databases, by ``connector.class``."""
+
 _DATABASES: Mapping[str, Callable[[Path], Store]] = {
     "postgresql": _postgresql,
     "postgres": _postgresql,
@@ -302,14 +308,14 @@ _DATABASES: Mapping[str, Callable[[Path], Store]] = {
     "duckdb": lambda directory: _in_a_file("duckdb", directory),
     "sqlserver": lambda _directory: Store(None, _OF_ANY, _SHORT_WAIT, one_writer=True),
 }
-"""Databases by what a JDBC URL calls them, and a ``connector.class`` too."""
+"""SQL databases, by the name that both a JDBC URL and ``connector.class`` give them."""
 
 
 def _system(name: str, raw: Mapping[str, str]) -> str:
-    """Which database is meant.
+    """The database that the configuration names.
 
     Raises:
-        ConfigError: one that the drill has not, or not for this class.
+        ConfigError: the drill has no such database, or not for this class.
     """
     own = _DATABASES.get(name)
     wanted = [s for s, made in _DATABASES.items() if name in jdbc.CLASSES or made is own]
