@@ -91,8 +91,8 @@ def test_no_import_goes_up_or_sideways() -> None:
 
 
 LONGEST = 400
-TO_BE_SPLIT = {"engine.bounded.engine", "sinks.kafka"}
-"""Modules that are still longer."""
+TO_BE_SPLIT = {"sinks.kafka"}
+"""Longer modules. Take out what has been split."""
 
 
 def test_no_module_is_longer_than_400_lines() -> None:
