@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from semel.engine.workers import Workers
+from semel.config import ConnectorConfig, read
+from semel.engine.workers import Spec, Workers
 
 
-@dataclass
-class Spec:
-    run: str
-    environment: dict[str, str] = field(default_factory=dict)
+def spec(run: str) -> Spec:
+    raw = {
+        "name": "c",
+        "connector.class": "delta",
+        "topics": "t",
+        "bootstrap.servers": "localhost:1",
+    }
+    return Spec(run=run, connector=read(ConnectorConfig, raw), raw=raw, environment={})
 
 
 class Worker:
@@ -32,21 +35,21 @@ class Worker:
 
 def test_a_run_keeps_its_worker_and_tells_it_each_time() -> None:
     workers: Workers[Worker] = Workers()
-    first = workers.of(Spec("a"), Worker)
-    assert workers.of(Spec("a"), Worker) is first
+    first = workers.of(spec("a"), Worker)
+    assert workers.of(spec("a"), Worker) is first
     assert first.heard == ["a", "a"]
 
 
 def test_the_run_that_waited_longest_is_closed_first() -> None:
     workers: Workers[Worker] = Workers()
-    made = [workers.of(Spec(run), Worker) for run in "abcd"]
-    workers.of(Spec("a"), Worker)
-    workers.of(Spec("e"), Worker)
+    made = [workers.of(spec(run), Worker) for run in "abcd"]
+    workers.of(spec("a"), Worker)
+    workers.of(spec("e"), Worker)
     assert [worker.closed for worker in made] == [False, True, False, False]
 
 
 def test_a_worker_that_cannot_take_a_newer_spec_is_not_kept() -> None:
     workers: Workers[Worker] = Workers()
     with pytest.raises(ValueError, match="a"):
-        workers.of(Spec("a"), lambda: Worker(fails=True))
-    assert workers.of(Spec("a"), Worker).heard == ["a"]
+        workers.of(spec("a"), lambda: Worker(fails=True))
+    assert workers.of(spec("a"), Worker).heard == ["a"]
