@@ -101,7 +101,7 @@ class Fault:
 
     @property
     def needs_executors(self) -> bool:
-        """Whether it needs executors of their own, and so a cluster, to happen."""
+        """Whether it can happen only on a cluster, where executors are processes of their own."""
         return self.kind in _ON_EXECUTORS
 
 
@@ -116,10 +116,9 @@ def plan(
 ) -> list[Fault]:
     """The faults of a seed; ``own`` are the places that only this store has.
 
-    One broker of several dies in the middle of transactions, too.
-
-    Every kind comes equally often, every place of a kind too, in an order that the seed decides.
-    Faults of executors come last, as they need another cluster.
+    Every kind comes equally often, and so does every place of a kind, in an order that the seed
+    decides. With several brokers, one may also die in the middle of a transaction. Faults of
+    executors come last, because they need another cluster.
     """
     dice = random.Random(seed)
     places = {kind: _cycle(dice, _places(kind, guarantee, own, brokers)) for kind in Kind}

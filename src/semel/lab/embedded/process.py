@@ -148,9 +148,10 @@ class ServerProcess:
 
 
 def _ended(process: psutil.Process) -> bool:
-    """A zombie has ended: whose child it is may take its time to reap it.
+    """Whether a process has ended. A zombie has, although its parent may take a while to reap it.
 
-    But not while it has threads: those of a killed JVM can hold its port and files a little longer.
+    It has not while it still has threads: those of a killed JVM can hold its port and files a
+    little longer.
     """
     try:
         if process.status() != psutil.STATUS_ZOMBIE:
@@ -166,8 +167,8 @@ def _end(process: psutil.Process, timeout: float) -> bool:
 
 
 def comes_true(condition: Callable[[], bool], timeout: float, pause: float = 0.02) -> bool:
-    """Whether a condition comes true in time. It is asked once more when the time is up: this
-    process may have stalled meanwhile."""
+    """Whether a condition comes true in time. It is checked once more after the deadline, because
+    this process may itself have stalled."""
     deadline = time.monotonic() + timeout
     while True:
         late = time.monotonic() > deadline
