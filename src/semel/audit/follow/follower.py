@@ -110,7 +110,7 @@ class Follower:
         return replace(self._state, marks=marks, surplus=surplus, counted=counted)
 
     def breaks(self, found: Judged) -> bool:
-        """Whether it is what the declared guarantee rules out."""
+        """Whether a finding violates the declared guarantee."""
         return self._settling.breaks(found)
 
     def round(self) -> list[Judged]:
@@ -183,8 +183,8 @@ class Follower:
     def _go_on(
         self, entries: Mapping[TopicPartition, LedgerEntry], topics: Collection[str]
     ) -> bool:
-        """Take up partitions that are new, and begin anew with those whose entries do not follow
-        what was judged; whether there are any of these."""
+        """Start to follow new partitions. If any entry does not continue what was judged, judge
+        everything anew and return True."""
         anew = False
         for tp, entry in entries.items():
             known = self._progress.get(tp)

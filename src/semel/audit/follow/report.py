@@ -1,4 +1,4 @@
-"""What is told of a followed connector."""
+"""What the audit reports of a connector that it follows."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Settling:
         self._not_before: dict[str, float] = {}
 
     def breaks(self, found: Judged) -> bool:
-        """Whether it is what the declared guarantee rules out."""
+        """Whether a finding violates the declared guarantee."""
         promised = self._planned.guarantee.delivery
         return bool(
             (found.lost and promised is not Delivery.AT_MOST_ONCE)
