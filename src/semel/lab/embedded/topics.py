@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
@@ -19,7 +20,7 @@ _UNCLEAR = (
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._TRANSPORT,
     KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.NOT_LEADER_FOR_PARTITION,  # a client of several brokers learns it from this answer
+    KafkaError.NOT_LEADER_FOR_PARTITION,  # a client keeps the leaders it knows until it asks again
 )
 """Errors after which the request may have been carried out nevertheless."""
 
@@ -110,6 +111,9 @@ def _carry_out(
             unclear = unclear or error.code() in _UNCLEAR
             if late or not (error.code() in _UNCLEAR or _fenced(error)):
                 raise ServiceError(f"Kafka refuses to {what}: {failure}") from failure
+            if error.code() == KafkaError.NOT_LEADER_FOR_PARTITION:
+                with suppress(KafkaException):
+                    admin().list_topics(timeout=_REQUEST_TIMEOUT)
         sleep(0.1)
 
 
