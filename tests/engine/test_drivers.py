@@ -24,7 +24,7 @@ from semel.engine.direct.jobs import TaskJobs
 from semel.engine.failure import Failure
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch.engine import MicroBatchEngine
-from semel.engine.retry import Backoff
+from semel.engine.retry import Backoff, Retries
 from semel.errors import Fenced, ServiceError, TransientError, Unavailable
 from semel.leftbehind import left
 from tests.engine.harness import wait_until
@@ -175,9 +175,34 @@ def test_a_bounded_run_that_has_been_idle_so_far_bears_what_may_pass(
     assert bool(outcomes) is not passes
 
 
+def test_a_micro_batch_run_that_goes_on_after_a_pause_bears_what_may_pass() -> None:
+    run = _run()
+    engine = MicroBatchEngine(run, None, None)  # type: ignore[arg-type]
+    engine._retries = Retries(run.connector, {}, print)
+    outcomes: list[str] = ["a pause", "the store is away", "the end"]
+
+    def entries() -> dict[Any, Any]:
+        outcome = outcomes.pop(0)
+        if outcome == "a pause":
+            run.paused.set()
+        elif outcome == "the end":
+            run.stop.set()
+        else:
+            raise Unavailable(outcome)
+        return {}
+
+    run.observe = lambda _progress: run.paused.clear()
+    engine._entries = entries  # type: ignore[method-assign]
+    engine._query = lambda *_: None  # type: ignore[method-assign]
+    size = SimpleNamespace(outgrown=False)
+    batches: Any = SimpleNamespace(enter=lambda _entries: None, size=size)
+    engine._supervise(batches, {})
+    assert not outcomes
+
+
 def _micro_batches(outcomes: Sequence[Exception | None], monkeypatch: pytest.MonkeyPatch) -> int:
     """Run batches with these outcomes, each in a query of its own, then stop; how many were run."""
-    monkeypatch.setattr(microbatch, "Backoff", lambda: Backoff(0.0))
+    monkeypatch.setattr(microbatch, "Backoff", lambda **_more: Backoff(0.0))
     run, left = _run(), list(outcomes)
 
     def process(_batch: object) -> None:

@@ -35,7 +35,7 @@ from semel.engine.base import Progress, Run, Stopped, not_shipped
 from semel.engine.consumer import consumer_config
 from semel.engine.microbatch.job import MicroBatches
 from semel.engine.microbatch.plan import FrameTransform
-from semel.engine.retry import Backoff, Retries
+from semel.engine.retry import LONGEST, Backoff, Retries
 from semel.engine.states import State
 from semel.errors import (
     BadRecord,
@@ -106,7 +106,7 @@ class MicroBatchEngine:
 
     def _supervise(self, batches: MicroBatches, targets: Mapping[TopicPartition, int]) -> None:
         """Run queries, one after the other, until there is no need for another."""
-        backoff = Backoff()
+        backoff, answered = Backoff(longest=LONGEST), False
         questions = Retries(self._run.connector, self._run.raw, log.warning)
         while not self._run.stop.is_set():
             started = time.monotonic()
@@ -125,12 +125,13 @@ class MicroBatchEngine:
                 raise
             except (ServiceError, TransientError) as error:
                 # At the start the user hears of it at once; later a service may be restarting.
-                if not self._progress.restarts:
+                if not answered:
                     raise
                 self._run.stop.wait(questions.failed(error))
                 continue
             else:
                 questions.succeeded()
+                answered = True
                 if self._run.over(self._progress, targets):
                     return
                 batches.enter(entries.values())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
@@ -134,11 +135,18 @@ class Hazards(Recovery):
     # Their parts
 
     def _down(self) -> None:
-        """SIGKILL the driver."""
+        """SIGKILL the driver, and wait until its tasks have ended: for some seconds they commit what
+        they still hold."""
         self._stage.remember()
         process = self._stage.running
+        family = process.family()
         os.kill(process.pid, signal.SIGKILL)
         self._stage.until(lambda: process.status is not None, PATIENCE, "the driver has not died")
+        self._stage.until(
+            lambda: not psutil.wait_procs(family, timeout=0)[1],
+            PATIENCE,
+            "its tasks have not ended",
+        )
 
     def _unread(self) -> tuple[TopicPartition, int]:
         """A partition in which records wait, and its position."""
