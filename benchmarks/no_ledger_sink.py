@@ -8,7 +8,7 @@ transaction: a crash between the two repeats or loses records.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from semel.config import ConnectorConfig
@@ -23,9 +23,9 @@ POSITIONS = "benchmarks.positions"
 class NoLedgerSink(PostgresSink):
     """Rows only."""
 
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
-        super().__init__(connector, raw)
-        self._files = Path(raw[POSITIONS]) / connector.name
+    def __init__(self, connector: ConnectorConfig) -> None:
+        super().__init__(connector)
+        self._files = Path(connector.originals[POSITIONS]) / connector.name
         self._files.mkdir(parents=True, exist_ok=True)
 
     def commit(self, advances: Sequence[Advance], commit: Commit) -> Outcome:

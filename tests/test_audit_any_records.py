@@ -88,13 +88,13 @@ class Store:
         self.connector = read(ConnectorConfig, self.raw)
 
     def sink(self) -> Sink:
-        return sink_class(self.system)(self.connector, self.raw)
+        return sink_class(self.system)(self.connector)
 
     def write(self, parts: Sequence[pa.Table]) -> None:
         """Write as a task does, a part in each commit."""
         with closing(self.sink()) as sink:
             sink.prepare(["t"])
-            pipeline = Pipeline(self.connector, self.raw, sink, target=sink.schema)
+            pipeline = Pipeline(self.connector, sink, target=sink.schema)
             pipeline.infer("t", parts[0])
             for part in parts:
                 converted = pipeline.convert("t", part)
@@ -106,7 +106,7 @@ class Store:
         """Compare values as the audit does that reads these parts."""
         with closing(self.sink()) as sink, closing(Workspace()) as workspace:
             assert isinstance(sink, ShowsRows)
-            pipeline = Pipeline(self.connector, self.raw, sink, target=sink.schema)
+            pipeline = Pipeline(self.connector, sink, target=sink.schema)
             with sink.viewing(["t"]) as (view,):
                 judged = Values(
                     sink,

@@ -45,15 +45,15 @@ def fill(config: Config) -> None:
     """Commit what Kafka holds as the direct engine does, a poll at a time."""
     planned = plan(config)
     sink, connector = planned.sink, planned.connector
-    cluster = Cluster(client_config(connector, planned.raw, "admin"))
+    cluster = Cluster(client_config(connector, "admin"))
     topics = cluster.matching(connector)
     sink.prepare(topics)
     everything = [TopicPartition(t, p) for t, n in topics.items() for p in range(n)]
     ends = cluster.latest(everything)
     starts = sink.start(firsts(dict.fromkeys(everything, 0)))
-    pipeline = Pipeline(connector, planned.raw, sink, target=sink.schema)
+    pipeline = Pipeline(connector, sink, target=sink.schema)
     at = dict(starts)
-    for messages in read_ranges(connector, planned.raw, starts, ends):
+    for messages in read_ranges(connector, starts, ends):
         for poll in by_topic(messages):
             raw = poll.raw(key=pipeline.wants_key, timestamp=True)
             if pipeline.schema(poll.topic) is None:

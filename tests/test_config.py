@@ -325,7 +325,7 @@ def test_a_plan_does_not_show_its_secrets() -> None:
     }
     planned = plan(NEEDED | secret)
     assert "hidden" not in repr(planned)
-    assert "hidden" not in repr(read(PostgresConfig, planned.raw))
+    assert "hidden" not in repr(read(PostgresConfig, planned.connector.originals))
 
 
 def test_secrets_are_never_shown() -> None:
@@ -783,7 +783,7 @@ def test_other_connectors_files_are_accepted_unchanged(
     warnings = check_keys(raw, [ConnectorConfig, found.section], found.ignored)
     assert not [w for w in warnings if "unknown" in w]
     assert "hunter2" not in " ".join(warnings)
-    made = found(config, raw)
+    made = found(config)
     assert isinstance(made, PostgresSink)
     section = read(PostgresConfig, raw)
     assert section.mode == mode

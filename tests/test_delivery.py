@@ -90,7 +90,7 @@ def answers(**keys: str) -> dict[Mechanism, Support]:
         "connection.url": "postgresql://nowhere/d",
         **{k.replace("_", "."): v for k, v in keys.items()},
     }
-    return dict(PostgresSink(read(ConnectorConfig, raw), raw).support())  # reaches no server
+    return dict(PostgresSink(read(ConnectorConfig, raw)).support())  # reaches no server
 
 
 @pytest.mark.parametrize("mode", ["insert", "upsert", "update"])

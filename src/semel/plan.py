@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ class Plan:
     """A configuration that has been checked without touching any service."""
 
     connector: ConnectorConfig
-    raw: Mapping[str, str] = field(repr=False)
     sink: Sink
     guarantee: Guarantee
     engine: str
@@ -86,7 +85,7 @@ def _gathered(
     with problems.caught(mine):
         check_refused(raw)
     with problems.caught(mine):
-        check_clients(connector, raw)
+        check_clients(connector)
     for where, name in (
         ("key.converter", connector.key_converter),
         ("value.converter", connector.value_converter),
@@ -101,7 +100,7 @@ def _gathered(
         seconds(connector.processing_time)
     if found is not None:
         with problems.caught(mine):
-            sink = found(connector, raw)
+            sink = found(connector)
     if sink is not None:
         with problems.caught(mine):
             guarantee = delivery.resolve(
@@ -111,13 +110,13 @@ def _gathered(
                 transactional(sink)
         with problems.caught(mine):
             engine = _checked_engine(connector, sink, transform)
-            warnings += _without_effect(connector, raw, engine)
+            warnings += _without_effect(connector, engine)
     problems.warnings = warnings
     if sink is None or guarantee is None or engine is None or problems.found:
         if sink is not None:
             sink.close()
         return None
-    return Plan(connector, raw, sink, guarantee, engine, warnings)
+    return Plan(connector, sink, guarantee, engine, warnings)
 
 
 def sink_of(raw: Mapping[str, str]) -> type[Sink] | None:
@@ -172,13 +171,13 @@ _OF_ENGINES = {
 """Keys that only some engines look at."""
 
 
-def _without_effect(connector: ConnectorConfig, raw: Mapping[str, str], engine: str) -> list[str]:
+def _without_effect(connector: ConnectorConfig, engine: str) -> list[str]:
     """Warnings for keys that the engine does not look at, and for dead letters that will not be, as
     Kafka Connect has them with that setting."""
     warnings = [
         f"{name} has no effect on the {engine} engine, only on {' and '.join(sorted(engines))}"
         for name, engines in _OF_ENGINES.items()
-        if name in raw and engine not in engines
+        if name in connector.originals and engine not in engines
     ]
     if connector.errors_tolerance == "all":
         return warnings

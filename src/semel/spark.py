@@ -63,7 +63,6 @@ _MICRO_BATCH = {
 
 def context(
     connector: ConnectorConfig,
-    raw: Mapping[str, str],
     *,
     jvm: Jvm | None = None,
 ) -> SparkContext:
@@ -75,13 +74,12 @@ def context(
     Raises:
         ServiceError: it cannot be started (no Java, no such master).
     """
-    settings = _settings(connector, raw, {}, _SLOTS, works=False)
+    settings = _settings(connector, {}, _SLOTS, works=False)
     return _context(connector, settings, jvm or Jvm())
 
 
 def session(
     connector: ConnectorConfig,
-    raw: Mapping[str, str],
     *,
     jars: list[Path] | None = None,
     settings: Mapping[str, str],
@@ -98,7 +96,7 @@ def session(
 
     if (active := active_session()) is not None:
         return active
-    chosen = _settings(connector, raw, settings, connector.tasks_max, works=True)
+    chosen = _settings(connector, settings, connector.tasks_max, works=True)
     if jars:
         chosen["spark.jars"] = ",".join(
             [*filter(None, [chosen.get("spark.jars", "")]), *map(str, jars)]
@@ -113,7 +111,6 @@ def session(
 
 def _settings(
     connector: ConnectorConfig,
-    raw: Mapping[str, str],
     settings: Mapping[str, str],
     slots: int,
     *,
@@ -131,11 +128,13 @@ def _settings(
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": "semel.engine.daemon",
         "spark.python.worker.faulthandler.enabled": "false",
-        f"spark.executorEnv.{MODULE}": sink_class(connector.connector_class, raw).__module__,
+        f"spark.executorEnv.{MODULE}": sink_class(
+            connector.connector_class, connector.originals
+        ).__module__,
         OPTIONS: java_options(works=works),
         **settings,
     }
-    given = {f"spark.{k}": v for k, v in under(raw, "spark.").items()}
+    given = {f"spark.{k}": v for k, v in under(connector.originals, "spark.").items()}
     if given.get("spark.master", "local").startswith("local"):
         # Nothing from outside needs to reach a local driver; a cluster's executors do.
         found |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -230,10 +229,10 @@ def context_of(made: Any) -> SparkContext:
     return made if isinstance(made, SparkContext) else made.sparkContext
 
 
-def session_of(made: Any, connector: ConnectorConfig, raw: Mapping[str, str]) -> SparkSession:
+def session_of(made: Any, connector: ConnectorConfig) -> SparkSession:
     """The session, or one in a context that other connectors run in, too."""
     if isinstance(made, SparkContext):
-        return micro_batch_session(connector, raw)
+        return micro_batch_session(connector)
     return made  # type: ignore[no-any-return]
 
 
@@ -259,9 +258,7 @@ def active_session() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def micro_batch_session(
-    connector: ConnectorConfig, raw: Mapping[str, str], jvm: Jvm | None = None
-) -> SparkSession:
+def micro_batch_session(connector: ConnectorConfig, jvm: Jvm | None = None) -> SparkSession:
     """A session that can read Kafka by itself, for the micro-batch engine.
 
     Jars are resolved unless the connector's ``spark.jars*`` keys name the Kafka source already.
@@ -269,9 +266,9 @@ def micro_batch_session(
     Raises:
         ServiceError: the jars are not to be had, or the session cannot be started.
     """
-    given = " ".join(v for k, v in raw.items() if k.startswith("spark.jars"))
+    given = " ".join(v for k, v in connector.originals.items() if k.startswith("spark.jars"))
     if "spark-sql-kafka" in given:
-        return session(connector, raw, settings=_MICRO_BATCH, jvm=jvm)
+        return session(connector, settings=_MICRO_BATCH, jvm=jvm)
     try:
         jars = resolve(SPARK_KAFKA)
     except ServiceError as error:
@@ -279,7 +276,7 @@ def micro_batch_session(
             f"connector {connector.name}: {error} Or supply Spark's Kafka source in your own way: "
             f"spark.jars.packages={','.join(SPARK_KAFKA.coordinates)}"
         ) from error
-    return session(connector, raw, jars=jars, settings=_MICRO_BATCH, jvm=jvm)
+    return session(connector, jars=jars, settings=_MICRO_BATCH, jvm=jvm)
 
 
 def stop(spark: Any) -> None:

@@ -59,7 +59,7 @@ class Store:
 def committer(store: Store) -> Committer:
     guarantee = Guarantee(Delivery.AT_LEAST_ONCE, None, "")
     connector = read(ConnectorConfig, RAW)
-    return Committer(connector, RAW, guarantee, cast(Any, store), cast(Any, Line()), 0, print)
+    return Committer(connector, guarantee, cast(Any, store), cast(Any, Line()), 0, print)
 
 
 def test_a_task_that_has_failed_does_not_wait_for_a_store_that_is_away() -> None:

@@ -52,11 +52,15 @@ GONE = [
 
 def _run() -> Any:
     connector = SimpleNamespace(
-        name="c", tasks_max=1, max_retries=3, retry_backoff_ms=0, fail_on_data_loss=True
+        name="c",
+        tasks_max=1,
+        max_retries=3,
+        retry_backoff_ms=0,
+        fail_on_data_loss=True,
+        originals={},
     )
     return SimpleNamespace(
         connector=connector,
-        raw={},
         stop=threading.Event(),
         over=lambda *_arguments: False,
         observe=lambda _progress: None,
@@ -178,7 +182,7 @@ def test_a_bounded_run_that_has_been_idle_so_far_bears_what_may_pass(
 def test_a_micro_batch_run_that_goes_on_after_a_pause_bears_what_may_pass() -> None:
     run = _run()
     engine = MicroBatchEngine(run, None, None)  # type: ignore[arg-type]
-    engine._retries = Retries(run.connector, {}, print)
+    engine._retries = Retries(run.connector, lambda _line: None)
     outcomes: list[str] = ["a pause", "the store is away", "the end"]
 
     def entries() -> dict[Any, Any]:

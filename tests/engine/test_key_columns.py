@@ -51,11 +51,11 @@ class Target:
             **keys,
         }
         connector = read(ConnectorConfig, raw)
-        sink = sink_class("sqlite")(connector, raw)
+        sink = sink_class("sqlite")(connector)
         assert isinstance(sink, SqlSink)
         try:
             sink.prepare(["t"])
-            batcher = Batcher(connector, Pipeline(connector, raw, sink, target=sink.schema))
+            batcher = Batcher(connector, Pipeline(connector, sink, target=sink.schema))
             batch = batcher.batch(
                 [TopicTable("t", _table(polled))], {TopicPartition("t", 0): 0}, {}
             )

@@ -34,10 +34,10 @@ def made(path: Path) -> tuple[SqlSink, Batcher]:
         "auto.create": "true",
     }
     connector = read(ConnectorConfig, raw)
-    sink = sink_class("sqlite")(connector, raw)
+    sink = sink_class("sqlite")(connector)
     assert isinstance(sink, SqlSink)
     sink.prepare([])
-    return sink, Batcher(connector, Pipeline(connector, raw, sink, target=sink.schema))
+    return sink, Batcher(connector, Pipeline(connector, sink, target=sink.schema))
 
 
 def written(path: Path, *polled: Record) -> dict[str, int]:

@@ -48,14 +48,14 @@ class Runs:
             "bootstrap.servers": kafka.bootstrap_servers,
         }
         planned = plan(config)
-        self.connector, self.raw, self.sink = planned.connector, planned.raw, planned.sink
+        self.connector, self.sink = planned.connector, planned.sink
         self.topics = {"orders": 4}
         self.groups = Groups({"bootstrap.servers": kafka.bootstrap_servers})
 
     def task(self, index: int = 0) -> tuple[Consumer, float]:
         """A task that has got its partitions, and the seconds that took."""
         began, given = time.monotonic(), list[Any]()
-        consumer = Consumer(consumer_config(self.connector, self.raw, index))
+        consumer = Consumer(consumer_config(self.connector, index))
         consumer.subscribe(["orders"], on_assign=lambda _c, parts: given.extend(parts))
         while not given and time.monotonic() < began + 60:
             consumer.poll(0.05)

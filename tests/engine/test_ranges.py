@@ -61,7 +61,7 @@ def test_a_new_topics_partitions_are_entered_at_once_also_without_records(
 ) -> None:
     """One that is entered after another has moved would look as if added later."""
     found, entered = made(monkeypatch)
-    facts = {"connector": found.connector, "raw": found.raw, "sink": found.sink}
+    facts = {"connector": found.connector, "sink": found.sink}
     run: Any = SimpleNamespace(**facts, cluster=Kafka(), guarantee=found.guarantee)
     monkeypatch.setattr(microtopics.sample, "schemas", lambda *_: {})
     known = KnownTopics(run, frames=False)

@@ -203,8 +203,8 @@ def test_records_that_are_gone_are_not_passed_over_in_a_sample_or_an_audit(
     planned = plan(configure(source))
     tp = TopicPartition(source, 0)
     with pytest.raises(OffsetOutOfRange, match="retention has removed them meanwhile"):
-        list(read_ranges(planned.connector, planned.raw, {tp: 10}, {tp: 20}))
-    (found,) = read_ranges(planned.connector, planned.raw, {tp: 15}, {tp: 20})
+        list(read_ranges(planned.connector, {tp: 10}, {tp: 20}))
+    (found,) = read_ranges(planned.connector, {tp: 15}, {tp: 20})
     assert [m.offset() for m in found] == [15, 16, 17, 18, 19]
 
 

@@ -16,7 +16,7 @@ RAW = {"name": "c", "connector.class": "postgresql", "bootstrap.servers": "b:1",
 
 def retries(told: list[str], **keys: Any) -> Retries:
     raw = {**RAW, **{k.replace("_", "."): str(v) for k, v in keys.items()}}
-    return Retries(read(ConnectorConfig, raw), raw, told.append)
+    return Retries(read(ConnectorConfig, raw), told.append)
 
 
 def test_what_a_batch_runs_into_is_counted() -> None:

@@ -18,7 +18,7 @@ def test_many_topics_are_sampled_at_once_and_given_in_order(
     held: set[str] = set()
     most = 0
 
-    def read(_connector: Any, _raw: Any, _cluster: Any, topic: str, _positions: Any) -> Any:
+    def read(_connector: Any, _cluster: Any, topic: str, _positions: Any) -> Any:
         nonlocal most
         held.add(topic)
         most = max(most, len(held))
@@ -30,7 +30,7 @@ def test_many_topics_are_sampled_at_once_and_given_in_order(
     topics = [f"t{n:02}" for n in range(16)]
     found = []
     nothing: Any = None
-    for topic, table in sample._samples(nothing, {}, nothing, topics, {}):
+    for topic, table in sample._samples(nothing, nothing, topics, {}):
         found.append((topic, table))
         held.discard(topic)
         held.discard("t05")
@@ -39,7 +39,7 @@ def test_many_topics_are_sampled_at_once_and_given_in_order(
 
 
 def test_what_fails_for_one_topic_ends_the_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(_connector: Any, _raw: Any, _cluster: Any, topic: str, _positions: Any) -> Any:
+    def read(_connector: Any, _cluster: Any, topic: str, _positions: Any) -> Any:
         if topic == "b":
             raise OffsetOutOfRange("b no longer has the records")
         return topic
@@ -47,4 +47,4 @@ def test_what_fails_for_one_topic_ends_the_sampling(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sample, "_sample", read)
     nothing: Any = None
     with pytest.raises(OffsetOutOfRange, match="b no longer"):
-        list(sample._samples(nothing, {}, nothing, ["a", "b", "c"], {}))
+        list(sample._samples(nothing, nothing, ["a", "b", "c"], {}))

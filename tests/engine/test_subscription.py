@@ -34,7 +34,7 @@ def _sleeper(config: Mapping[str, Any], topic: str, told: Connection[str, None])
     def let_go(away: bool) -> None:
         told.send("away" if away else "revoked")
 
-    subscription = Subscription(plan(config).connector, config, 0, told.send, let_go)
+    subscription = Subscription(plan(config).connector, 0, told.send, let_go)
     subscription.ask([topic])
     _take_what_it_gives(subscription)
     told.send("assigned")
@@ -87,7 +87,7 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
     def ignore(_what: object) -> None:
         pass
 
-    subscription = Subscription(planned.connector, config, 0, ignore, ignore)
+    subscription = Subscription(planned.connector, 0, ignore, ignore)
     instance = f"{planned.connector.group_id}-0"
     settings = {"group.id": planned.connector.group_id, "group.instance.id": instance}
     settings |= {"bootstrap.servers": config["bootstrap.servers"]}
@@ -114,7 +114,7 @@ def test_what_the_group_says_within_close_is_not_answered(
     source = topic()
     heard: list[object] = []
     config = configure(source)
-    subscription = Subscription(plan(config).connector, config, 0, heard.append, heard.append)
+    subscription = Subscription(plan(config).connector, 0, heard.append, heard.append)
     subscription.ask([source])
     _take_what_it_gives(subscription)
 

@@ -186,7 +186,9 @@ def test_a_drill_writes_into_a_directory_of_its_own(config: Config, tmp_path: Pa
 
 
 def test_a_relative_path_is_one_place_for_all_processes(config: Config) -> None:
-    assert plan({**config, "lmdb.path": "here"}).raw["lmdb.path"] == str(Path.cwd() / "here")
+    assert plan({**config, "lmdb.path": "here"}).connector.originals["lmdb.path"] == str(
+        Path.cwd() / "here"
+    )
 
 
 def test_an_entry_point_that_cannot_be_loaded_is_named(

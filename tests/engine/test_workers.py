@@ -15,7 +15,7 @@ def spec(run: str) -> Spec:
         "topics": "t",
         "bootstrap.servers": "localhost:1",
     }
-    return Spec(run=run, connector=read(ConnectorConfig, raw), raw=raw, environment={})
+    return Spec(run=run, connector=read(ConnectorConfig, raw), environment={})
 
 
 class Worker:

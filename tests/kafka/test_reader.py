@@ -52,7 +52,7 @@ def _records(polls: list[float], monkeypatch: pytest.MonkeyPatch) -> int:
     Silent.polls, Silent.now = polls, 0.0
     monkeypatch.setattr(reader, "Consumer", Silent)
     monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: Silent.now))
-    found = reader.read_ranges(CONNECTOR, {}, {ZERO: 0}, {ZERO: 1}, client={})
+    found = reader.read_ranges(CONNECTOR, {ZERO: 0}, {ZERO: 1}, client={})
     return sum(map(len, found))
 
 

@@ -211,7 +211,7 @@ class TestRecords:
     def shape(self, *, replaces: bool = False, **settings: str) -> Shape:
         raw = {**BUILT_IN, "bootstrap.servers": "localhost:1"}
         raw |= {k.replace("__", "."): v for k, v in settings.items()}
-        return Shape(read(ConnectorConfig, raw), raw, replaces)
+        return Shape(read(ConnectorConfig, raw), replaces)
 
     def records(self, shape: Shape) -> list[tuple[str | None, str | None]]:
         dice = random.Random(1)
@@ -286,7 +286,7 @@ class TestTopicToTopic:
 
     def test_bytes_may_be_anything_so_they_are_json(self) -> None:
         raw = {**KafkaSink.defaults, **self.config, "bootstrap.servers": "localhost:1"}
-        shape = Shape(read(ConnectorConfig, raw), raw, replaces=False, tombstones=True)
+        shape = Shape(read(ConnectorConfig, raw), replaces=False, tombstones=True)
         values = [shape.record(n, 0, random.Random(n))[1] for n in range(100)]
         assert None in values
         assert {json.loads(v)["id"] for v in values if v is not None} <= set(range(100))

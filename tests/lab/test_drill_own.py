@@ -219,4 +219,4 @@ class TestPlaces:
             if "sqlite" in given:
                 raw |= {"iceberg.catalog.type": "sql", "iceberg.catalog.warehouse": "/w"}
         planned = plan({**COMMON, **raw})
-        assert planned.raw[key] == expected.format(here=tmp_path)
+        assert planned.connector.originals[key] == expected.format(here=tmp_path)

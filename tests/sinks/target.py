@@ -69,7 +69,7 @@ class Target:
 
     def sink(self, name: str = "c", **keys: str) -> PostgresSink:
         raw = self.config(name, **keys)
-        made = PostgresSink(read(ConnectorConfig, raw), raw)
+        made = PostgresSink(read(ConnectorConfig, raw))
         self._sinks.append(made)
         return made
 

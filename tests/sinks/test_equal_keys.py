@@ -60,7 +60,7 @@ class Database:
             "pk.fields": "k",
             "delete.enabled": "true",
         }
-        made = sink_class(self.system)(read(ConnectorConfig, raw), raw)
+        made = sink_class(self.system)(read(ConnectorConfig, raw))
         assert isinstance(made, PostgresSink | SqlSink)
         self.sink = made
         if self._target is not None:

@@ -76,13 +76,13 @@ def test_validation_knows_the_key(name: str, keys: dict[str, str]) -> None:
     raw = BASE | {"connector.class": name, "provenance.topic.column": "ID"} | keys
     connector = read(ConnectorConfig, raw)
     with pytest.raises(ConfigError, match=r"provenance.topic.column=ID: .* has the key ID"):
-        sink_class(name)(connector, raw)
+        sink_class(name)(connector)
 
 
 def test_values_may_not_hold_what_provenance_is_called() -> None:
     raw = SQL | {"value.converter.schemas.enable": "false"}
     connector = read(ConnectorConfig, raw)
-    pipeline = Pipeline(connector, raw, SqliteSink(connector, raw), target=lambda _: None)
+    pipeline = Pipeline(connector, SqliteSink(connector), target=lambda _: None)
 
     def given(value: bytes) -> Any:
         columns = {"value": [value], "key": pa.nulls(1, pa.binary()), "offset": [0]}

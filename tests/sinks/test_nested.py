@@ -131,7 +131,7 @@ def send(sink: StagingSink, config: Mapping[str, str], *values: Any, at: int = 0
         "offset": pa.array(range(at, at + rows)),
         "timestamp": pa.array([0] * rows, pa.timestamp("ms", "UTC")),
     }
-    pipeline = Pipeline(read(ConnectorConfig, config), config, sink, target=sink.schema)
+    pipeline = Pipeline(read(ConnectorConfig, config), sink, target=sink.schema)
     converted = pipeline.convert("t", pa.table(raw))
     assert not converted.failed
     sink.commit([advance(at, at + rows)], Commit([converted.records]))

@@ -57,7 +57,7 @@ class Place:
         raw = {"name": "c", "bootstrap.servers": "nowhere:9092", "topics": "t"}
         raw |= {**self.keys(), **more}
         made: Any = self.kind()
-        sink: StagingSink = made(read(ConnectorConfig, raw), raw)
+        sink: StagingSink = made(read(ConnectorConfig, raw))
         sink.prepare(["t"])
         sink.start(firsts({FIRST: 0}))
         return sink

@@ -46,4 +46,4 @@ def test_a_sink_that_derives_from_a_protocol_must_implement_all_of_it() -> None:
 
     half: Any = Half
     with pytest.raises(TypeError, match=r"abstract method '?assigned"):
-        half(read(ConnectorConfig, RAW), RAW)
+        half(read(ConnectorConfig, RAW))

@@ -288,7 +288,7 @@ class Store:
             "topics": "t0",
             "connection.url": url,
         }
-        made = sink_class(self.system)(read(ConnectorConfig, raw), raw)
+        made = sink_class(self.system)(read(ConnectorConfig, raw))
         assert isinstance(made, PostgresSink | SqlSink)
         self.sink = made
         self.written: Records | None = None

@@ -29,7 +29,7 @@ def sink(directory: Path) -> LmdbSink:
         "lmdb.path": str(directory / "store"),
         "provenance": "true",
     }
-    return LmdbSink(read(ConnectorConfig, raw), raw)
+    return LmdbSink(read(ConnectorConfig, raw))
 
 
 def records(*changes: tuple[bytes, bytes | None], start: int = 0) -> Records:

@@ -117,13 +117,13 @@ class Auditor:
 
     def _kafka(self, *, converts: bool) -> dict[TopicPartition, Seen]:
         """Read what Kafka has below each position."""
-        connector, raw = self._planned.connector, self._planned.raw
+        connector = self._planned.connector
         seen = {tp: Seen() for tp in self._entries}
         replacing = self._replacing
         starts = {tp: self._start(e) for tp, e in self._entries.items()}
         ends = {tp: e.position for tp, e in self._entries.items()}
         done, total = 0, sum(max(0, ends[tp] - starts[tp]) for tp in starts)
-        for messages in read_ranges(connector, raw, starts, ends, damaged=self._unreadable.append):
+        for messages in read_ranges(connector, starts, ends, damaged=self._unreadable.append):
             for poll in by_topic(messages):
                 for partition in np.unique(poll.partitions).tolist():
                     mine = poll.partitions == partition

@@ -46,8 +46,8 @@ def audit(
         semel.errors.SemelError: configuration, Kafka or the store.
     """
     planned = planned or plan(config, transform)
-    connector, raw, sink = planned.connector, planned.raw, planned.sink
-    cluster = Cluster(client_config(connector, raw, "admin"))
+    connector, sink = planned.connector, planned.sink
+    cluster = Cluster(client_config(connector, "admin"))
     with ExitStack() as stack:
         stack.callback(sink.close)
         topics = cluster.matching(connector)
@@ -69,7 +69,6 @@ def audit(
             snapshots = protocols.snapshots(sink, topics)
         pipeline = Pipeline(
             connector,
-            raw,
             sink,
             target=sink.schema,
             transform=None if takes_frames else transform,

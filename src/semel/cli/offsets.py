@@ -108,7 +108,7 @@ def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int]) -> list[Ledge
         ConfigError: it has no such partition or offset.
     """
     name = planned.connector.name
-    cluster = Cluster(client_config(planned.connector, planned.raw, "admin"))
+    cluster = Cluster(client_config(planned.connector, "admin"))
     there = cluster.topics()
     for tp in wanted:
         if tp.partition >= there.get(tp.topic, 0):
@@ -135,7 +135,7 @@ def _forget_group(planned: Plan) -> None:
         ConfigError: it has members.
     """
     group = planned.connector.group_id
-    groups = Groups(client_config(planned.connector, planned.raw, "admin"))
+    groups = Groups(client_config(planned.connector, "admin"))
     deadline = time.monotonic() + _SESSIONS
     while not groups.is_idle(group):  # tasks that have just stopped keep their places for a while
         if time.monotonic() > deadline:

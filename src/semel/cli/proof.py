@@ -65,7 +65,7 @@ def audit_(
     planned = plan(with_servers(file, bootstrap_server))
     if state is not None and not follow:
         raise ConfigError(f"--state {state} belongs to --follow: add it, or leave --state out")
-    meet(client_config(planned.connector, planned.raw, "admin"))
+    meet(client_config(planned.connector, "admin"))
     if follow:
         broken, complete = follow_(
             planned, values=values, interval=interval, state=state, as_json=as_json
@@ -173,7 +173,7 @@ def lag_(
     """Show how far connectors are behind, from the positions published to their groups."""
     if name and Path(name).is_file():
         planned = plan(with_servers(Path(name), bootstrap_server))
-        client = client_config(planned.connector, planned.raw, "admin")
+        client = client_config(planned.connector, "admin")
         name = planned.connector.name
     elif bootstrap_server:
         client = {"bootstrap.servers": bootstrap_server}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 
@@ -11,6 +12,12 @@ from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 class CommonConfig:
     """What a connector is called, what runs it, and how often it tries again."""
 
+    originals: Mapping[str, str] = field(
+        default_factory=dict, kw_only=True, repr=False, compare=False
+    )
+    """What this was read from: the user's strings, and those of the connector's class that fill in
+    for them. Keys of clients, converters and sinks are read from here, as from the ``originals()``
+    of Kafka's AbstractConfig."""
     name: str = key(
         "name",
         doc="Unique name; the consumer group is connect-<name>.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 import typing
@@ -48,6 +49,8 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
             found.unusable |= {definition.name, *given}
             values[definition.attribute] = "" if default is REQUIRED else default
     made = object.__new__(section)
+    if any(f.name == "originals" for f in dataclasses.fields(section)):  # type: ignore[arg-type]
+        values["originals"] = dict(raw)
     for name, value in values.items():
         object.__setattr__(made, name, value)
     check = getattr(made, "__post_init__", None)

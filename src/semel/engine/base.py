@@ -50,7 +50,6 @@ class Run:
     """
 
     connector: ConnectorConfig
-    raw: Mapping[str, str] = field(repr=False)
     guarantee: Guarantee
     sink: Sink
     cluster: Cluster

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -29,7 +29,6 @@ class Committer:
     def __init__(
         self,
         connector: ConnectorConfig,
-        raw: Mapping[str, str],
         guarantee: Guarantee,
         sink: Sink,
         line: ControlLine,
@@ -37,14 +36,13 @@ class Committer:
         tell: Callable[[str], None],
     ) -> None:
         self._connector = connector
-        self._raw = raw
         self._line = line
         self._tell = tell
         self.trouble = ""
         """The last failure of what is being tried again; empty if nothing is."""
         self._closing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-commit")
-        self._deliverer = Deliverer(connector, raw, guarantee, sink, index, tell, self._log)
+        self._deliverer = Deliverer(connector, guarantee, sink, index, tell, self._log)
 
     def submit(self, batch: Batch, confirm: Callable[[], None] | None = None) -> Future[None]:
         """Commit in the committer's thread, once ``confirm`` returns."""
@@ -81,7 +79,7 @@ class Committer:
                 self.trouble = str(error)
                 raise
 
-        retries = Retries(self._connector, self._raw, self._tell)
+        retries = Retries(self._connector, self._tell)
         found = retrying(attempt, retries, self._ends_within)
         self.trouble = ""
         return found

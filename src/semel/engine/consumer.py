@@ -43,12 +43,10 @@ _REFUSED = (
 )
 
 
-def consumer_config(
-    connector: ConnectorConfig, raw: Mapping[str, str], index: int
-) -> dict[str, Any]:
+def consumer_config(connector: ConnectorConfig, index: int) -> dict[str, Any]:
     """librdkafka's configuration of one task. The keys at its end cannot be overridden."""
     fetch = max(1024, min(_FETCH, connector.max_poll_bytes // _FETCHES))
-    given = client_config(connector, raw, "consumer")
+    given = client_config(connector, "consumer")
     return {
         # librdkafka would fetch again at every record that comes during a commit, which takes the
         # broker more than all else at some thousands a second. So little is read ahead, in fetches

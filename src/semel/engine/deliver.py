@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from semel.config import ConnectorConfig
 from semel.delivery import Delivery, Guarantee, Mechanism
@@ -74,7 +74,6 @@ class Deliverer:
     def __init__(
         self,
         connector: ConnectorConfig,
-        raw: Mapping[str, str],
         guarantee: Guarantee,
         sink: Sink,
         task: int,
@@ -82,7 +81,6 @@ class Deliverer:
         sent: Callable[[Sequence[DeadLetter]], None] = lambda _letters: None,
     ) -> None:
         self._connector = connector
-        self._raw = raw
         self._guarantee = guarantee
         self._sink = sink
         self._task = task
@@ -147,7 +145,7 @@ class Deliverer:
             return
         if self._connector.dead_letter_topic and not self._sink.capabilities.takes_dead_letters:
             if self._producer is None:
-                config = client_config(self._connector, self._raw, "producer")
+                config = client_config(self._connector, "producer")
                 self._producer = DeadLetterProducer(self._connector, config, self._task)
             try:
                 self._producer.send(new)

@@ -48,7 +48,6 @@ class Pipeline:
     def __init__(
         self,
         connector: ConnectorConfig,
-        raw: Mapping[str, str],
         sink: Sink,
         *,
         target: Callable[[str], pa.Schema | None],
@@ -57,7 +56,6 @@ class Pipeline:
         frames: bool = False,
     ) -> None:
         self._connector = connector
-        self._raw = raw
         self._wants = sink.capabilities
         self._target = target
         self._transform = transform
@@ -163,7 +161,7 @@ class Pipeline:
             where = "key.converter" if is_key else "value.converter"
             self._converters[topic, is_key] = converters.create(
                 name,
-                under(self._raw, f"{where}."),
+                under(self._connector.originals, f"{where}."),
                 is_key=is_key,
                 where=where,
                 evolve=self._wants.evolves or self._transforms,

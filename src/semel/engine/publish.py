@@ -63,7 +63,7 @@ class Publisher:
     def __init__(self, run: Run) -> None:
         self._consumer = Consumer(
             {
-                **client_config(run.connector, run.raw, "consumer"),
+                **client_config(run.connector, "consumer"),
                 "group.id": run.connector.group_id,
                 "enable.auto.commit": False,
                 "log_level": 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 from semel.config import ConnectorConfig
@@ -24,11 +24,9 @@ class Retries:
     An outage (:class:`~semel.errors.Unavailable`) has no limit unless ``max.retries`` is set.
     """
 
-    def __init__(
-        self, connector: ConnectorConfig, raw: Mapping[str, str], tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, connector: ConnectorConfig, tell: Callable[[str], None]) -> None:
         self._connector = connector
-        self._patient = "max.retries" not in raw
+        self._patient = "max.retries" not in connector.originals
         self._tell = tell
         self._failures = 0
         self._pause = 0.0

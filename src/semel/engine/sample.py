@@ -33,7 +33,6 @@ _AT_ONCE = 8
 
 def schemas(
     connector: ConnectorConfig,
-    raw: Mapping[str, str],
     sink: Sink,
     cluster: Cluster,
     transform: Transform | None,
@@ -44,11 +43,11 @@ def schemas(
     An empty topic is left to the task that reads its first records.
     """
     found: dict[str, pa.Schema] = {}
-    pipeline = Pipeline(connector, raw, sink, target=sink.schema, transform=transform)
+    pipeline = Pipeline(connector, sink, target=sink.schema, transform=transform)
     if pipeline.passes_bytes:
         return found
     unknown = [t for t in sorted({tp.topic for tp in positions}) if pipeline.schema(t) is None]
-    for topic, sample in _samples(connector, raw, cluster, unknown, positions):
+    for topic, sample in _samples(connector, cluster, unknown, positions):
         schema = _infer(pipeline, topic, sample)
         if schema is not None:
             found[topic] = schema
@@ -60,7 +59,6 @@ def schemas(
 
 def row_schemas(
     connector: ConnectorConfig,
-    raw: Mapping[str, str],
     sink: Sink,
     cluster: Cluster,
     positions: Mapping[TopicPartition, int],
@@ -70,9 +68,9 @@ def row_schemas(
     A topic without rows in the sample is left out.
     """
     found: dict[str, pa.Schema] = {}
-    pipeline = Pipeline(connector, raw, sink, target=sink.schema, frames=True)
+    pipeline = Pipeline(connector, sink, target=sink.schema, frames=True)
     topics = sorted({tp.topic for tp in positions})
-    for topic, sample in _samples(connector, raw, cluster, topics, positions):
+    for topic, sample in _samples(connector, cluster, topics, positions):
         _infer(pipeline, topic, sample)
         rows = pipeline.convert(topic, sample).records.rows
         if rows.num_rows:
@@ -82,7 +80,6 @@ def row_schemas(
 
 def _samples(
     connector: ConnectorConfig,
-    raw: Mapping[str, str],
     cluster: Cluster,
     topics: Iterable[str],
     positions: Mapping[TopicPartition, int],
@@ -95,7 +92,7 @@ def _samples(
         try:
             while True:
                 for topic in itertools.islice(left, _AT_ONCE - len(ahead)):
-                    job = pool.submit(_sample, connector, raw, cluster, topic, positions)
+                    job = pool.submit(_sample, connector, cluster, topic, positions)
                     ahead.append((topic, job))
                 if not ahead:
                     return
@@ -108,7 +105,6 @@ def _samples(
 
 def _sample(
     connector: ConnectorConfig,
-    raw: Mapping[str, str],
     cluster: Cluster,
     topic: str,
     positions: Mapping[TopicPartition, int],
@@ -117,7 +113,7 @@ def _sample(
     share = -(-_RECORDS // len(mine))
     latest = cluster.latest(mine)
     ends = {tp: min(latest[tp], at + share) for tp, at in mine.items()}
-    polls = read_ranges(connector, raw, mine, ends, damaged=_passed_over)
+    polls = read_ranges(connector, mine, ends, damaged=_passed_over)
     messages: list[Message] = []
     size = 0
     with contextlib.closing(polls):

@@ -31,7 +31,6 @@ class Spec:
 
     run: str
     connector: ConnectorConfig
-    raw: Mapping[str, str] = field(repr=False)
     environment: Mapping[str, str]
     version: int = 0
     schemas: Mapping[str, pa.Schema] = field(default_factory=dict)

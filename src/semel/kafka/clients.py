@@ -52,15 +52,15 @@ RESERVED = ("group.id", "group.instance.id", "enable.auto.commit", "partition.as
 """Consumer keys that the engine sets; overriding them would break the guarantee."""
 
 
-def client_config(connector: ConnectorConfig, raw: Mapping[str, str], kind: str) -> dict[str, Any]:
+def client_config(connector: ConnectorConfig, kind: str) -> dict[str, Any]:
     """librdkafka's configuration for a ``consumer``, ``producer`` or ``admin`` client.
 
     Raises:
         ConfigError: a key that the engine reserves is overridden.
     """
-    overrides = under(raw, f"{kind}.override.")
+    overrides = under(connector.originals, f"{kind}.override.")
     if kind != "consumer":  # security settings are usually given once
-        consumer = under(raw, "consumer.override.")
+        consumer = under(connector.originals, "consumer.override.")
         shared = ("security.", "sasl.", "ssl.")
         overrides = {k: v for k, v in consumer.items() if k.startswith(shared)} | overrides
     for name in RESERVED:
@@ -94,7 +94,7 @@ def client_config(connector: ConnectorConfig, raw: Mapping[str, str], kind: str)
     return config
 
 
-def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+def check_clients(connector: ConnectorConfig) -> None:
     """Let librdkafka judge the overrides, without connecting to anything.
 
     Raises:
@@ -103,7 +103,7 @@ def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
     found: list[Problem] = []
     for kind in ("consumer", "producer", "admin"):
         try:
-            _check_client(connector, raw, kind)
+            _check_client(connector, kind)
         except ConfigError as error:
             # Security settings of the consumer are the others' too: what is wrong is told once.
             told = {p.message.replace("consumer.", f"{kind}.", 1) for p in found}
@@ -112,8 +112,8 @@ def check_clients(connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
         raise ConfigError(*found)
 
 
-def _check_client(connector: ConnectorConfig, raw: Mapping[str, str], kind: str) -> None:
-    config = client_config(connector, raw, kind) | {"bootstrap.servers": "", "log_level": 0}
+def _check_client(connector: ConnectorConfig, kind: str) -> None:
+    config = client_config(connector, kind) | {"bootstrap.servers": "", "log_level": 0}
     problems = []
     if kind == "consumer":
         _check_heartbeat(connector.name, config)

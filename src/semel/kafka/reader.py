@@ -26,7 +26,6 @@ _SILENCE = 1.0
 
 def read_ranges(
     connector: ConnectorConfig,
-    raw: Mapping[str, str],
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     *,
@@ -50,7 +49,7 @@ def read_ranges(
     config = {
         "fetch.queue.backoff.ms": 10,
         "queued.max.messages.kbytes": _ROOM // 1024,
-        **(client_config(connector, raw, "consumer") if client is None else client),
+        **(client_config(connector, "consumer") if client is None else client),
         "group.id": f"{connector.group_id}-reader",
         "enable.auto.commit": False,
         "enable.partition.eof": True,

@@ -171,7 +171,7 @@ class Connector:
     def _start(self) -> None:
         """Begin a run. Sinks hold connections: each run plans anew, and gets a sink of its own."""
         planned, self._first = self._first, None
-        self._planned = planned or plan(self._planned.raw, self._transform)
+        self._planned = planned or plan(self._planned.connector.originals, self._transform)
         orders = Orders(
             until_caught_up=self._until_caught_up, keeps_going=True, observe=self._observe
         )

@@ -80,7 +80,6 @@ def drive(
 
         run = Run(
             connector,
-            planned.raw,
             planned.guarantee,
             planned.sink,
             cluster,
@@ -122,7 +121,7 @@ def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
     from semel.kafka.cluster import Cluster
 
     connector = planned.connector
-    client = client_config(connector, planned.raw, "admin")
+    client = client_config(connector, "admin")
     meet(client, say=lambda line: log.warning("connector %s: %s", connector.name, line))
     cluster = Cluster(client)
     topics = cluster.matching(connector)

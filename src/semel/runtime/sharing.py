@@ -44,7 +44,7 @@ class SharedSpark:
                 self._starting = self._start(planned)
             starting = self._starting
         if planned.engine == "micro-batch":
-            return lambda: spark.session_of(starting(), planned.connector, planned.raw)
+            return lambda: spark.session_of(starting(), planned.connector)
         return lambda: spark.context_of(starting())
 
     def end(self) -> None:
@@ -57,13 +57,13 @@ class SharedSpark:
     def _start(self, planned: Plan) -> Starting[Any]:
         from semel import spark
 
-        connector, raw, given = planned.connector, planned.raw, self._given
+        connector, given = planned.connector, self._given
         if planned.engine == "micro-batch":
             return spark.Starting(
-                lambda jvm: spark.micro_batch_session(connector, raw, jvm),
+                lambda jvm: spark.micro_batch_session(connector, jvm),
                 given or spark.active_session(),
             )
         return spark.Starting(
-            lambda jvm: spark.context(connector, raw, jvm=jvm),
+            lambda jvm: spark.context(connector, jvm=jvm),
             given.sparkContext if given is not None else spark.active_context(),
         )

@@ -90,7 +90,7 @@ class Sink(ABC):
     """Keys under these are the sink's own, whatever they are called."""
 
     @abstractmethod
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+    def __init__(self, connector: ConnectorConfig) -> None:
         """Read the sink's keys from ``raw``. Raises ConfigError; reaches no service."""
 
     @property

@@ -45,7 +45,7 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
     keeps_dead_letters: ClassVar[bool] = False
     """Whether :meth:`put` writes the commit's dead letters, too."""
 
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+    def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
         if connector.dead_letter_table and not self.keeps_dead_letters:
             raise ConfigError(

@@ -58,7 +58,7 @@ def spark(failpoint_directory: Path) -> Iterator[SparkSession]:
     tests/scheduling.py).
     """
     os.environ[failpoints.DIRECTORY] = str(failpoint_directory)
-    session = micro_batch_session(connector(), QUICK_JVM)
+    session = micro_batch_session(connector(**QUICK_JVM))
     del os.environ[failpoints.DIRECTORY]
     yield session
     stop_session(session)

@@ -91,7 +91,7 @@ def test_jars_that_cannot_be_had_are_explained(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("semel.spark.resolve", unavailable)
     with pytest.raises(ServiceError, match=r"spark\.jars\.packages=org\.apache"):
-        micro_batch_session(connector(), {})
+        micro_batch_session(connector())
 
 
 def test_consumer_settings_reach_spark_under_their_java_names() -> None:
@@ -104,7 +104,7 @@ def test_consumer_settings_reach_spark_under_their_java_names() -> None:
         "consumer.override.fetch.min.bytes": "1000",
     }
     positions = {TopicPartition("t", 1): 5, TopicPartition("t", 0): 7}
-    options = kafka_options(connector(), raw, positions)
+    options = kafka_options(connector(**raw), positions)
     assert options["kafka.security.protocol"] == "SASL_SSL"
     assert options["kafka.fetch.min.bytes"] == "1000"
     assert options["kafka.sasl.jaas.config"] == (

@@ -38,7 +38,7 @@ class Lake:
     def made(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> DeltaSink:
         """A sink that has not looked at the store yet."""
         raw = self.config(name, keys)
-        return DeltaSink(read(ConnectorConfig, raw), raw)
+        return DeltaSink(read(ConnectorConfig, raw))
 
     def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> DeltaSink:
         """A sink that has entered its first position."""

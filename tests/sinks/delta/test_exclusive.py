@@ -43,7 +43,7 @@ def prepare(bucket: Bucket, endpoint: str, **keys: str) -> None:
     raw = Lake(Path()).config(keys=keys)
     raw |= {f"storage.options.{name}": value for name, value in options.items()}
     raw["delta.table.path"] = bucket.where
-    DeltaSink(read(ConnectorConfig, raw), raw).prepare(["t"])
+    DeltaSink(read(ConnectorConfig, raw)).prepare(["t"])
 
 
 def test_a_store_that_keeps_the_condition_is_taken_and_left_clean(faulty_aws: Faults) -> None:

@@ -203,7 +203,7 @@ def test_positions_are_set_and_forgotten_by_hand(lake: Lake) -> None:
         sink.commit([advance(10, 20)], values(10, 20))
     lake.sink().set_positions(None)
     raw = lake.config()
-    assert module.DeltaSink(module.read(module.ConnectorConfig, raw), raw).entries() == []
+    assert module.DeltaSink(module.read(module.ConnectorConfig, raw)).entries() == []
     assert lake.sink().start(firsts({FIRST: 7})) == {FIRST: 0}
 
 

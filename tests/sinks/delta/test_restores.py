@@ -24,7 +24,7 @@ from tests.sinks.target import advance
 def made(lake: Lake, **keys: str) -> DeltaSink:
     """A sink that has not looked at the store yet."""
     raw = lake.config(keys=keys)
-    return DeltaSink(read(ConnectorConfig, raw), raw)
+    return DeltaSink(read(ConnectorConfig, raw))
 
 
 def filled(lake: Lake) -> tuple[DeltaSink, int]:

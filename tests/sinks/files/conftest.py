@@ -41,7 +41,7 @@ class Folder:
     def made(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> FilesSink:
         """A sink that has reached nothing yet."""
         raw = self.config(name, keys)
-        return FilesSink(read(ConnectorConfig, raw), raw)
+        return FilesSink(read(ConnectorConfig, raw))
 
     def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> FilesSink:
         """A sink that has entered its first position."""

@@ -53,7 +53,7 @@ def values(first: int, until: int) -> Commit:
 
 def test_a_bucket_that_is_not_there_is_named(lake: Lake) -> None:
     raw = lake.config(keys={"path": "s3://nowhere/x"})
-    sink = FilesSink(read(ConnectorConfig, raw), raw)
+    sink = FilesSink(read(ConnectorConfig, raw))
     with pytest.raises(TransientError, match=r"s3://nowhere.*bucket does not exist"):
         sink.prepare(["t"])
     with pytest.raises(TransientError, match="bucket does not exist"):

@@ -65,7 +65,7 @@ class Warehouse:
 
     def unprepared(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> IcebergSink:
         raw = self.config(name, keys)
-        return IcebergSink(read(ConnectorConfig, raw), raw)
+        return IcebergSink(read(ConnectorConfig, raw))
 
     @property
     def catalog(self) -> Catalog:

@@ -42,7 +42,7 @@ class Cluster:
     def sink(self, keys: Mapping[str, Any] | None = None, *, started: bool = True) -> SearchSink:
         """A sink that has entered its first position."""
         raw = self.config(keys)
-        made = SearchSink(read(ConnectorConfig, raw), raw)
+        made = SearchSink(read(ConnectorConfig, raw))
         self._made.append(made)
         if started:
             made.prepare([self.topic])

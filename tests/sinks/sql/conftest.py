@@ -30,7 +30,7 @@ def make(sql_url: str) -> Iterator[MakeSink]:
             "auto.create": "true",
             **{k.replace("_", "."): v for k, v in keys.items()},
         }
-        new = sink_class(system)(read(ConnectorConfig, raw), raw)
+        new = sink_class(system)(read(ConnectorConfig, raw))
         assert isinstance(new, SqlSink)
         made.append(new)
         return new

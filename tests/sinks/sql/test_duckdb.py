@@ -25,7 +25,7 @@ def made(file: Path, keys: Mapping[str, str]) -> SqlSink:
         "connection.url": f"jdbc:duckdb:{file}",
         **keys,
     }
-    sink = sink_class("duckdb")(read(ConnectorConfig, raw), raw)
+    sink = sink_class("duckdb")(read(ConnectorConfig, raw))
     assert isinstance(sink, SqlSink)
     return sink
 

@@ -44,7 +44,7 @@ class Target:
             "auto.create": "true",
             **{k.replace("_", "."): v for k, v in keys.items()},
         }
-        self.sinks.append(MysqlSink(read(ConnectorConfig, raw), raw))
+        self.sinks.append(MysqlSink(read(ConnectorConfig, raw)))
         self.sinks[-1].prepare(["t"])
         return self.sinks[-1]
 

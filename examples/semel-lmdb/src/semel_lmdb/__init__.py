@@ -59,9 +59,9 @@ class LmdbSink(TransactionalSink[lmdb.Transaction], Drillable):
     section = LmdbConfig
     defaults = AS_THEY_COME
 
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
-        super().__init__(connector, raw)
-        self._config = read(LmdbConfig, raw)
+    def __init__(self, connector: ConnectorConfig) -> None:
+        super().__init__(connector)
+        self._config = read(LmdbConfig, connector.originals)
 
     capabilities = Capabilities(
         engines=frozenset({"direct"}), takes_bytes=True, takes_tombstones=True, replaces=True

@@ -59,7 +59,7 @@ def follow(
         semel.errors.SemelError: Kafka or the store refuses.
     """
     stop = stop or threading.Event()
-    connector, raw, sink = planned.connector, planned.raw, planned.sink
+    connector, sink = planned.connector, planned.sink
     target = sink.describe().get("ledger", connector.connector_class)
     path = path or default_path(connector.name, target)
     state = load(path, connector.name, target)
@@ -70,8 +70,8 @@ def follow(
         )
     takes_frames = transform is not None and planned.engine == "micro-batch"
     taken = None if takes_frames else transform
-    pipeline = Pipeline(connector, raw, sink, target=sink.schema, transform=taken)
-    cluster = Cluster(client_config(connector, raw, "admin"))
+    pipeline = Pipeline(connector, sink, target=sink.schema, transform=taken)
+    cluster = Cluster(client_config(connector, "admin"))
     save(path, state)  # a place that cannot be written to is told at once
     workspace = Workspace()
     follower = Follower(

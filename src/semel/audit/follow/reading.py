@@ -39,7 +39,7 @@ def read(
     dead = {tp: dead_letters(seen, tp) for tp in starts}
     damaged: list[Damage] = []
     dated = any("timestamp" in t.column_names for t in seen.records.values())
-    messages = read_ranges(planned.connector, planned.raw, starts, ends, damaged=damaged.append)
+    messages = read_ranges(planned.connector, starts, ends, damaged=damaged.append)
     for polled in messages:
         for poll in by_topic(polled):
             keep = np.ones(len(poll.offsets), dtype=bool)

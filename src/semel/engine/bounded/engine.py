@@ -75,8 +75,9 @@ class BoundedEngine:
         self._sink = run.sink
         self._progress = Progress()
         self._interval = interval(run)
-        facts = (run.connector, run.raw, run.guarantee, run.sink)
-        self._deliverer = Deliverer(*facts, 0, log.warning, self._log)
+        self._deliverer = Deliverer(
+            run.connector, run.guarantee, run.sink, 0, log.warning, self._log
+        )
         self._overdue = Overdue(log.warning, lambda: self._doing)
         self._doing = ""
         self._jobs = Jobs(run.connector.name, spark, self._look)
@@ -87,7 +88,6 @@ class BoundedEngine:
         self._spec = BoundedSpec(
             run=uuid.uuid4().hex[:12],
             connector=run.connector,
-            raw=run.raw,
             environment=failpoints.environment(),
             transform=transform,
         )
@@ -161,7 +161,7 @@ class BoundedEngine:
                 self._rest(begun + self._interval - time.monotonic())
 
     def _retries(self) -> Retries:
-        return Retries(self._connector, self._run.raw, log.warning)
+        return Retries(self._connector, log.warning)
 
     def _look(self) -> bool:
         """Whether the run was asked to stop, after whoever watches has seen how far it is."""
@@ -259,9 +259,7 @@ class BoundedEngine:
         unseen = {tp: at for tp, at in positions.items() if tp.topic not in self._sampled}
         if not unseen:
             return
-        found = sample.schemas(
-            run.connector, run.raw, run.sink, run.cluster, self._spec.transform, unseen
-        )
+        found = sample.schemas(run.connector, run.sink, run.cluster, self._spec.transform, unseen)
         self._sampled |= {tp.topic for tp in unseen}
         if found:
             schemas = {**self._spec.schemas, **found}
@@ -345,7 +343,7 @@ def interval(run: Run) -> float:
     Raises:
         ConfigError: ``processingTime`` is not an interval.
     """
-    if "processingTime" in run.raw:
+    if "processingTime" in run.connector.originals:
         return seconds(run.connector.processing_time)
     assert isinstance(run.sink, StagingSink)
     return run.sink.interval or seconds(_INTERVAL)

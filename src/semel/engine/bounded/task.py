@@ -98,10 +98,10 @@ class Worker:
         connector = spec.connector
         self._spec = spec
         self._index = index
-        sink = sink_class(connector.connector_class, spec.raw)(connector, spec.raw)
+        sink = sink_class(connector.connector_class, spec.connector.originals)(connector)
         assert isinstance(sink, StagingSink)
         self._sink = sink
-        self._config = config = consumer_config(connector, spec.raw, index)
+        self._config = config = consumer_config(connector, index)
         del config["group.instance.id"]  # the driver assigns; nobody joins the group
         config |= {"group.id": f"{connector.group_id}-reader"}
         self._consumer, self._topic_ids = consumer_with_ids(config, log)
@@ -122,7 +122,6 @@ class Worker:
         spec = self._spec
         pipeline = Pipeline(
             spec.connector,
-            spec.raw,
             self._sink,
             target=self._sink.schema,
             transform=spec.transform,

@@ -73,7 +73,6 @@ class DirectEngine:
         server = ControlServer("127.0.0.1" if local else "0.0.0.0")
         spec = TaskSpec(
             run.connector,
-            run.raw,
             run.guarantee,
             server.address("127.0.0.1" if local else host),
             failpoints.environment(),
@@ -94,9 +93,7 @@ class DirectEngine:
         startup.enter(run)
         partitions = ranges.partitions(topics)
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
-        schemas = sample.schemas(
-            run.connector, run.raw, run.sink, run.cluster, self._transform, positions
-        )
+        schemas = sample.schemas(run.connector, run.sink, run.cluster, self._transform, positions)
         # Those of tables that the sample has made just now.
         firsts.check_targets(run.connector, run.sink, run.sink.entries(), topics)
         self._progress.positions = dict(positions)

@@ -66,7 +66,7 @@ class Placeholder:
     def _hold(self) -> None:
         try:
             connector = self._run.connector
-            groups = Groups(client_config(connector, self._run.raw, "admin"))
+            groups = Groups(client_config(connector, "admin"))
             if not groups.is_idle(connector.group_id):
                 return
             consumer = Consumer(placeholder_config(self._run), logger=log)
@@ -104,7 +104,7 @@ class Placeholder:
 def placeholder_config(run: Run) -> dict[str, Any]:
     """A task's configuration, without its name in the group. If this process is killed, the group
     waits for the placeholder until its session ends: as short a one as brokers allow."""
-    config = consumer_config(run.connector, run.raw, 0)
+    config = consumer_config(run.connector, 0)
     del config["group.instance.id"]
     session = min(int(config[SESSION]), _SESSION)
     return {

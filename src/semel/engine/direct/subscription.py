@@ -70,7 +70,6 @@ class Subscription:
     def __init__(
         self,
         connector: ConnectorConfig,
-        raw: Mapping[str, str],
         index: int,
         tell: Callable[[str], None],
         let_go: Callable[[bool], None],
@@ -83,9 +82,9 @@ class Subscription:
         """The task as a member of the group; None while it has no place there."""
         self._said: list[Assigned | Revoked] = []
         self._lost_at = float("-inf")
-        self._admin = client_config(connector, raw, "admin")
+        self._admin = client_config(connector, "admin")
         self.cluster = Cluster(self._admin)
-        self.config = config = consumer_config(connector, raw, index)
+        self.config = config = consumer_config(connector, index)
         self.consumer, self.topic_ids = consumer_with_ids(config, log)
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""

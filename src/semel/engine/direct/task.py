@@ -55,7 +55,6 @@ class TaskSpec:
     """Everything a task needs; it travels in the Spark closure."""
 
     connector: ConnectorConfig
-    raw: Mapping[str, str] = field(repr=False)
     guarantee: Guarantee
     control: Address
     environment: Mapping[str, str]
@@ -74,28 +73,27 @@ class Task:
     """Lives for as long as the connector runs, or until it is restarted elsewhere."""
 
     def __init__(self, spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
-        connector, raw = spec.connector, spec.raw
+        connector = spec.connector
         self._connector = connector
         self._index = index
         self._line = line
         self._progress = Progress(line, index, attempt)
         tell = self._progress.tell
-        self._sink = sink_class(connector.connector_class, raw)(connector, raw)
+        self._sink = sink_class(connector.connector_class, connector.originals)(connector)
         self._mark = mark(self._sink)
         pipeline = Pipeline(
             connector,
-            raw,
             self._sink,
             target=self._target,
             transform=spec.transform,
             schemas=spec.schemas,
         )
         self._batcher = Batcher(connector, pipeline)
-        self._subscription = Subscription(connector, raw, index, tell, self._let_go)
+        self._subscription = Subscription(connector, index, tell, self._let_go)
         self.heartbeats = self._subscription.heartbeats
         self.excuse = self._subscription.excuse
         self._conflicts = Conflicts(connector.name, self.heartbeats, tell)
-        self._committer = Committer(connector, raw, spec.guarantee, self._sink, line, index, tell)
+        self._committer = Committer(connector, spec.guarantee, self._sink, line, index, tell)
         self._commits = Commits(connector.name, self._committer, self._batcher, self._committed)
         self._reader = Reader(
             connector,
@@ -107,7 +105,7 @@ class Task:
             self._progress,
             line.stop.wait,
         )
-        self._retries = Retries(connector, raw, tell)
+        self._retries = Retries(connector, tell)
         self._overdue = Overdue(tell, self._doing)
         self._garbage = memory.Garbage()
         self._left = 0

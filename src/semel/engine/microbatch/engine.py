@@ -86,7 +86,7 @@ class MicroBatchEngine:
         self._in_hand = threading.Lock()
         self._error: Exception | None = None
         self._failure = ""
-        self._retries = Retries(self._run.connector, self._run.raw, log.warning)
+        self._retries = Retries(self._run.connector, log.warning)
         self._unreadable: tuple[TopicPartition, int] | None = None
 
     def run(self) -> Progress:
@@ -107,7 +107,7 @@ class MicroBatchEngine:
     def _supervise(self, batches: MicroBatches, targets: Mapping[TopicPartition, int]) -> None:
         """Run queries, one after the other, until there is no need for another."""
         backoff, answered = Backoff(longest=LONGEST), False
-        questions = Retries(self._run.connector, self._run.raw, log.warning)
+        questions = Retries(self._run.connector, log.warning)
         while not self._run.stop.is_set():
             started = time.monotonic()
             paused = self._run.paused.is_set()
@@ -180,7 +180,7 @@ class MicroBatchEngine:
         run, (tp, offset) = self._run, self._unreadable
         connector = run.connector
         position = ranges.positions(connector, run.sink, run.cluster, [tp])[tp]
-        config = consumer_config(connector, run.raw, 0)
+        config = consumer_config(connector, 0)
         found = examine(connector.name, config, tp, max(position, offset))
         if found is not None:
             until = found.range.from_offset
@@ -195,7 +195,7 @@ class MicroBatchEngine:
     def _part(self, wanted: OffsetRange) -> DataFrame:
         """The records of one range, as a streaming query would give them."""
         tp = wanted.topic_partition
-        options = kafka_options(self._run.connector, self._run.raw, {})
+        options = kafka_options(self._run.connector, {})
         chosen = {
             "assign": {tp.topic: [tp.partition]},
             "startingOffsets": {tp.topic: {tp.partition: wanted.from_offset}},
@@ -214,7 +214,7 @@ class MicroBatchEngine:
         self._failure = ""
         checkpoint = tempfile.mkdtemp(prefix="semel-checkpoint-")
         reader = self._spark().readStream.format("kafka")
-        options = kafka_options(run.connector, run.raw, positions)
+        options = kafka_options(run.connector, positions)
         options["maxOffsetsPerTrigger"] = str(batches.size.records(positions))
         reader = reader.options(**options)
         try:
@@ -342,7 +342,7 @@ def require_source(spark: SparkSession) -> None:
 
 
 def kafka_options(
-    connector: ConnectorConfig, raw: Mapping[str, str], positions: Mapping[TopicPartition, int]
+    connector: ConnectorConfig, positions: Mapping[TopicPartition, int]
 ) -> dict[str, str]:
     """The options of Spark's Kafka source; client settings keep Java's names."""
     starts: dict[str, dict[str, int]] = {}
@@ -353,7 +353,7 @@ def kafka_options(
         if connector.topics_regex
         else {"subscribe": ",".join(connector.topics)}
     )
-    given = under(raw, "consumer.override.")
+    given = under(connector.originals, "consumer.override.")
     try:
         given = security.java(given)
     except ConfigError as error:

@@ -64,7 +64,7 @@ class MicroBatches:
         self._connector = run.connector
         self._topics = KnownTopics(run, frames=transform is not None)
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
-        self._deliverer = Deliverer(run.connector, run.raw, run.guarantee, run.sink, 0, log.warning)
+        self._deliverer = Deliverer(run.connector, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
         self._overdue = Overdue(log.warning, lambda: "Spark works on a batch")
         self.size = BatchSize(run)
@@ -98,7 +98,7 @@ class MicroBatches:
         refused: Rejections = {}
         stops: list[DeadLetter] = []
         self._moved = set()
-        retries = Retries(self._connector, self._run.raw, log.warning)
+        retries = Retries(self._connector, log.warning)
         while pending:
             results = self._attempt(source, pending, refused)
             self._count(results)

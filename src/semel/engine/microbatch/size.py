@@ -56,7 +56,7 @@ class BatchSize:
         latest = run.cluster.latest(positions)
         ends = {tp: min(latest[tp], at + _LOOKS) for tp, at in positions.items()}
         count = size = 0
-        polls = read_ranges(run.connector, run.raw, positions, ends, damaged=lambda _damage: None)
+        polls = read_ranges(run.connector, positions, ends, damaged=lambda _damage: None)
         with contextlib.closing(polls):
             for poll in polls:
                 count += len(poll)

@@ -88,12 +88,14 @@ class Worker:
 
     def __init__(self, spec: MicroSpec) -> None:
         self.spec = spec
-        self.sink = sink_class(spec.connector.connector_class, spec.raw)(spec.connector, spec.raw)
+        self.sink = sink_class(spec.connector.connector_class, spec.connector.originals)(
+            spec.connector
+        )
         self.deliverer = Deliverer(
-            spec.connector, spec.raw, spec.guarantee, self.sink, _partition_id(), log.warning
+            spec.connector, spec.guarantee, self.sink, _partition_id(), log.warning
         )
         self.batcher = self._batcher()
-        self.cluster = Cluster(client_config(spec.connector, spec.raw, "admin"))
+        self.cluster = Cluster(client_config(spec.connector, "admin"))
 
     def renew(self, spec: MicroSpec) -> None:
         """Take the driver's newer schemas."""
@@ -108,7 +110,6 @@ class Worker:
         spec = self.spec
         pipeline = Pipeline(
             spec.connector,
-            spec.raw,
             self.sink,
             target=self.sink.schema,
             schemas=spec.schemas,

@@ -37,7 +37,6 @@ class KnownTopics:
         self.spec = MicroSpec(
             run=uuid.uuid4().hex[:12],
             connector=run.connector,
-            raw=run.raw,
             environment=failpoints.environment(),
             guarantee=run.guarantee,
             frames=frames,
@@ -84,7 +83,7 @@ class KnownTopics:
         unseen = {tp: at for tp, at in starts.items() if tp.topic not in self._sampled}
         if not unseen:
             return
-        facts = (run.connector, run.raw, run.sink, run.cluster)
+        facts = (run.connector, run.sink, run.cluster)
         if self.spec.frames:
             found = sample.row_schemas(*facts, unseen)
         else:

@@ -135,7 +135,7 @@ class Hazards(Recovery):
     # Their parts
 
     def _down(self) -> None:
-        """SIGKILL the driver, and wait until its tasks have ended: for some seconds they commit what
+        """SIGKILL the driver, and wait for the end of its tasks: for some seconds they commit what
         they still hold."""
         self._stage.remember()
         process = self._stage.running

@@ -225,7 +225,6 @@ def _traffic(stage: Stage, seed: int) -> Iterator[Traffic]:
     planned = stage.planned
     shape = Shape(
         planned.connector,
-        planned.raw,
         planned.sink.capabilities.replaces,
         tombstones=planned.sink.capabilities.takes_tombstones,
     )

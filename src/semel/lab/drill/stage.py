@@ -110,7 +110,7 @@ class Stage:
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
         connector = self.planned.connector
-        self.client = client_config(connector, self.raw, "admin")
+        self.client = client_config(connector, "admin")
         """What an admin client of Kafka needs."""
         self.cluster = Cluster(self.client)
         self.tasks = connector.tasks_max

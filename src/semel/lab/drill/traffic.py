@@ -55,11 +55,11 @@ class Shape:
     def __init__(
         self,
         connector: ConnectorConfig,
-        raw: Mapping[str, str],
         replaces: bool,
         *,
         tombstones: bool = False,
     ) -> None:
+        raw = connector.originals
         self._replaces = replaces
         mode = raw.get("pk.mode", raw.get("primary.key.mode", "none")).lower()
         fields = raw.get("pk.fields", raw.get("primary.key.fields", ""))

@@ -54,11 +54,11 @@ class DeltaSink(StagingSink):
     section = DeltaConfig
     ignored = IGNORED
 
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+    def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
-        self._config = read(DeltaConfig, raw)
+        self._config = read(DeltaConfig, connector.originals)
         waits = patience(self._config.table_path, connector.store_timeout_ms)
-        self._options = waits | checked_options(raw)
+        self._options = waits | checked_options(connector.originals)
         self._tables = Tables(connector, self._config, self._options)
         self._positions = Positions(connector.name, self._tables)
         self._compaction = Compaction(self._config)

@@ -54,13 +54,13 @@ class FilesSink(StagingSink):
     section = FilesConfig
     ignored = IGNORED
 
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+    def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
-        self._config = config = read(FilesConfig, raw)
+        self._config = config = read(FilesConfig, connector.originals)
         checks.check(connector, config)
         self._where = config.location()
         self._store = open_store(
-            self._where, config.options(raw), connector.store_timeout_ms / 1000
+            self._where, config.options(connector.originals), connector.store_timeout_ms / 1000
         )
         self._ledger = Ledger(self._store, connector.name)
         self._schemas = Schemas(self._store, self._ledger.folder)

@@ -55,9 +55,9 @@ class IcebergSink(StagingSink, SeveralLedgers):
     ignored = IGNORED
     prefixes = PREFIXES
 
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+    def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
-        self._settings = settings(raw)
+        self._settings = settings(connector.originals)
         self._config = self._settings.config
         self._opened: Catalog | None = None
         kind = DynamicTables if self._config.dynamic else Tables

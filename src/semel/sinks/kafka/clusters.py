@@ -27,17 +27,15 @@ class Clusters:
     consumer: Mapping[str, Any]
 
     @classmethod
-    def of(
-        cls, connector: ConnectorConfig, raw: Mapping[str, str], config: KafkaConfig
-    ) -> Clusters:
+    def of(cls, connector: ConnectorConfig, config: KafkaConfig) -> Clusters:
         """Another cluster is met with the producer's security, and with the other settings that
         each client has."""
         servers = config.target_servers or connector.bootstrap_servers
         elsewhere = servers != connector.bootstrap_servers
         there = {"bootstrap.servers": servers}
-        admin = client_config(connector, raw, "admin")
-        producer = client_config(connector, raw, "producer") | there
-        consumer = client_config(connector, raw, "consumer")
+        admin = client_config(connector, "admin")
+        producer = client_config(connector, "producer") | there
+        consumer = client_config(connector, "consumer")
         source = target = Cluster(admin)
         if elsewhere:
             kept = {k: v for k, v in admin.items() if not k.startswith(_SECURITY)}

@@ -26,7 +26,6 @@ class Sender:
     def __init__(
         self,
         connector: ConnectorConfig,
-        raw: Mapping[str, str],
         config: KafkaConfig,
         client: Mapping[str, Any],
         targets: Targets,
@@ -39,8 +38,8 @@ class Sender:
         self._encoder = Encoder(
             config,
             provenance=connector.provenance,
-            key=_converter(raw, "key.converter", connector.key_converter),
-            value=_converter(raw, "value.converter", connector.value_converter),
+            key=_converter(connector.originals, "key.converter", connector.key_converter),
+            value=_converter(connector.originals, "value.converter", connector.value_converter),
         )
 
     def messages(self, commit: Commit, task: int) -> list[Messages]:

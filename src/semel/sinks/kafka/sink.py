@@ -57,11 +57,10 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
     ignored = IGNORED
     defaults: ClassVar[Mapping[str, str]] = {"key.converter": _BYTES, "value.converter": _BYTES}
 
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+    def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
-        self._raw = raw
-        self._config = read(KafkaConfig, raw)
-        self._clusters = clusters = Clusters.of(connector, raw, self._config)
+        self._config = read(KafkaConfig, connector.originals)
+        self._clusters = clusters = Clusters.of(connector, self._config)
         self._source, self._target = clusters.source, clusters.target
         self._elsewhere = clusters.elsewhere
         self._group = Group(connector.name, connector.group_id, Groups(self._source.config))
@@ -94,7 +93,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             self._offsets,
         )
         self._sender = Sender(
-            connector, raw, self._config, clusters.producer, self._targets, self._transactions
+            connector, self._config, clusters.producer, self._targets, self._transactions
         )
         self._task: int | None = None
         self._member: Membership | None = None
@@ -388,7 +387,6 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
     def snapshot(self, topics: Collection[str]) -> Snapshot:
         return snapshot.take(
             self._connector,
-            self._raw,
             self._config,
             self._recorded,
             lambda: self._ledger.stored.holes,

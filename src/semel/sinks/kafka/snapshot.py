@@ -29,7 +29,6 @@ _POLL = 0.05
 
 def take(
     connector: ConnectorConfig,
-    raw: Mapping[str, str],
     config: KafkaConfig,
     recorded: Callable[[], list[LedgerEntry]],
     holes: Callable[[], Sequence[Hole]],
@@ -53,7 +52,7 @@ def take(
     ends = cluster.latest(partitions, committed=False)
     _await_committed(cluster, ends, patience)
     rows = dict.fromkeys(targets.values(), 0)
-    for messages in read_ranges(connector, raw, earliest, ends, client=consumer):
+    for messages in read_ranges(connector, earliest, ends, client=consumer):
         for message in messages:
             topic = str(message.topic())
             if topic == letters:

@@ -48,12 +48,14 @@ class SearchSink(Sink):
     ignored = IGNORED
     prefixes = (PREFIX,)
 
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+    def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
-        self._config: SearchConfig = read(SearchConfig, raw)
-        self._client = Client(self._config, raw, connector.name)
+        self._config: SearchConfig = read(SearchConfig, connector.originals)
+        self._client = Client(self._config, connector.originals, connector.name)
         self._ledger = SearchLedger(self._client, connector.name)
-        self._writer = Writer(self._config, connector.provenance_columns, self._passes(raw))
+        self._writer = Writer(
+            self._config, connector.provenance_columns, self._passes(connector.originals)
+        )
         self._indices: dict[str, Index] = {}
         self._alone: set[str] = set()
         self._bulk = Bulk(self._client, self._config)

@@ -38,9 +38,9 @@ class DatabaseSink(Sink):
     section: ClassVar[type[JdbcConfig]]
     database_class: ClassVar[type[Database]]
 
-    def __init__(self, connector: ConnectorConfig, raw: Mapping[str, str]) -> None:
+    def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
-        self._config: JdbcConfig = read(self.section, raw)
+        self._config: JdbcConfig = read(self.section, connector.originals)
         mine = f"connector {connector.name}"
         together(
             self._make,

@@ -125,7 +125,7 @@ class _Match:
             self._ending.callback(self._books.close)
             self._books.create_tables()
             read_by_semel = read(ConnectorConfig, {**self._config, "bootstrap.servers": servers})
-            shape = Shape(read_by_semel, self._config, upsert)
+            shape = Shape(read_by_semel, upsert)
             self._traffic = Traffic(servers, {TOPIC: PARTITIONS}, shape, self._seed)
             self._ending.callback(lambda: self._traffic.stop(timeout=5))
         except BaseException:
