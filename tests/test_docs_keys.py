@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from semel.config import ConnectorConfig, default_text, definitions, names
+from semel.config import ConnectorConfig, SourceConnectorConfig, default_text, definitions, names
 from semel.sinks import sink_class
+from semel.sources import source_class
 
 DOCS = Path(__file__).parent.parent / "docs"
 SECTIONS: dict[str, tuple[str, type]] = {
@@ -26,9 +27,13 @@ SECTIONS: dict[str, tuple[str, type]] = {
             "delta": "delta.md",
             "iceberg": "iceberg.md",
             "files": "files.md",
+            "FileStreamSink": "filestream.md",
             "opensearch": "elasticsearch.md",
         }.items()
     },
+    "source connector": ("sources.md", SourceConnectorConfig),
+    "JdbcSource": ("jdbc-source.md", source_class("JdbcSource").section),
+    "FileStreamSource": ("sources.md", source_class("FileStreamSource").section),
 }
 _TABLE = re.compile(r"^\| key \| type \| default \|[^\n]*\n\|[-|]+\|\n((?:\|[^\n]*\n)*)", re.M)
 _ROW = re.compile(r"^\| (`[^|]+`) \|([^|]*)\|([^|]*)\|(.*)\|$", re.M)
@@ -65,6 +70,8 @@ def _stands(name: str, text: str) -> bool:
     return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text) is not None
 
 
+_BESIDES = {"databases.md": ["postgresql.md"], "sources.md": ["configuration.md"]}
+"""Pages that have some of a page's keys."""
 _SHARED = {"connector.class"}
 """Keys whose defaults are not the same for all sinks of a page."""
 
@@ -74,7 +81,7 @@ def test_every_key_stands_in_the_docs_with_its_type_default_and_values(of: str) 
     """A key in a table has its type, its default and all its values beside it; a default that is
     empty in code is worked out. The databases share the keys of the JDBC sinks."""
     page, section = SECTIONS[of]
-    pages = [page, *(["postgresql.md"] if page == "databases.md" else [])]
+    pages = [page, *(_BESIDES.get(page, []))]
     text = "".join(map(_text, pages))
     rows = {k: v for each in reversed(pages) for k, v in _rows(each).items()}
     wrong = []

@@ -24,6 +24,11 @@ from semel.redact import redacted
             'Module required username="a" password="b c";',
             'Module required username="a" password=***;',
         ),
+        (r'password="a\"b c" x=1', "password=*** x=1"),
+        ('{"aws_secret": "a\\"b", "x": "y"}', '{"aws_secret": ***, "x": "y"}'),
+        ("{'s3.secret-access-key': 'a', 'n': 1}", "{'s3.secret-access-key': ***, 'n': 1}"),
+        ("s3.secret-access-key=abc, n=1", "s3.secret-access-key=***, n=1"),
+        ("basic.auth.user.info=me:abc", "basic.auth.user.info=***"),
         ("SharedAccessKey=abc;sas.token=x", "SharedAccessKey=***;sas.token=***"),
     ],
 )

@@ -37,6 +37,12 @@ def of(answered: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, A
     return found["definition"], found["value"]
 
 
+def test_a_configuration_that_has_hardly_anything_is_answered_too() -> None:
+    infos, _warnings = validate({"connector.class": RAW["connector.class"]})
+    wrong = {config.value.name for config in infos.configs if config.value.errors}
+    assert {"name", "topics", "bootstrap.servers", "connection.url"} <= wrong
+
+
 def test_the_answer_has_the_fields_of_kafka_connects() -> None:
     answered = answer()
     assert list(answered) == ["name", "error_count", "groups", "configs"]
@@ -148,6 +154,6 @@ def test_without_a_connector_class_the_common_keys_are_judged() -> None:
 
 
 def test_warnings_stand_beside_the_answer() -> None:
-    infos, warnings = validate({**RAW, "topic": "x"})
+    infos, warnings = validate({**RAW, "topic": "x", "value.converter": "JsonConverter"})
     assert infos.error_count == 0
     assert warnings == ["unknown configuration key topic; did you mean topics?"]

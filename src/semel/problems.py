@@ -1,8 +1,8 @@
 """All mistakes of a configuration at once.
 
-While somebody is :func:`gathering`, :func:`semel.config.read` reports what is wrong and goes on
-with defaults in the place of unusable values, so that later checks have their say too. What they
-say of a key that is known to be unusable is left out: it would be about the default.
+Inside :func:`gathering`, :func:`semel.config.read` reports problems and continues with defaults
+instead of unusable values, so that later checks also run. Their problems with an unusable key are
+left out, because they would be about the default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORD = re.compile(r"[A-Za-z][\w.-]*[\w]")
 
 
 class Problems:
-    """What was found so far. ``unusable`` holds keys without a value to go on with."""
+    """The problems found so far. ``unusable`` holds keys without a usable value."""
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
@@ -40,8 +40,8 @@ class Problems:
 
     @contextmanager
     def caught(self, title: str = "") -> Iterator[None]:
-        """Take the problems of a ConfigError. Once there are some, other errors may follow from
-        the values that stand in for unusable ones, and mean nothing."""
+        """Take the problems of a ConfigError. Once there are some, other errors may be due to the
+        defaults that replace unusable values, and are ignored."""
         try:
             yield
         except ConfigError as error:
@@ -71,10 +71,10 @@ def gathering() -> Iterator[Problems]:
 
 
 def together(*checks: Callable[[], Any]) -> list[Any]:
-    """Run all checks, although some fail; returns what they return.
+    """Run all checks, even if some fail; returns their results.
 
     Raises:
-        ConfigError: what they have found.
+        ConfigError: all problems that they found.
     """
     results: list[Any] = []
     failed: list[ConfigError] = []

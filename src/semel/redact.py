@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
+from urllib.parse import quote
 
 HIDDEN = "***"
 
@@ -11,14 +14,65 @@ HIDDEN = "***"
 _USER_INFO = re.compile(
     r"(\b[a-z][a-z0-9+.-]*:/{2,3})(?:[^\s@/:]*:[^\s'\"<>]*|[^\s@/'\"<>]+)@", re.I
 )
-_PARAMETER = re.compile(
-    r"(\b[\w.-]*(?:password|passwd|secret|secret[._]?key|access[._]?key|account[._]?key|sas[._]?key"
-    r"|(?<![a-z])token|session[._]?token|sas[._]?token|credential)=)"
-    r"('[^']*'|\"[^\"]*\"|[^\s&;,'\"]+)",
-    re.I,
+_SECRET = (
+    r"\b[\w.-]*(?:password|passwd|passphrase|secret|credentials?|user[._-]?info"
+    r"|(?:secret|access|account|sas|api|private|shared)[._-]?key"
+    r"|(?<![a-z])token|(?:session|sas)[._-]?token)"
 )
+_QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_PARAMETER = re.compile(rf"({_SECRET}=)({_QUOTED}|[^\s&;,'\"]+)", re.I)
+_PAIR = re.compile(rf"(['\"]{_SECRET}['\"]\s*:\s*)({_QUOTED})", re.I)
+"""As JSON and Python write it."""
+_NAME = re.compile(rf"{_SECRET}|.*\b(?:jaas\.config|keystore\.key|key\.pem)", re.I)
+
+
+_SHORTEST, _LONG = 4, 8
+_COMMON = ("true", "false")
+_hidden: dict[str, str] = {}
+_patterns: list[re.Pattern[str]] = []
+
+
+def hide(value: str, shown: str) -> None:
+    """From now on, show ``shown`` instead of this value.
+
+    Values shorter than eight characters are hidden where they stand as a word of their own, and
+    those shorter than four, or ``true`` and ``false``, are not: they would be found everywhere.
+    """
+    value = value.strip()
+    if len(value) < _SHORTEST or value.lower() in _COMMON or value in _hidden:
+        return
+    for form in (value, quote(value, safe=""), json.dumps(value)[1:-1]):
+        _hidden.setdefault(form, shown)
+    forms = sorted(_hidden, key=len, reverse=True)
+    _patterns[:] = [re.compile("|".join(map(_found, forms)))]
+
+
+def _found(value: str) -> str:
+    return re.escape(value) if len(value) >= _LONG else rf"(?<!\w){re.escape(value)}(?!\w)"
+
+
+def names_secret(name: str) -> bool:
+    """Whether a setting of this name is a secret."""
+    return _NAME.fullmatch(name) is not None
 
 
 def redacted(text: str) -> str:
-    """The text without the user info of its URLs and without values of passwords and keys."""
-    return _PARAMETER.sub(rf"\g<1>{HIDDEN}", _USER_INFO.sub(rf"\g<1>{HIDDEN}@", text))
+    """The text without the user info of its URLs, without values of passwords and keys, and
+    without values that were to be hidden."""
+    for hidden in _patterns:
+        text = hidden.sub(lambda match: _hidden[match[0]], text)
+    text = _USER_INFO.sub(rf"\g<1>{HIDDEN}@", text)
+    for named in (_PARAMETER, _PAIR):
+        text = named.sub(rf"\g<1>{HIDDEN}", text)
+    return text
+
+
+def plain(facts: Any) -> Any:
+    """Facts for the user, without the credentials in their strings."""
+    if isinstance(facts, str):
+        return redacted(facts)
+    if isinstance(facts, list):
+        return [plain(f) for f in facts]
+    if isinstance(facts, dict):
+        return {name: plain(f) for name, f in facts.items()}
+    return facts

@@ -1,24 +1,34 @@
-"""A configuration judged key by key, as Kafka Connect answers it, without touching a service."""
+"""Validates a configuration key by key, as Kafka Connect does, without contacting any service."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from semel.config import ConnectorConfig
+from semel.config import ConnectorConfig, SourceConnectorConfig
 from semel.config.infos import ConfigInfos, config_infos
 from semel.errors import ConfigError, Problem
-from semel.plan import plan, sink_of
+from semel.plan import plan_any, sink_of, source_of
 
 
-def validate(raw: Mapping[str, str]) -> tuple[ConfigInfos, Sequence[str]]:
-    """The answer, and the warnings, for which Kafka Connect's answer has no place."""
+def validate(
+    raw: Mapping[str, str], *, elsewhere: bool = False
+) -> tuple[ConfigInfos, Sequence[str]]:
+    """Kafka Connect's answer, and the warnings, which that answer has no place for.
+
+    Args:
+        elsewhere: see :func:`semel.plan.plan`.
+    """
     problems: Sequence[Problem] = ()
     try:
-        planned = plan(raw)
-        planned.sink.close()
+        planned = plan_any(raw, elsewhere=elsewhere)
+        planned.close()
         warnings: Sequence[str] = planned.warnings
     except ConfigError as error:
         problems, warnings = error.problems, error.warnings
+    source = source_of(raw)
+    if source is not None:
+        sections = [SourceConnectorConfig, source.section]
+        return config_infos(sections, raw, problems, source.defaults), warnings
     sink = sink_of(raw)
     if sink is None:
         return config_infos([ConnectorConfig], raw, problems, {}), warnings

@@ -4,7 +4,8 @@ A section of configuration is a frozen dataclass whose fields are declared with 
 :func:`read` turns the user's strings into an instance and reports every mistake at once.
 """
 
-from semel.config.checks import check_converter_keys, check_keys, check_refused
+from semel.config.checks import check_converter_keys, check_keys
+from semel.config.common import CommonConfig
 from semel.config.connector import GROUPS, ConnectorConfig, connector_of, group_of
 from semel.config.definition import (
     HIGH,
@@ -18,20 +19,27 @@ from semel.config.definition import (
     names,
 )
 from semel.config.loading import absolute, load, under
+from semel.config.providers import Resolved, resolved
 from semel.config.reading import read, title
+from semel.config.source_connector import SourceConnectorConfig
+from semel.config.topic_creation import TopicCreation, TopicGroup
 
 __all__ = [
     "GROUPS",
     "HIGH",
     "LOW",
     "MEDIUM",
+    "CommonConfig",
     "ConnectorConfig",
     "Definition",
+    "Resolved",
+    "SourceConnectorConfig",
+    "TopicCreation",
+    "TopicGroup",
     "Type",
     "absolute",
     "check_converter_keys",
     "check_keys",
-    "check_refused",
     "connector_of",
     "default_text",
     "definitions",
@@ -40,6 +48,7 @@ __all__ = [
     "load",
     "names",
     "read",
+    "resolved",
     "title",
     "under",
 ]

@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 
 from semel.config.definition import names
-from semel.config.reading import title
 from semel.errors import ConfigError
 
 PREFIXES = (
@@ -16,9 +15,13 @@ PREFIXES = (
     "producer.override.",
     "admin.override.",
     "storage.options.",
+    "config.providers",
+    "transforms.",
+    "predicates.",
     "spark.",
 )
-"""Keys under these belong to a converter, a Kafka client, a store or Spark and pass through."""
+"""Keys under these belong to a converter, a Kafka client, a store, Spark or a config provider, and
+pass through."""
 
 IGNORED = {
     "config.action.reload": "semel reads a configuration once, at start",
@@ -29,11 +32,11 @@ IGNORED = {
 }
 """Kafka Connect's keys that have no effect here, with the reason."""
 
-REFUSED = {
-    "transforms": "single message transforms are not available: pass transform= to semel.run()",
-    "predicates": "predicates are not available: pass transform= to semel.run()",
-}
-"""Kafka Connect's keys that would change results; ignoring them would be wrong."""
+VALUE_CONVERTER = (
+    "value.converter is not set: values are JSON here. Kafka Connect's worker may have another "
+    "default; set value.converter to it"
+)
+"""A warning."""
 
 
 def check_keys(
@@ -47,8 +50,7 @@ def check_keys(
     ignored = {**IGNORED, **ignored}
     warnings = []
     for name in raw:
-        root = name.split(".", maxsplit=1)[0]
-        if name in known or root in REFUSED or name.startswith(PREFIXES + prefixes):
+        if name in known or name.startswith(PREFIXES + prefixes):
             continue
         if name in ignored:
             warnings.append(f"{name} has no effect: {ignored[name]}")
@@ -57,15 +59,6 @@ def check_keys(
         hint = f"; did you mean {near[0]}?" if near else ""
         warnings.append(f"unknown configuration key {name}{hint}")
     return warnings
-
-
-def check_refused(raw: Mapping[str, str]) -> None:
-    """Raises ConfigError for keys that would change the results and are not supported."""
-    refused = [
-        f"{name}={raw[name]}: {why}" for name, why in REFUSED.items() if raw.get(name, "").strip()
-    ]
-    if refused:
-        raise ConfigError(*refused, title=title(raw))
 
 
 def check_converter_keys(given: Mapping[str, str], known: Collection[str], where: str) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
+from semel.config.reading import reduced
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,13 @@ class CommonConfig:
     """What this was read from: the user's strings, and those of the connector's class that fill in
     for them. Keys of clients, converters and sinks are read from here, as from the ``originals()``
     of Kafka's AbstractConfig."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
+
     name: str = key(
         "name",
-        doc="Unique name; the consumer group is connect-<name>.",
+        doc="Unique name; a sink's consumer group is connect-<name>.",
         importance=HIGH,
         group="Common",
         display="Connector name",
@@ -44,7 +50,8 @@ class CommonConfig:
     )
     bootstrap_servers: str = key(
         "bootstrap.servers",
-        doc="Kafka brokers, host:port separated by commas.",
+        doc="Kafka brokers, host:port separated by commas. Name them here, with "
+        "--bootstrap-server, or in SEMEL_BOOTSTRAP_SERVERS.",
         aliases=("kafka.bootstrap.servers", "consumer.override.bootstrap.servers"),
         importance=HIGH,
         group="Common",
@@ -52,7 +59,7 @@ class CommonConfig:
     key_converter: str = key(
         "key.converter",
         "org.apache.kafka.connect.storage.StringConverter",
-        "Decodes keys.",
+        "Decodes the keys of a sink connector, encodes those of a source connector.",
         type=Type.CLASS,
         importance=LOW,
         group="Common",
@@ -61,11 +68,27 @@ class CommonConfig:
     value_converter: str = key(
         "value.converter",
         "org.apache.kafka.connect.json.JsonConverter",
-        "Decodes values.",
+        "Decodes the values of a sink connector, encodes those of a source connector.",
         type=Type.CLASS,
         importance=LOW,
         group="Common",
         display="Value converter class",
+    )
+    transforms: tuple[str, ...] = key(
+        "transforms",
+        (),
+        "Names of the transforms that records pass through, in this order: see docs/transforms.md.",
+        importance=LOW,
+        group="Transforms",
+        display="Transforms",
+    )
+    predicates: tuple[str, ...] = key(
+        "predicates",
+        (),
+        "Names of the predicates that transforms may refer to.",
+        importance=LOW,
+        group="Predicates",
+        display="Predicates",
     )
     max_retries: int = key(
         "max.retries",

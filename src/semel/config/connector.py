@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from semel.config.common import CommonConfig
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
-from semel.config.error_handling import ErrorHandlingConfig
+from semel.config.error_handling import DeadLetterConfig
 from semel.delivery import Delivery, Mechanism
 from semel.errors import ConfigError, Problem
 
@@ -26,7 +26,7 @@ def _pattern(regex: str) -> None:
 
 
 @dataclass(frozen=True)
-class ConnectorConfig(ErrorHandlingConfig, CommonConfig):
+class ConnectorConfig(DeadLetterConfig, CommonConfig):
     """The keys every sink connector has, whatever its sink."""
 
     topics: tuple[str, ...] = key(
@@ -118,7 +118,8 @@ class ConnectorConfig(ErrorHandlingConfig, CommonConfig):
         "stop",
         "Where a topic that the ledger has never seen starts if consumer group connect-<name> has "
         "offsets: group (there), reset (by auto.offset.reset), or stop if the offsets may be those "
-        "of a semel that has lost its ledger.",
+        "of a semel that has lost its ledger. Also what happens if another program has moved the "
+        "group beyond the ledger: go on there, ignore it, or stop.",
         choices=("stop", "group", "reset"),
         importance=MEDIUM,
         group="Positions",

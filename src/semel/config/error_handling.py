@@ -9,7 +9,7 @@ from semel.config.definition import MEDIUM, Type, key
 
 @dataclass(frozen=True)
 class ErrorHandlingConfig:
-    """Whether a bad record stops the connector, and where it goes otherwise."""
+    """Whether a bad record stops the connector, and what the log says of it."""
 
     errors_tolerance: str = key(
         "errors.tolerance",
@@ -36,6 +36,12 @@ class ErrorHandlingConfig:
         group="Error Handling",
         display="Log Error Details",
     )
+
+
+@dataclass(frozen=True)
+class DeadLetterConfig(ErrorHandlingConfig):
+    """Where bad records of a sink connector go."""
+
     dead_letter_topic: str = key(
         "errors.deadletterqueue.topic.name",
         "",

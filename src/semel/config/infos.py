@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from semel.config.definition import Definition, Type, default_text, definitions, text_of
+from semel.config.providers import refers
 from semel.config.reading import given_names, parsed
 from semel.errors import Problem
 from semel.redact import redacted
@@ -88,7 +89,9 @@ def config_infos(
         key = problem.key or "connector.class"
         errors.setdefault(name_of.get(key, key), []).append(problem)
     configs = [
-        ConfigInfo(None, ConfigValueInfo(name, found[0].value, (), _messages(found), True))
+        ConfigInfo(
+            None, ConfigValueInfo(redacted(name), found[0].value, (), _messages(found), True)
+        )
         for name, found in errors.items()
         if name not in declared
     ]
@@ -107,6 +110,11 @@ def config_infos(
         )
     groups = [group for group in orders if group is not None]
     return ConfigInfos(raw.get("connector.class"), len(problems), groups, configs)
+
+
+def _undeclared(name: str, found: Sequence[Problem]) -> ConfigValueInfo:
+    """A key may be named after a value, such as ``transforms.<alias>.type``."""
+    return ConfigValueInfo(redacted(name), found[0].value, (), _messages(found), True)
 
 
 def _key_info(definition: Definition, name: str, default: str | None, order: int) -> ConfigKeyInfo:
@@ -132,7 +140,7 @@ def _value(definition: Definition, given: str) -> str | None:
     try:
         text = text_of(parsed(definition, given))
     except ValueError:
-        text = given if definition.type in _TEXTUAL or _is_number(given) else None
+        text = given if definition.type in _TEXTUAL or refers(given) or _is_number(given) else None
     return None if text is None else redacted(text)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import javaproperties
 
 from semel.config.definition import text_of
+from semel.config.providers import Resolved
 from semel.errors import ConfigError
 
 
@@ -21,6 +22,8 @@ def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
     Raises:
         ConfigError: the file cannot be read or is not of these shapes.
     """
+    if isinstance(source, Resolved):
+        return source.given
     if isinstance(source, Mapping):
         return _flatten(source, "the configuration")
     if not isinstance(source, (str, Path)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import difflib
 import re
@@ -18,7 +19,8 @@ from semel.config.definition import (
     names,
     without_none,
 )
-from semel.errors import ConfigError, Problem
+from semel.config.providers import Resolved, resolved, shown
+from semel.errors import ConfigError, Problem, Unresolvable
 from semel.problems import Problems, current
 
 T = TypeVar("T")
@@ -44,13 +46,13 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
             values[definition.attribute] = _value(section, definition, raw, given)
         except _Unusable as error:
             given = given or (definition.name,)
-            value = "" if definition.secret else raw.get(given[0], "")
+            value = "" if definition.secret else shown(raw, given[0])
             found.add([Problem(given[0], str(error), value)])
             found.unusable |= {definition.name, *given}
             values[definition.attribute] = "" if default is REQUIRED else default
     made = object.__new__(section)
     if any(f.name == "originals" for f in dataclasses.fields(section)):  # type: ignore[arg-type]
-        values["originals"] = dict(raw)
+        values["originals"] = raw if isinstance(raw, Resolved) else dict(raw)
     for name, value in values.items():
         object.__setattr__(made, name, value)
     check = getattr(made, "__post_init__", None)
@@ -61,7 +63,7 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
             secret = {d.name for d in definitions(section) if d.secret}
             for problem in error.problems:
                 given_as = written.get(problem.key, problem.key)
-                value = "" if problem.key in secret else raw.get(given_as, "")
+                value = "" if problem.key in secret else shown(raw, given_as)
                 message = _in_the_users_words(problem.message, written)
                 found.add([Problem(given_as, message, value)])
     gathered = current()
@@ -71,6 +73,35 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
     elif found.found:
         raise ConfigError(*found.found, title=title(raw))
     return made
+
+
+def restored(section: type[T], given: Mapping[str, str], values: Mapping[str, Any]) -> T:
+    """A section as it was in another process: these values, and what references stand for here.
+
+    Raises:
+        Unresolvable: names each reference that has no value here, in one line.
+    """
+    try:
+        raw = resolved(given)
+    except ConfigError as error:
+        raise Unresolvable("; ".join(p.message for p in error.problems)) from None
+    made = read(section, raw)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def reduced(made: Any) -> tuple[Any, ...]:
+    """How :mod:`pickle` takes a section: without what its references stand for."""
+    raw = made.originals
+    if not isinstance(raw, Resolved) or not raw.references:
+        return copyreg.__newobj__, (type(made),), vars(made)  # type: ignore[attr-defined]
+    values = {
+        d.attribute: getattr(made, d.attribute)
+        for d in definitions(type(made))
+        if raw.references.keys().isdisjoint(d.names)
+    }
+    return restored, (type(made), raw.given, values)
 
 
 def given_names(definition: Definition, raw: Mapping[str, str]) -> tuple[str, ...]:
@@ -117,8 +148,8 @@ def _value(
     try:
         return parsed(definition, raw[given[0]])
     except ValueError as error:
-        shown = "" if definition.secret else f"={raw[given[0]]!r}"
-        raise _Unusable(f"{given[0]}{shown} {error}") from None
+        value = "" if definition.secret else f"={shown(raw, given[0])!r}"
+        raise _Unusable(f"{given[0]}{value} {error}") from None
 
 
 def _is_blank_text(definition: Definition, text: str) -> bool:

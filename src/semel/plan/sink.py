@@ -1,4 +1,4 @@
-"""Planning a connector: check its configuration, decide guarantee and engine."""
+"""Planning a sink connector."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semel import converters, delivery
+from semel import converters, delivery, transforms
 from semel.config import (
     ConnectorConfig,
+    Resolved,
     check_converter_keys,
     check_keys,
-    check_refused,
     definitions,
     load,
     read,
+    resolved,
     title,
     under,
 )
+from semel.config.checks import VALUE_CONVERTER
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem, Unresolvable
 from semel.kafka.clients import check_clients
 from semel.problems import Problems, gathering, located
-from semel.sinks import sink_class
+from semel.sinks import full_name, sink_class
 from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
 from semel.sinks.staging import StagingSink
+from semel.sources import is_source
+from semel.transforms import Chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,16 @@ class Plan:
     engine: str
     warnings: list[str]
 
+    def close(self) -> None:
+        """Drop what the sink holds."""
+        self.sink.close()
+
 
 def plan(
     source: str | Path | Mapping[str, Any],
     transform: Callable[..., Any] | None = None,
+    *,
+    elsewhere: bool = False,
     **overrides: str,
 ) -> Plan:
     """Check a configuration and decide guarantee and engine.
@@ -53,37 +63,50 @@ def plan(
     Args:
         source: a file (Connect's JSON, flat JSON, ``.properties``) or a mapping.
         transform: see :func:`run`.
+        elsewhere: the connector is to run on another machine: references to files and variables
+            that this one lacks are warnings.
         overrides: keys that win over the file's, with ``_`` for ``.``.
 
     Raises:
         ConfigError: names each field, its value and what to set.
+        Unresolvable: nothing is wrong, but references hide what is to be planned.
     """
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function of a batch")
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
     with gathering() as problems:
-        planned = _gathered(raw, transform, problems)
+        planned = _gathered(resolved(raw, elsewhere=elsewhere), transform, problems)
     if planned is None or problems.found:
         raise _refusal(raw, problems)
     return planned
 
 
 def _gathered(
-    raw: dict[str, str], transform: Callable[..., Any] | None, problems: Problems
+    raw: Resolved, transform: Callable[..., Any] | None, problems: Problems
 ) -> Plan | None:
-    """The plan, as far as there is one, and all problems that can be found."""
+    """The plan, if there is one, and all problems that can be found."""
     mine = title(raw)
-    found = sink = guarantee = engine = None
+    problems.unusable |= raw.unresolved.keys()
+    found = sink = guarantee = engine = chain = None
     with problems.caught(mine):
         given = raw.get("connector.class", "").strip()
-        found = sink_class(given, raw) if given else None
+        if is_source(given):
+            raise ConfigError(
+                f"connector.class={given} is a source connector, but this takes a sink connector"
+            )
+        if given:
+            raw["connector.class"] = given = full_name(given, raw)
+            found = sink_class(given, raw)
     if found is not None:
-        raw = {**found.defaults, **raw}
+        raw = raw.over(found.defaults)
         raw |= found.anchored(raw)
     connector = read(ConnectorConfig, raw)
-    warnings = _unknown(raw, found)
+    warnings = [*raw.unresolved.values(), *_unknown(raw, found)]
+    if "value.converter" not in raw:
+        warnings.append(VALUE_CONVERTER)
     with problems.caught(mine):
-        check_refused(raw)
+        chain = transforms.chain_of(raw)
+    warnings += transforms.warnings_of(raw)
     with problems.caught(mine):
         check_clients(connector)
     for where, name in (
@@ -110,6 +133,8 @@ def _gathered(
                 transactional(sink)
         with problems.caught(mine):
             engine = _checked_engine(connector, sink, transform)
+            if chain is not None:
+                _check_routers(connector, sink, chain, engine)
             warnings += _without_effect(connector, engine)
     problems.warnings = warnings
     if sink is None or guarantee is None or engine is None or problems.found:
@@ -132,7 +157,8 @@ def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
     keys = [d for section in sections for d in definitions(section)]
     secret = {n for d in keys if d.secret for n in d.names}
     known = {n for d in keys for n in d.names} | raw.keys()
-    return ConfigError(
+    refusal = ConfigError if problems.found else Unresolvable
+    return refusal(
         *(located(p, raw, known, secret) for p in problems.found),
         title=title(raw),
         warnings=problems.warnings,
@@ -140,8 +166,8 @@ def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
 
 
 def _unknown(raw: Mapping[str, str], found: type[Sink] | None) -> list[str]:
-    """Warnings for keys that nothing knows; while the sink is not known, only for those that may
-    be meant for the connector."""
+    """Warnings for unknown keys. If the sink is unknown, only keys that may be meant for the
+    connector are checked."""
     if found is not None:
         return check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
     return [w for w in check_keys(raw, [ConnectorConfig], {}) if "did you mean" in w]
@@ -161,6 +187,40 @@ def _checked_engine(
     return engine
 
 
+def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine: str) -> None:
+    """Raises ConfigError: the sink cannot follow where transforms send records."""
+    for stage in chain.routers:
+        where = f"transforms.{stage.alias}.type"
+        given = f"{where}={connector.originals[where]}"
+        if not sink.capabilities.routes:
+            raise ConfigError(
+                Problem(
+                    where,
+                    f"{given} changes the topic of records, but the {connector.connector_class} "
+                    "sink names what it writes by the topic that records were read from. Remove it",
+                )
+            )
+        if stage.goes_by_topic:
+            continue
+        if not sink.capabilities.splits:
+            raise ConfigError(
+                Problem(
+                    where,
+                    f"{given} sends records of one topic to several targets, but the "
+                    f"{connector.connector_class} sink, as it is configured, writes one for each "
+                    "topic. Remove it, or let the topic alone decide, as RegexRouter does",
+                )
+            )
+        if engine != "direct":
+            raise ConfigError(
+                Problem(
+                    where,
+                    f"{given} sends records of one topic to several targets, which engine={engine} "
+                    "cannot. Set engine=direct",
+                )
+            )
+
+
 _TRIGGERED = frozenset({"bounded", "micro-batch"})
 _OF_ENGINES = {
     "processingTime": _TRIGGERED,
@@ -168,12 +228,12 @@ _OF_ENGINES = {
     "failOnDataLoss": frozenset({"micro-batch"}),
     "poll.linger.ms": frozenset({"direct"}),
 }
-"""Keys that only some engines look at."""
+"""Keys that only some engines use."""
 
 
 def _without_effect(connector: ConnectorConfig, engine: str) -> list[str]:
-    """Warnings for keys that the engine does not look at, and for dead letters that will not be, as
-    Kafka Connect has them with that setting."""
+    """Warnings for keys that the engine does not use, and for dead letters that this configuration
+    will not write."""
     warnings = [
         f"{name} has no effect on the {engine} engine, only on {' and '.join(sorted(engines))}"
         for name, engines in _OF_ENGINES.items()

@@ -1,0 +1,40 @@
+"""Short names of classes, as Kafka Connect resolves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from semel.errors import ConfigError
+
+
+def matches(alias: str, classes: Iterable[str], suffix: str) -> list[str]:
+    """The classes of this simple name, which may lack its suffix, such as ``Connector``."""
+    wanted = {alias, alias + suffix}
+    return [full for full in classes if "." in full and full.rpartition(".")[2] in wanted]
+
+
+def full_name(
+    alias: str,
+    classes: Mapping[str, str],
+    suffix: str,
+    *,
+    differ: Callable[[list[str]], bool] | None = None,
+) -> str:
+    """The class that a name stands for: its own, or the first one of this simple name.
+
+    Args:
+        classes: full and short names, with what is loaded for each.
+        differ: whether it matters which of several is meant; by default if not all load the same.
+
+    Raises:
+        ConfigError: it matters.
+    """
+    if alias in classes:
+        return alias
+    found = matches(alias, classes, suffix)
+    if len({classes[full] for full in found}) > 1 or (differ is not None and differ(found)):
+        raise ConfigError(
+            f"More than one {suffix.lower()} matches alias {alias}. Please use full package and "
+            f"class name instead. Classes found: {', '.join(found)}"
+        )
+    return found[0] if found else alias

@@ -1,0 +1,152 @@
+"""The keys of a worker that shares its connectors with others, by Kafka Connect's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from semel.config.definition import HIGH, LOW, key
+from semel.config.worker import WorkerConfig
+from semel.errors import ConfigError, Problem
+
+_CLUSTER = "Cluster"
+_REQUIRED = {
+    "config.storage.topic": "a topic for the configurations of its cluster's connectors",
+    "status.storage.topic": "a topic for the states of its cluster's connectors",
+    "offset.storage.topic": "a topic for source offsets",
+}
+
+
+@dataclass(frozen=True)
+class ClusterConfig(WorkerConfig):
+    """A worker of a cluster, as ``connect-distributed`` starts them."""
+
+    group_id: str = key(
+        "group.id",
+        "",
+        "The cluster: workers of one group share their connectors.",
+        importance=HIGH,
+        group=_CLUSTER,
+    )
+    config_topic: str = key(
+        "config.storage.topic",
+        "",
+        "The topic that holds connectors' configurations. It has one partition.",
+        importance=HIGH,
+        group=_CLUSTER,
+    )
+    config_replication: int = key(
+        "config.storage.replication.factor",
+        3,
+        "Its replication when it is created; -1 is the brokers' default.",
+        at_least=-1,
+        importance=LOW,
+        group=_CLUSTER,
+    )
+    status_topic: str = key(
+        "status.storage.topic",
+        "",
+        "The topic that holds the states of connectors and tasks.",
+        importance=HIGH,
+        group=_CLUSTER,
+    )
+    status_partitions: int = key(
+        "status.storage.partitions",
+        5,
+        "Its partitions when it is created.",
+        at_least=1,
+        importance=LOW,
+        group=_CLUSTER,
+    )
+    status_replication: int = key(
+        "status.storage.replication.factor",
+        3,
+        "Its replication when it is created; -1 is the brokers' default.",
+        at_least=-1,
+        importance=LOW,
+        group=_CLUSTER,
+    )
+    offset_topic: str = key(
+        "offset.storage.topic",
+        "",
+        "The topic that holds the source offsets of connectors that name none.",
+        importance=HIGH,
+        group=_CLUSTER,
+    )
+    offset_partitions: int = key(
+        "offset.storage.partitions",
+        25,
+        "Its partitions when it is created.",
+        at_least=1,
+        importance=LOW,
+        group=_CLUSTER,
+    )
+    offset_replication: int = key(
+        "offset.storage.replication.factor",
+        3,
+        "Its replication when it is created; -1 is the brokers' default.",
+        at_least=-1,
+        importance=LOW,
+        group=_CLUSTER,
+    )
+    session_timeout_ms: int = key(
+        "session.timeout.ms",
+        10_000,
+        "After this time without a sign of life, a worker's connectors go to others.",
+        at_least=1000,
+        importance=HIGH,
+        group=_CLUSTER,
+    )
+    heartbeat_interval_ms: int = key(
+        "heartbeat.interval.ms",
+        1000,
+        "Time between two signs of life, and until a worker hears that another one has come or "
+        "gone; at most a third of the session.",
+        at_least=100,
+        importance=HIGH,
+        group=_CLUSTER,
+    )
+    rebalance_timeout_ms: int = key(
+        "rebalance.timeout.ms",
+        60_000,
+        "Time in which all workers must have answered when one comes or goes.",
+        at_least=1000,
+        importance=HIGH,
+        group=_CLUSTER,
+    )
+    rebalance_delay_ms: int = key(
+        "scheduled.rebalance.max.delay.ms",
+        300_000,
+        "How long the connectors of a worker that was stopped in order wait for it to come back. "
+        "Those of a worker that died do not wait.",
+        at_least=0,
+        importance=LOW,
+        group=_CLUSTER,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        missing = [name for name in _REQUIRED if not self.originals.get(name, "").strip()]
+        if missing:
+            raise ConfigError(
+                *(
+                    Problem(name, f"{name} is missing: a worker with group.id needs {what}")
+                    for name, what in _REQUIRED.items()
+                    if name in missing
+                )
+            )
+
+    @property
+    def url(self) -> str:
+        """Where other workers reach this one's REST API; its name among them."""
+        return f"{self.scheme}://{self.id}"
+
+    def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:
+        """Sources keep their offsets in the cluster's topic, and their producers carry its name."""
+        own = {
+            "offsets.storage.topic": self.offset_topic,
+            "offset.storage.partitions": str(self.offset_partitions),
+            "offset.storage.replication.factor": str(self.offset_replication),
+            "group.id": self.group_id,
+        }
+        return super().inherited({**own, **connector})

@@ -1,0 +1,226 @@
+"""References in a configuration, ``${file:path:key}``, and the providers that resolve them.
+
+A reference is resolved by the process that needs the value. What leaves the process, in a Spark
+closure or in an answer, holds the reference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import javaproperties
+
+from semel.errors import ConfigError, Problem
+from semel.redact import hide
+
+PROVIDERS = "config.providers"
+_REFERENCE = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+_PACKAGE = "org.apache.kafka.common.config.provider."
+_BUILT_IN = {
+    "file": f"{_PACKAGE}FileConfigProvider",
+    "env": f"{_PACKAGE}EnvVarConfigProvider",
+    "dir": f"{_PACKAGE}DirectoryConfigProvider",
+}
+"""What a configuration without ``config.providers`` has."""
+
+
+class Resolved(dict[str, str]):
+    """A configuration whose references have been resolved.
+
+    ``references`` holds the values that had some, as they were given; ``unresolved`` says why some
+    are still there. It is pickled as it was given, and resolves its references where it is
+    unpickled.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, str],
+        references: Mapping[str, str] | None = None,
+        unresolved: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(values)
+        self.references = dict(references or {})
+        self.unresolved = dict(unresolved or {})
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The configuration with its references."""
+        return {**self, **self.references}
+
+    def over(self, defaults: Mapping[str, str]) -> Resolved:
+        """The configuration, with defaults for what it does not say."""
+        return Resolved({**defaults, **self}, self.references, self.unresolved)
+
+    def __reduce__(self) -> Any:
+        return resolved, (self.given,)
+
+
+def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
+    """The configuration with the values that its references stand for.
+
+    Args:
+        elsewhere: the connector is to run elsewhere: what cannot be resolved here is noted.
+
+    Raises:
+        ConfigError: names each key whose references cannot be resolved, and why.
+    """
+    values, references, unresolved = dict(raw), {}, {}
+    providers = _providers(raw)
+    for key, text in raw.items():
+        if key == PROVIDERS or key.startswith(f"{PROVIDERS}.") or not refers(text):
+            continue
+        try:
+            values[key] = _REFERENCE.sub(partial(_value, providers), text)
+        except _Unresolved as error:
+            unresolved[key] = f"{key}={text}: {error}"
+        if values[key] != text:
+            references[key] = text
+    if unresolved and not elsewhere:
+        title = f"connector {raw['name']}: " if raw.get("name") else ""
+        raise ConfigError(
+            *(Problem(key, why, raw[key]) for key, why in unresolved.items()), title=title
+        )
+    return Resolved(values, references, unresolved)
+
+
+def refers(text: str) -> bool:
+    """Whether a value has a reference."""
+    return _REFERENCE.search(text) is not None
+
+
+def shown(raw: Mapping[str, str], key: str) -> str:
+    """A value as it was given, which is what a message may quote."""
+    if isinstance(raw, Resolved) and key in raw.references:
+        return raw.references[key]
+    return raw.get(key, "")
+
+
+class _Unresolved(Exception):
+    """Why a reference has no value."""
+
+
+_Provider = Callable[[str, str], str | None]
+"""Looks a value up by path and key."""
+
+
+def _providers(raw: Mapping[str, str]) -> dict[str, _Provider]:
+    """The providers of ``config.providers``, or file, env and dir where the key is missing."""
+    if PROVIDERS not in raw:
+        return {name: _provider(name, cls, raw) for name, cls in _BUILT_IN.items()}
+    found = {}
+    for name in filter(None, (part.strip() for part in raw[PROVIDERS].split(","))):
+        where = f"{PROVIDERS}.{name}.class"
+        given = raw.get(where, "").strip()
+        if not given:
+            raise ConfigError(
+                Problem(where, f"{PROVIDERS} names {name}, but {where} is missing: set it")
+            )
+        found[name] = _provider(name, given, raw)
+    return found
+
+
+def _provider(name: str, given: str, raw: Mapping[str, str]) -> _Provider:
+    where = f"{PROVIDERS}.{name}"
+    short = given.removeprefix(_PACKAGE)
+    if short == "EnvVarConfigProvider":
+        return _variables(raw.get(f"{where}.param.allowlist.pattern", ".*"), where)
+    allowed = _allowed(raw.get(f"{where}.param.allowed.paths", ""), where)
+    if short == "FileConfigProvider":
+        return partial(_of_file, allowed)
+    if short == "DirectoryConfigProvider":
+        return partial(_of_directory, allowed)
+    raise ConfigError(
+        Problem(
+            f"{where}.class",
+            f"{where}.class={given}: no such provider. Available are "
+            + ", ".join(_BUILT_IN.values()),
+            given,
+        )
+    )
+
+
+def _value(providers: Mapping[str, _Provider], match: re.Match[str]) -> str:
+    name, path, key = match[1], match[2] or "", match[3]
+    provider = providers.get(name)
+    if provider is None:
+        listed = ", ".join(providers) or "none"
+        raise _Unresolved(
+            f"there is no config provider {name!r} (there are: {listed}); see {PROVIDERS}"
+        )
+    found = provider(path, key)
+    if found is None:
+        raise _Unresolved(f"{path or name} has no {key!r} on {socket.gethostname()}")
+    hide(found, match[0])
+    return found
+
+
+def _variables(pattern: str, where: str) -> _Provider:
+    name = f"{where}.param.allowlist.pattern"
+    try:
+        allowed = re.compile(pattern)
+    except re.error as error:
+        message = f"{name}={pattern!r} is not a pattern: {error}"
+        raise ConfigError(Problem(name, message, pattern)) from None
+
+    def look_up(path: str, key: str) -> str | None:
+        if path:
+            raise _Unresolved(f"environment variables have no path, {path!r}: write ${{env:NAME}}")
+        if not allowed.fullmatch(key):
+            raise _Unresolved(f"{name}={pattern} does not allow {key}")
+        return os.environ.get(key)
+
+    return look_up
+
+
+def _of_file(allowed: tuple[Path, ...] | None, path: str, key: str) -> str | None:
+    try:
+        text = _permitted(path, allowed).read_text(encoding="utf-8")
+        return javaproperties.loads(text).get(key)
+    except (OSError, ValueError) as error:
+        _cannot_read(path, error)
+
+
+def _of_directory(allowed: tuple[Path, ...] | None, path: str, key: str) -> str | None:
+    file = _permitted(path, allowed) / key
+    if os.sep in key or not file.is_file():
+        return None
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        _cannot_read(str(file), error)
+
+
+def _cannot_read(path: str, error: Exception) -> NoReturn:
+    reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+    raise _Unresolved(f"cannot read {path} on {socket.gethostname()}: {reason}")
+
+
+def _permitted(path: str, allowed: tuple[Path, ...] | None) -> Path:
+    if not path:
+        raise _Unresolved("it names no path")
+    normal = Path(os.path.normpath(path))
+    if allowed is not None and not any(normal.is_relative_to(root) for root in allowed):
+        raise _Unresolved(f"{path} is not below the provider's allowed.paths")
+    return normal if allowed is not None else Path(path)
+
+
+def _allowed(given: str, where: str) -> tuple[Path, ...] | None:
+    """The folders that a provider may read; None for all."""
+    if not given:
+        return None
+    name = f"{where}.param.allowed.paths"
+    return tuple(_root(part.strip(), name) for part in given.split(","))
+
+
+def _root(given: str, name: str) -> Path:
+    root = Path(os.path.normpath(given))
+    if not root.is_absolute() or not root.exists():
+        wrong = "does not exist" if root.is_absolute() else "is not absolute"
+        raise ConfigError(Problem(name, f"{name}: {root} {wrong}", given))
+    return root

@@ -1,0 +1,238 @@
+"""The keys of the REST API, by Kafka Connect's names."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from semel.config.definition import LOW, MEDIUM, Type, key
+from semel.errors import ConfigError, Problem
+
+BASIC_AUTH = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
+TOKENS = "semel.rest.tokens.file"
+READERS = "semel.rest.read.only.users"
+_PORT = 8083
+_GROUP = "REST"
+_SCHEMES = ("http", "https")
+_ACTIONS = ("set", "add", "setdate", "adddate")
+
+
+def _listeners(values: tuple[str, ...]) -> None:
+    for value in values:
+        parts = urlsplit(value)
+        try:
+            well_formed = parts.scheme.lower() in _SCHEMES and parts.port is not None
+        except ValueError:
+            well_formed = False
+        if not well_formed:
+            raise ValueError("must be http://host:port or https://host:port, separated by commas")
+
+
+def _some_listeners(values: tuple[str, ...]) -> None:
+    if not values:
+        raise ValueError("names no listener")
+    _listeners(values)
+
+
+def _extensions(values: tuple[str, ...]) -> None:
+    for value in values:
+        if value != BASIC_AUTH:
+            raise ValueError(
+                f"has {value}, which is a Java class that cannot run here; {BASIC_AUTH} is "
+                "understood. Remove it, or put a proxy in front that does the same"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderRule:
+    """A header of every answer. ``value`` of a date is the milliseconds from now."""
+
+    name: str
+    value: str
+    adds: bool
+    is_date: bool
+
+
+def header_rules(text: str) -> list[HeaderRule]:
+    """The rules of ``response.http.headers.config``.
+
+    Raises:
+        ValueError: a rule is malformed.
+    """
+    rules = next(csv.reader([text], skipinitialspace=True), []) if text.strip() else []
+    return [_header_rule(rule.strip()) for rule in rules]
+
+
+def _header_rule(text: str) -> HeaderRule:
+    action, _, header = text.partition(" ")
+    name, colon, value = (part.strip() for part in header.partition(":"))
+    if action.lower() not in _ACTIONS:
+        raise ValueError(f"has {action!r} where set, add, setDate or addDate should stand")
+    if not colon or not value or ":" in value or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name):
+        raise ValueError(f"has {text!r}, which is not '[action] [header name]:[header value]'")
+    is_date = action.lower().endswith("date")
+    if is_date and not value.removeprefix("-").isdigit():
+        raise ValueError(f"has {text!r}, whose value is not a number of milliseconds")
+    return HeaderRule(name, value, adds=action.lower().startswith("add"), is_date=is_date)
+
+
+def _header_config(text: str) -> None:
+    header_rules(text)
+
+
+@dataclass(frozen=True)
+class RestConfig:
+    """Where the REST API listens, and who may use it."""
+
+    listeners: tuple[str, ...] = key(
+        "listeners",
+        (f"http://localhost:{_PORT}",),
+        "Where the REST API listens, http://host:port or https://host:port; http://:8083 is all of "
+        "this machine's addresses.",
+        importance=LOW,
+        group=_GROUP,
+        validator=_some_listeners,
+    )
+    admin_listeners: tuple[str, ...] | None = key(
+        "admin.listeners",
+        None,
+        "Where /admin is answered instead; if empty, nowhere.",
+        importance=LOW,
+        group=_GROUP,
+        validator=_listeners,
+    )
+    advertised_host: str = key(
+        "rest.advertised.host.name",
+        "",
+        "The host in this worker's id; by default that of the first listener.",
+        importance=LOW,
+        group=_GROUP,
+    )
+    advertised_port: int | None = key(
+        "rest.advertised.port",
+        None,
+        "The port in this worker's id; by default that of the first listener.",
+        at_least=1,
+        at_most=65535,
+        type=Type.INT,
+        importance=LOW,
+        group=_GROUP,
+    )
+    advertised_listener: str = key(
+        "rest.advertised.listener",
+        "",
+        "Which listener other workers use, http or https; by default http if there is one.",
+        choices=("", *_SCHEMES),
+        importance=LOW,
+        group=_GROUP,
+    )
+    allowed_origin: str = key(
+        "access.control.allow.origin",
+        "",
+        "The origins that browsers may call the REST API from (CORS); none by default.",
+        importance=LOW,
+        group=_GROUP,
+    )
+    allowed_methods: str = key(
+        "access.control.allow.methods",
+        "",
+        "The methods that such an origin may use; GET, POST and HEAD by default.",
+        importance=LOW,
+        group=_GROUP,
+    )
+    response_headers: str = key(
+        "response.http.headers.config",
+        "",
+        "Headers of every answer: [action] [header name]:[header value], separated by commas; an "
+        "action is set, add, setDate or addDate.",
+        importance=LOW,
+        group=_GROUP,
+        validator=_header_config,
+    )
+    extensions: tuple[str, ...] = key(
+        "rest.extension.classes",
+        (),
+        f"{BASIC_AUTH} demands a user name and a password.",
+        importance=LOW,
+        group=_GROUP,
+        validator=_extensions,
+    )
+    jaas_file: str = key(
+        "semel.rest.jaas.file",
+        "",
+        "The JAAS file with the entry KafkaConnect; by default the one of "
+        "-Djava.security.auth.login.config in KAFKA_OPTS.",
+        importance=MEDIUM,
+        group=_GROUP,
+    )
+    tokens_file: str = key(
+        TOKENS,
+        "",
+        "A properties file of bearer tokens, name=token. Requests must then carry one, or a user "
+        "name and a password.",
+        importance=MEDIUM,
+        group=_GROUP,
+    )
+    readers: tuple[str, ...] = key(
+        READERS,
+        (),
+        "Users, tokens' names or client certificates' common names that may only read.",
+        importance=MEDIUM,
+        group=_GROUP,
+    )
+    anonymous_paths: tuple[str, ...] = key(
+        "semel.rest.anonymous.paths",
+        (),
+        "Paths that are answered without credentials, such as /health for probes.",
+        importance=LOW,
+        group=_GROUP,
+    )
+    max_request_bytes: int = key(
+        "semel.rest.max.request.bytes",
+        1024 * 1024,
+        "The largest body of a request.",
+        at_least=1024,
+        importance=LOW,
+        group=_GROUP,
+    )
+    topic_tracking: bool = key(
+        "topic.tracking.enable",
+        True,
+        "Whether GET /connectors/{name}/topics answers.",
+        importance=LOW,
+        group=_GROUP,
+    )
+    topic_tracking_reset: bool = key(
+        "topic.tracking.allow.reset",
+        True,
+        "Whether PUT /connectors/{name}/topics/reset is allowed.",
+        importance=LOW,
+        group=_GROUP,
+    )
+    originals: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the user has written."""
+
+    def __post_init__(self) -> None:
+        scheme = self.advertised_listener
+        if scheme and scheme not in self._schemes:
+            message = f"rest.advertised.listener={scheme}, but listeners has no {scheme}:// address"
+            raise ConfigError(Problem("rest.advertised.listener", message))
+
+    @property
+    def scheme(self) -> str:
+        """How other workers call this one, http or https."""
+        return self.advertised_listener or ("http" if "http" in self._schemes else "https")
+
+    @property
+    def id(self) -> str:
+        """The worker's name in statuses, ``host:port``."""
+        first = urlsplit(self.listeners[self._schemes.index(self.scheme)])
+        host = self.advertised_host or first.hostname or "localhost"
+        return f"{host}:{self.advertised_port or first.port}"
+
+    @property
+    def _schemes(self) -> list[str]:
+        return [urlsplit(each).scheme.lower() for each in self.listeners]

@@ -1,0 +1,160 @@
+"""The keys that every source connector has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from semel.config.common import CommonConfig
+from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
+from semel.config.error_handling import ErrorHandlingConfig
+from semel.config.topic_creation import TopicCreation
+from semel.delivery import Delivery
+from semel.errors import ConfigError, Problem
+
+_TRANSACTION_BYTES = 64 * 1024 * 1024
+
+
+def _not_zero(number: int) -> None:
+    if number == 0:
+        raise ValueError("must be -1, or at least 1")
+
+
+def _no_pattern(text: str) -> None:
+    if not re.fullmatch(r"[\w.-]{1,249}", text):
+        raise ValueError("is not the name of a topic")
+
+
+@dataclass(frozen=True)
+class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
+    """The keys every source connector has, whatever its source."""
+
+    bootstrap_servers: str = key(
+        "bootstrap.servers",
+        doc="Kafka brokers, host:port separated by commas. Name them here, with "
+        "--bootstrap-server, or in SEMEL_BOOTSTRAP_SERVERS.",
+        aliases=("kafka.bootstrap.servers", "producer.override.bootstrap.servers"),
+        importance=HIGH,
+        group="Common",
+    )
+    delivery: Delivery | None = key(
+        "delivery",
+        None,
+        "The guarantee: at-least-once or exactly-once. Default: exactly-once if the source can "
+        "keep it.",
+        importance=HIGH,
+        group="Delivery",
+    )
+    exactly_once_support: str = key(
+        "exactly.once.support",
+        "requested",
+        "required: refuse a connector that cannot keep exactly-once; requested: run it "
+        "at-least-once.",
+        choices=("requested", "required"),
+        importance=MEDIUM,
+        group="Exactly Once Support",
+        display="Exactly once support",
+    )
+    transaction_boundary: str = key(
+        "transaction.boundary",
+        "poll",
+        "poll: one transaction for what was read at once; interval: one per "
+        "transaction.boundary.interval.ms, or 64 MiB; connector: the source's own, if it has any.",
+        choices=("poll", "interval", "connector"),
+        importance=MEDIUM,
+        group="Exactly Once Support",
+        display="Transaction Boundary",
+    )
+    transaction_interval_ms: int = key(
+        "transaction.boundary.interval.ms",
+        60_000,
+        "Time between two commits with transaction.boundary=interval.",
+        at_least=0,
+        importance=LOW,
+        group="Exactly Once Support",
+        display="Transaction boundary interval",
+    )
+    offsets_topic: str = key(
+        "offsets.storage.topic",
+        "connect-offsets",
+        "Topic that holds the source offsets, in Kafka Connect's format.",
+        aliases=("offset.storage.topic",),
+        importance=LOW,
+        group="offsets.topic",
+        display="Offsets topic",
+        validator=_no_pattern,
+    )
+    offsets_partitions: int = key(
+        "offset.storage.partitions",
+        25,
+        "Partitions of the offsets topic when it is created.",
+        at_least=1,
+        type=Type.INT,
+        importance=LOW,
+        group="offsets.topic",
+    )
+    offsets_replication: int = key(
+        "offset.storage.replication.factor",
+        -1,
+        "Replication of the offsets topic when it is created; -1 is the brokers' default.",
+        at_least=-1,
+        type=Type.SHORT,
+        importance=LOW,
+        group="offsets.topic",
+        validator=_not_zero,
+    )
+    group_id: str = key(
+        "group.id",
+        "connect-cluster",
+        "First part of the producers' transactional.id, <group.id>-<name>-<task>. To take over a "
+        "connector of Kafka Connect, set it to the group.id of its workers.",
+        importance=LOW,
+        group="Common",
+    )
+    topic_creation_groups: tuple[str, ...] = key(
+        "topic.creation.groups",
+        (),
+        "Groups of topics that are created with settings of their own, see docs/sources.md.",
+        importance=LOW,
+        group="Topic Creation",
+        display="Topic Creation Groups",
+    )
+
+    def __post_init__(self) -> None:
+        problems = []
+        required = self.exactly_once_support == "required"
+        if self.delivery is Delivery.AT_MOST_ONCE:
+            problems.append(
+                Problem(
+                    "delivery",
+                    "delivery=at-most-once is for sink connectors. Set it to at-least-once or "
+                    "exactly-once",
+                )
+            )
+        elif required and self.delivery is Delivery.AT_LEAST_ONCE:
+            problems.append(
+                Problem(
+                    "exactly.once.support",
+                    "exactly.once.support=required, but delivery=at-least-once: remove one",
+                )
+            )
+        try:
+            self.topic_creation  # noqa: B018
+        except ConfigError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigError(*problems)
+
+    @property
+    def topic_creation(self) -> TopicCreation:
+        """How missing topics are created."""
+        return TopicCreation.of(self.topic_creation_groups, self.originals)
+
+    @property
+    def transaction_bytes(self) -> int:
+        """The most bytes that wait for one transaction."""
+        return _TRANSACTION_BYTES
+
+    def transactional_id(self, task: int) -> str:
+        """Kafka Connect's ``transactional.id`` of a task's producer."""
+        return f"{self.group_id}-{self.name}-{task}"

@@ -1,0 +1,50 @@
+"""Planning a connector: check its configuration, decide guarantee and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from semel.config import load
+from semel.errors import ConfigError
+from semel.plan.sink import Plan, plan, sink_of
+from semel.plan.source import SourcePlan, plan_source, source_of
+
+__all__ = [
+    "AnyPlan",
+    "Plan",
+    "SourcePlan",
+    "plan",
+    "plan_any",
+    "plan_source",
+    "sink_of",
+    "source_of",
+]
+
+AnyPlan = Plan | SourcePlan
+
+
+def plan_any(
+    source: str | Path | Mapping[str, Any],
+    transform: Callable[..., Any] | None = None,
+    *,
+    elsewhere: bool = False,
+    **overrides: str,
+) -> AnyPlan:
+    """The plan of a sink connector or of a source connector, whichever it is.
+
+    Args are those of :func:`semel.plan.sink.plan`.
+
+    Raises:
+        ConfigError: names each field, its value and what to set.
+    """
+    raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
+    if source_of(raw) is None:
+        return plan(raw, transform, elsewhere=elsewhere)
+    if transform is not None:
+        raise ConfigError(
+            f"connector {raw.get('name', '')}: transform= is for sink connectors; this one is a "
+            f"source ({raw['connector.class']}). Remove it"
+        )
+    return plan_source(raw, elsewhere=elsewhere)

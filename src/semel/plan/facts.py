@@ -1,0 +1,79 @@
+"""What a connector does, which guarantee holds, and why: for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.plan import AnyPlan, Plan, SourcePlan
+
+
+def facts_of(planned: AnyPlan) -> dict[str, Any]:
+    """The facts by their names."""
+    return _of_source(planned) if isinstance(planned, SourcePlan) else _of_sink(planned)
+
+
+def _of_source(planned: SourcePlan) -> dict[str, Any]:
+    connector, guarantee = planned.connector, planned.guarantee
+    boundary = connector.transaction_boundary
+    if boundary == "interval":
+        boundary = f"every {connector.transaction_interval_ms:,} ms, or 64 MiB"
+    return {
+        "name": connector.name,
+        **planned.source.describe(),
+        "offsets": f"topic {connector.offsets_topic}, in Kafka Connect's format",
+        "delivery": str(guarantee),
+        "because": guarantee.why,
+        "transactions": boundary if guarantee.mechanism else "none",
+        "bad records": "a record that cannot be written stops the connector; everything before it "
+        "is committed",
+        "engine": planned.engine,
+        "tasks": connector.tasks_max,
+        "warnings": planned.warnings or ["none"],
+    }
+
+
+def _of_sink(planned: Plan) -> dict[str, Any]:
+    connector, guarantee = planned.connector, planned.guarantee
+    if connector.errors_tolerance == "none":
+        bad = "a bad record stops the connector; everything before it is committed"
+    elif connector.dead_letter_table and planned.sink.capabilities.commits_dead_letters_first:
+        bad = (
+            f"bad records go to table {connector.dead_letter_table}, each once, in a commit of "
+            "their own before the results'"
+        )
+    elif connector.dead_letter_table:
+        bad = (
+            f"bad records go to table {connector.dead_letter_table} in the transaction that moves "
+            "the positions past them: exactly once"
+            if guarantee.mechanism is not None and guarantee.mechanism.value == "transactional"
+            else f"bad records go to table {connector.dead_letter_table} with the results"
+        )
+    elif connector.dead_letter_topic and planned.sink.capabilities.takes_dead_letters:
+        bad = (
+            f"bad records go to topic {connector.dead_letter_topic} in the transaction that moves "
+            "the positions past them: exactly once"
+            if guarantee.mechanism is not None
+            else f"bad records go to topic {connector.dead_letter_topic} with the results"
+        )
+    elif connector.dead_letter_topic:
+        bad = (
+            f"bad records go to topic {connector.dead_letter_topic} before the commit: at least "
+            "once, because Kafka and the target share no transaction"
+        )
+    else:
+        bad = "bad records are counted and dropped (errors.tolerance=all without dead letters)"
+    return {
+        "name": connector.name,
+        "reads": list(connector.topics) or [f"topics matching {connector.topics_regex}"],
+        **planned.sink.describe(),
+        "group": connector.group_id,
+        "delivery": str(guarantee),
+        "because": guarantee.why,
+        "bad records": bad,
+        "audit": "record by record, by the provenance of each row"
+        if connector.provenance
+        else "by keys or counts; provenance=true makes it exact to the record",
+        "engine": planned.engine,
+        "tasks": connector.tasks_max,
+        "warnings": planned.warnings or ["none"],
+    }

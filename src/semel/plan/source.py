@@ -1,0 +1,212 @@
+"""Planning a source connector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from semel import converters, delivery, transforms
+from semel.config import (
+    ConnectorConfig,
+    Resolved,
+    SourceConnectorConfig,
+    check_converter_keys,
+    check_keys,
+    definitions,
+    load,
+    read,
+    resolved,
+    title,
+    under,
+)
+from semel.config.checks import VALUE_CONVERTER
+from semel.converters import Converter
+from semel.delivery import Delivery, Guarantee, Mechanism, Support
+from semel.errors import ConfigError, Problem, Unresolvable
+from semel.kafka.clients import check_clients
+from semel.problems import Problems, gathering, located
+from semel.sources import full_name, is_source, source_class
+from semel.sources.base import Source
+
+_TOPICS = "topic.creation."
+_OF_WORKERS = {
+    "producer.override.transactional.id": "the guarantee depends on the one that semel sets",
+}
+_DEAD_LETTERS = dict.fromkeys(
+    [d.name for d in definitions(ConnectorConfig) if d.name.startswith("errors.deadletterqueue.")],
+    "dead letters are for sink connectors, in Kafka Connect too. A source's record that cannot be "
+    "written stops the connector",
+)
+_IDEMPOTENT = Support(
+    False, "a topic cannot overwrite by key: records that come again would stand in it twice"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """A configuration that has been checked without touching any service."""
+
+    connector: SourceConnectorConfig
+    source: Source
+    guarantee: Guarantee
+    warnings: list[str]
+
+    @property
+    def engine(self) -> str:
+        """The engine's name, as a sink connector's plan has one."""
+        return "source"
+
+    def close(self) -> None:
+        """Drop what the source holds."""
+        self.source.close()
+
+
+def source_of(raw: Mapping[str, str]) -> type[Source] | None:
+    """The source of a configuration, if there is one."""
+    name = raw.get("connector.class", "").strip()
+    with suppress(ConfigError):
+        return source_class(name) if is_source(name) else None
+    return None
+
+
+def plan_source(raw: Mapping[str, Any], *, elsewhere: bool = False) -> SourcePlan:
+    """Check a source connector's configuration and decide its guarantee.
+
+    Args:
+        elsewhere: see :func:`semel.plan.sink.plan`.
+
+    Raises:
+        ConfigError: names each field, its value and what to set.
+        Unresolvable: nothing is wrong, but references hide what is to be planned.
+    """
+    raw = load(raw)
+    with gathering() as problems:
+        planned = _gathered(resolved(raw, elsewhere=elsewhere), problems)
+    if planned is None or problems.found:
+        raise _refusal(raw, problems)
+    return planned
+
+
+def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
+    mine = title(raw)
+    problems.unusable |= raw.unresolved.keys()
+    found = source = guarantee = None
+    with problems.caught(mine):
+        raw["connector.class"] = full_name(raw.get("connector.class", "").strip())
+        found = source_class(raw["connector.class"])
+    if found is not None:
+        raw = raw.over(found.defaults)
+        raw |= found.anchored(raw)
+    connector = read(SourceConnectorConfig, raw)
+    warnings = [*raw.unresolved.values(), *_warnings(raw, found)]
+    if "value.converter" not in raw:
+        warnings.append(VALUE_CONVERTER)
+    with problems.caught(mine):
+        transforms.chain_of(raw)
+    warnings += transforms.warnings_of(raw)
+    with problems.caught(mine):
+        _check_producer(raw)
+    with problems.caught(mine):
+        check_clients(connector)
+    for where, name in (
+        ("key.converter", connector.key_converter),
+        ("value.converter", connector.value_converter),
+    ):
+        with problems.caught(mine):
+            below = under(raw, f"{where}.")
+            made = converters.create(name, below, is_key=where == "key.converter", where=where)
+            warnings += check_converter_keys(below, made.KEYS, where)
+            _check_encodes(made, where, name)
+    if found is not None:
+        with problems.caught(mine):
+            source = found(connector)
+    if source is not None:
+        with problems.caught(mine):
+            _check_boundary(connector, source)
+        with problems.caught(mine):
+            guarantee = _guarantee(connector, source.exactly_once())
+    problems.warnings = warnings
+    if source is None or guarantee is None or problems.found:
+        if source is not None:
+            source.close()
+        return None
+    return SourcePlan(connector, source, guarantee, warnings)
+
+
+def _guarantee(connector: SourceConnectorConfig, support: Support) -> Guarantee:
+    """Raises ConfigError: the declared one cannot be kept; says why and what to set."""
+    declared = connector.delivery
+    if connector.exactly_once_support == "required":
+        declared = declared or Delivery.EXACTLY_ONCE
+    if declared is Delivery.EXACTLY_ONCE and not support.kept:
+        key = "delivery" if connector.delivery else "exactly.once.support"
+        raise ConfigError(
+            Problem(
+                key,
+                f"{key}={connector.originals[key]} cannot be kept: {support.reason}. Set "
+                f"{'delivery=at-least-once' if key == 'delivery' else f'{key}=requested'}",
+            )
+        )
+    supported = {Mechanism.TRANSACTIONAL: support, Mechanism.IDEMPOTENT: _IDEMPOTENT}
+    if declared is None and not support.kept:
+        weaker = delivery.resolve(Delivery.AT_LEAST_ONCE, None, supported)
+        return Guarantee(weaker.delivery, None, f"{weaker.why}. Not exactly-once: {support.reason}")
+    return delivery.resolve(declared, None, supported)
+
+
+def _check_boundary(connector: SourceConnectorConfig, source: Source) -> None:
+    if connector.transaction_boundary == "connector" and not source.defines_transactions:
+        raise ConfigError(
+            Problem(
+                "transaction.boundary",
+                "transaction.boundary=connector: this source does not say where its transactions "
+                "end. Set it to poll or interval",
+            )
+        )
+
+
+def _check_encodes(converter: Converter, where: str, name: str) -> None:
+    if type(converter).encode is Converter.encode:
+        raise ConfigError(
+            Problem(
+                where,
+                f"{where}={name} only reads. Set it to a converter that writes, such as "
+                "org.apache.kafka.connect.json.JsonConverter",
+            )
+        )
+
+
+def _check_producer(raw: Mapping[str, str]) -> None:
+    for name, why in _OF_WORKERS.items():
+        if name in raw:
+            raise ConfigError(Problem(name, f"{name} cannot be set: {why}. Remove it"))
+
+
+def _warnings(raw: Mapping[str, str], found: type[Source] | None) -> list[str]:
+    if found is None:
+        return []
+    sections = [SourceConnectorConfig, found.section]
+    ignored = {**_DEAD_LETTERS, **found.ignored}
+    warnings = check_keys(raw, sections, ignored, (*found.prefixes, _TOPICS))
+    if raw.get("errors.tolerance", "").strip().lower() == "all":
+        warnings.append(
+            "errors.tolerance=all drops no record of a source connector: one that cannot be "
+            "written stops it"
+        )
+    return warnings
+
+
+def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
+    found = source_of(raw)
+    sections = (SourceConnectorConfig, *([found.section] if found is not None else []))
+    keys = [d for section in sections for d in definitions(section)]
+    secret = {n for d in keys if d.secret for n in d.names}
+    known = {n for d in keys for n in d.names} | raw.keys()
+    refusal = ConfigError if problems.found else Unresolvable
+    return refusal(
+        *(located(p, raw, known, secret) for p in problems.found),
+        title=title(raw),
+        warnings=problems.warnings,
+    )
