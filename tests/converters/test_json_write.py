@@ -115,8 +115,16 @@ def test_nulls_stay_null_and_primitives_need_no_object() -> None:
     assert StringConverter().encode(struct(value=pa.array(["ü"]))).to_pylist() == ["ü".encode()]
 
 
+def test_a_text_with_its_schema_is_kafka_connects_to_the_byte() -> None:
+    """What its FileStreamSource writes with its default converter."""
+    assert JsonConverter().encode(pa.array(['a "b"', None])).to_pylist() == [
+        b'{"schema":{"type":"string","optional":false},"payload":"a \\"b\\""}',
+        None,
+    ]
+
+
 def test_a_converter_that_cannot_write_says_so() -> None:
-    with pytest.raises(ConfigError, match="ByteArrayConverter cannot write"):
+    with pytest.raises(ConfigError, match="ByteArrayConverter writes bytes as they are"):
         ByteArrayConverter().encode(struct(a=pa.array([1]), b=pa.array([2])))
     with pytest.raises(ConfigError, match="field m: map"):
         JsonConverter().encode(struct(m=pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))))

@@ -6,10 +6,11 @@ import difflib
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 
+from semel import aliases
 from semel.converters.base import Converter, Decoded, Failure
 from semel.errors import ConfigError
 
-__all__ = ["GROUP", "Converter", "Decoded", "Failure", "create", "find", "full_name"]
+__all__ = ["GROUP", "Converter", "Decoded", "Failure", "create", "find", "full_name", "names"]
 
 GROUP = "semel.converters"
 """The entry point group of converters from elsewhere: name -> a :class:`Converter` class."""
@@ -20,9 +21,35 @@ _OURS = {
     "org.apache.kafka.connect.converters.ByteArrayConverter": (
         "semel.converters.bytearray:ByteArrayConverter"
     ),
+    "io.confluent.connect.avro.AvroConverter": "semel.converters.avro:AvroConverter",
+    "io.apicurio.registry.utils.converter.AvroConverter": (
+        "semel.converters.avro:ApicurioAvroConverter"
+    ),
+    "io.confluent.connect.json.JsonSchemaConverter": (
+        "semel.converters.jsonschema:JsonSchemaConverter"
+    ),
+    "org.apache.kafka.connect.converters.BooleanConverter": (
+        "semel.converters.primitives:BooleanConverter"
+    ),
+    "org.apache.kafka.connect.converters.DoubleConverter": (
+        "semel.converters.primitives:DoubleConverter"
+    ),
+    "org.apache.kafka.connect.converters.FloatConverter": (
+        "semel.converters.primitives:FloatConverter"
+    ),
+    "org.apache.kafka.connect.converters.IntegerConverter": (
+        "semel.converters.primitives:IntegerConverter"
+    ),
+    "org.apache.kafka.connect.converters.LongConverter": (
+        "semel.converters.primitives:LongConverter"
+    ),
+    "org.apache.kafka.connect.converters.ShortConverter": (
+        "semel.converters.primitives:ShortConverter"
+    ),
 }
 
-_MISSING = ("avro", "protobuf", "jsonschema")
+_MISSING = ("protobuf",)
+_OWN_FORMAT = "io.apicurio.registry.utils.converter.ExtJsonConverter"
 
 
 def find(class_name: str, *, where: str) -> type[Converter]:
@@ -31,13 +58,14 @@ def find(class_name: str, *, where: str) -> type[Converter]:
     Raises:
         ConfigError: there is none, or it cannot be loaded.
     """
-    name = class_name.strip()
-    others = {entry.name: entry for entry in entry_points(group=GROUP)}
-    ours = {full: EntryPoint(full, path, GROUP) for full, path in _OURS.items()}
-    ours |= {full.rpartition(".")[2]: entry for full, entry in ours.items()}
-    entry = ours.get(name) or others.get(name)
-    if entry is None:
-        raise ConfigError(f"{where}={class_name!r}: {_unknown(name, [*ours, *others])}")
+    known = _known()
+    try:
+        name = full_name(class_name)
+    except ConfigError as error:
+        raise ConfigError(f"{where}={class_name!r}: {error}") from None
+    if name not in known:
+        raise ConfigError(f"{where}={class_name!r}: {_unknown(name, list(known))}")
+    entry = EntryPoint(name, known[name], GROUP)
     try:
         found = entry.load()
     except (ImportError, AttributeError) as error:
@@ -47,10 +75,22 @@ def find(class_name: str, *, where: str) -> type[Converter]:
     return found
 
 
+def _known() -> dict[str, str]:
+    return {entry.name: entry.value for entry in entry_points(group=GROUP)} | _OURS
+
+
+def names() -> frozenset[str]:
+    """The full names of all converters that there are."""
+    return frozenset(_known())
+
+
 def full_name(class_name: str) -> str:
-    """The class that a name means: of our own, Kafka Connect's full one."""
-    name = class_name.strip()
-    return next((full for full in _OURS if full.rpartition(".")[2] == name), name)
+    """The full class name that a name stands for; for semel's own converters, Kafka Connect's.
+
+    Raises:
+        ConfigError: it may stand for several.
+    """
+    return aliases.full_name(class_name.strip(), _known(), "Converter")
 
 
 def create(
@@ -79,9 +119,15 @@ def create(
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    listed = "available are " + ", ".join(sorted({k.rpartition(".")[2] for k in known}))
+    shorts = sorted({full.rpartition(".")[2] for full in known})
+    listed = "available are " + ", ".join(shorts)
     short = name.rpartition(".")[2].lower()
+    if name == _OWN_FORMAT:
+        return (
+            "it stores Kafka Connect's own schemas in Apicurio, which no other converter reads. "
+            "Write JSON with JsonSchemaConverter, or with JsonConverter"
+        )
     if any(format_ in short for format_ in _MISSING):
         return f"this format is not available yet; {listed}"
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, [*known, *shorts], n=1)
     return f"no such converter{f'; did you mean {near[0]}?' if near else ''}; {listed}"

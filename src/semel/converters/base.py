@@ -1,4 +1,5 @@
-"""What a converter is: bytes in Kafka to typed Arrow columns, many at a time."""
+"""The interface of converters: they turn bytes in Kafka into typed Arrow columns, many at a
+time."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Converter(ABC):
     """Decodes the keys or the values of one topic.
 
     A converter never raises for a bad value: it reports a :class:`Failure` and decodes the others.
-    It is used by one task and may remember what it has seen (schemas, what parsed last time).
+    One task uses it, and it may remember what it has seen (schemas, the last successful way to
+    parse).
     """
 
     KEYS: frozenset[str] = frozenset()
@@ -79,6 +81,21 @@ class Converter(ABC):
             f"{type(self).__name__} cannot write what a transform returns. Use JsonConverter, or "
             "let the transform return one column of bytes, named value"
         )
+
+    def for_topic(self, topic: str) -> Converter:
+        """The converter of what is written to a topic, for formats whose schemas are registered
+        by topic."""
+        return self
+
+    @property
+    def has_schemas(self) -> bool:
+        """Whether values come with a schema: Kafka Connect's transforms then see structs, otherwise
+        maps."""
+        return True
+
+    def keep_text(self) -> None:
+        """Find no dates in text: transforms follow, which are to see what was written."""
+        return
 
     def infer(self, values: pa.Array) -> pa.Schema | None:
         """The fields found in a sample, or None when values are not objects."""

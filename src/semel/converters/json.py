@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
 from semel.converters import ddl, json_write
-from semel.converters.base import Converter, Decoded
+from semel.converters.base import Converter, Decoded, Failure
 from semel.converters.json_envelope import EnvelopeReader
 from semel.converters.json_plain import PlainReader
 from semel.converters.json_text import as_text, without_mark
@@ -30,13 +31,19 @@ class JsonConverter(Converter):
             they are not.
         schema: the fields to read from plain JSON; others are ignored.
         evolve: also read fields that neither the schema nor the sink knows.
+        where: the setting that chose this converter, for messages.
     """
 
     KEYS = frozenset({"schemas.enable", "schema"})
 
     def __init__(
-        self, schemas_enable: bool = True, schema: pa.Schema | None = None, evolve: bool = False
+        self,
+        schemas_enable: bool = True,
+        schema: pa.Schema | None = None,
+        evolve: bool = False,
+        where: str = "value.converter",
     ) -> None:
+        self._where = where
         self._envelopes = EnvelopeReader() if schemas_enable and schema is None else None
         self._plain = PlainReader(schema, evolve=evolve)
 
@@ -54,7 +61,14 @@ class JsonConverter(Converter):
                 "true says that each record carries its own: set it to false, or remove the schema"
             )
         schema = ddl.parse(declared, where=f"{where}.schema") if declared else None
-        return cls(enable != "false", schema, evolve)
+        return cls(enable != "false", schema, evolve, where)
+
+    @property
+    def has_schemas(self) -> bool:
+        return self._envelopes is not None
+
+    def keep_text(self) -> None:
+        self._plain.dates = False
 
     def encode(self, values: pa.Array) -> pa.Array:
         return json_write.encode(values, envelope=self._envelopes is not None)
@@ -66,4 +80,17 @@ class JsonConverter(Converter):
             decoded, more = self._envelopes.read(text)
         else:
             decoded, more = self._plain.read(text, expected)
-        return Decoded(decoded, sorted([*failures, *more], key=lambda f: f.index))
+        found = sorted([*failures, *more], key=lambda f: f.index)
+        return Decoded(decoded, [self._explained(f, values[f.index].as_py()) for f in found])
+
+    def _explained(self, failure: Failure, value: bytes) -> Failure:
+        """What no JSON begins with is told for what it most likely is."""
+        if value[:1] != b"\0":
+            return failure
+        schema = int.from_bytes(value[1:5], "big")
+        return replace(
+            failure,
+            message="this looks like Schema Registry framing (a zero byte, then schema id "
+            f"{schema}); set {self._where}=io.confluent.connect.avro.AvroConverter, "
+            "...protobuf.ProtobufConverter or ...json.JsonSchemaConverter, as it was written",
+        )

@@ -1,4 +1,4 @@
-"""Many JSON objects to one struct array by ``pyarrow.json``, and which of them are to blame."""
+"""Parses many JSON objects into one struct array with ``pyarrow.json``, and finds bad ones."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from semel.converters.base import Failure
 from semel.converters.json_columns import Column
 from semel.converters.json_floats import Written, unfaithful
 from semel.converters.json_text import joined, kind, members, place, shown, syntax_error
-from semel.records import DATA_EXCEPTION
+from semel.records import DATA_EXCEPTION, one_array
 
 BLOCK_BYTES = 256 * 1024 * 1024
 CAREFUL = 1024
-"""A block with a bad record is halved down to this many; these are then looked at one by one."""
+"""A block with a bad record is halved down to this size; its records are then examined one by
+one."""
 SAMPLE = 16
 
 Writing = tuple[int, ...]
-"""Which reading each column is parsed with."""
+"""The reading that each column is parsed with."""
 
 
 class Unreadable(Exception):
@@ -90,7 +91,7 @@ class ObjectReader:
         return block
 
     def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """Like :meth:`parse`, but what cannot be read is null and a failure."""
+        """Like :meth:`parse`, but a value that cannot be read is null and reported as a failure."""
         block = self.parse(text)
         if block is not None:
             return block, []
@@ -120,7 +121,7 @@ class ObjectReader:
             raise Unreadable("more than one JSON value in a record")
         done, written = {}, Written(text, content)
         for c, way in ways:
-            parsed = _one(table[c.name])
+            parsed = one_array(table[c.name])
             number = unfaithful(written, c.name, parsed)
             if number is not None:
                 raise Unreadable(f"field {c.name}: {shown(number)} {misfit(number, c)}")
@@ -151,7 +152,7 @@ class ObjectReader:
                 self._defaults[column.name] = block.field(0)
 
     def _writing_of(self, objects: Iterable[Mapping[str, str]]) -> Writing:
-        """How the flexible columns are written in these values, as far as one can tell."""
+        """The readings of the flexible columns that fit these values, as far as one can tell."""
         found: dict[int, int] = {}
         for fields in objects:
             if len(found) == len(self._flexible):
@@ -165,7 +166,8 @@ class ObjectReader:
         return tuple(found.get(i, way) for i, way in enumerate(self._writing))
 
     def _read_carefully(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """Sort out what is surely bad, and parse together what is written alike."""
+        """Set aside the values that are certainly bad, and parse values with the same readings
+        together."""
         reasons: dict[int, str] = {}
         groups: dict[Writing, list[tuple[int, str]]] = defaultdict(list)
         for row, value in enumerate(text.to_pylist()):
@@ -200,7 +202,7 @@ class ObjectReader:
         return combined, [Failure(row, DATA_EXCEPTION, reasons[row]) for row in sorted(reasons)]
 
     def _halve(self, text: pa.Array, writing: Writing) -> tuple[pa.Array, dict[int, str]]:
-        """Parse, and find by halving what cannot be parsed."""
+        """Parse, and find values that cannot be parsed by halving."""
         try:
             return self._parse(text, writing), {}
         except _errors() as error:
@@ -213,7 +215,7 @@ class ObjectReader:
         return pa.concat_arrays([first, second]), reasons | moved
 
     def _refusal(self, fields: Mapping[str, str]) -> str | None:
-        """What is surely wrong with an object, as far as one can tell without parsing."""
+        """What is certainly wrong with an object, as far as one can tell without parsing it."""
         for column in self.columns:
             value = fields.get(column.name, "null")
             if value == "null":
@@ -292,10 +294,6 @@ def _object(name: str, value: str) -> str:
 def _rebuilt(fields: Mapping[str, str]) -> str:
     """An object without duplicates, which pyarrow refuses; in Kafka Connect the last one counts."""
     return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in fields.items()) + "}"
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _fill(array: pa.Array, default: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""How one field's JSON becomes one Arrow column: the types, and the ways of writing them."""
+"""How one field's JSON becomes one Arrow column: the types and their written forms."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _LIST = r"\[\s*((null\s*,\s*)*(null\s*)?\]|(null\s*,\s*)*({item}))"
 class Reading:
     """One way in which a type is written in JSON.
 
-    ``parsed`` is what ``pyarrow.json`` reads it as, ``finish`` makes the column of that. What
-    ``pattern`` does not match at its start is surely not written so.
+    ``parsed`` is what ``pyarrow.json`` reads it as, ``finish`` makes the column of that. A value
+    whose beginning ``pattern`` does not match is certainly not written this way.
     """
 
     parsed: pa.DataType
@@ -71,7 +71,7 @@ class Column:
         return not self.readings
 
     def takes(self, text: str) -> bool:
-        """Whether a JSON value could be of this column; False is certain, True is not."""
+        """Whether a JSON value may belong to this column; only False is certain."""
         return self.raw or any(way.recognises(text) for way in self.readings)
 
     @property
@@ -146,8 +146,8 @@ def _native_pattern(wanted: pa.DataType) -> str:
 
 
 def _roomy(wanted: pa.DataType) -> pa.DataType:
-    """A decimal to parse numbers as. ``pyarrow.json`` looks at a number's own digits only, and then
-    shifts it to the scale: it must have room for both, or the result is another number."""
+    """The decimal type to parse numbers as. ``pyarrow.json`` checks only a number's own digits and
+    then shifts it to the scale: without room for both, the result is another number."""
     scale = max(wanted.scale, 0)
     if wanted.precision < 38 - scale:
         return pa.decimal128(38 - scale, wanted.scale)
@@ -168,7 +168,8 @@ def _timestamp(wanted: pa.DataType) -> tuple[Reading, ...]:
 
 
 def without_nanoseconds(timestamps: pa.Array) -> pa.Array:
-    """In microseconds; Arrow's own cast cuts towards 1970, which is up before it."""
+    """The value in microseconds. Arrow's own cast truncates towards 1970, which rounds earlier
+    times up."""
     cut = pc.floor_temporal(timestamps, unit="microsecond")
     return cut.cast(pa.timestamp("us", timestamps.type.tz))
 

@@ -1,4 +1,4 @@
-"""Whether the floats and decimals that a parser made of JSON are the numbers that were written.
+"""Whether the parsed floats and decimals are the numbers that the JSON holds.
 
 A fraction becomes the nearest float. A number beyond the largest float must not become infinite, a
 small one must not become zero, and a whole number must not become another whole number.
@@ -22,12 +22,12 @@ _SUSPICIOUS = {
     32: r"[0-9]{8}|[0-9.][eE][+-]?[0-9]{2}",
     64: r"[0-9]{16}|[0-9.][eE][+-]?[0-9]{3}",
 }
-"""What only a text can match that holds a number which is not its float."""
+"""Only a text with a number that differs from its float can match this."""
 _NAMED = re.compile(r"-?Inf|NaN|null")
 
 
 _RARE = 20
-"""If fewer than one number in so many is zero, each is looked at instead of all of the text."""
+"""If fewer than one number in so many is zero, each zero is checked instead of the whole text."""
 
 _PIECE = 1 << 18
 

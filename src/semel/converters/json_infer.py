@@ -36,7 +36,7 @@ _INT64 = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What has been seen of one field."""
+    """The values seen so far in one field."""
 
     name: str
     item: Kind | None = None
@@ -80,7 +80,7 @@ def join(one: Kind, other: Kind) -> Kind:
 
 
 def widen(known: Kind, seen: Kind) -> Kind:
-    """What a kind that is already in use may still become without changing what it meant."""
+    """The kinds that a kind in use may widen to without changing its meaning."""
     wider = join(known, seen)
     lossless = known == NULL or (known, wider) in ((INT, FLOAT), (DATE, TIMESTAMP))
     if known.item is not None and wider.item is not None:
@@ -119,6 +119,17 @@ def _text_kind(text: str) -> Kind:
     except ValueError:
         return STRING
     return DATE if date else TIMESTAMP
+
+
+def without_dates(found: Kinds) -> dict[str, Kind]:
+    """The same kinds where dates and timestamps stay the text that they are."""
+    return {name: _without_dates(kind) for name, kind in found.items()}
+
+
+def _without_dates(kind: Kind) -> Kind:
+    if kind.item is not None:
+        return Kind(kind.name, _without_dates(kind.item))
+    return STRING if kind in _TEXT else kind
 
 
 def kinds(texts: Iterable[str]) -> dict[str, Kind]:
@@ -169,7 +180,7 @@ def arrow_type(kind: Kind) -> pa.DataType:
 def as_column(name: str, kind: Kind) -> Column:
     """The column to read a field of this kind with.
 
-    A field that was only null is refused anything else, so that its first value is noticed.
+    A field that has only been null accepts nothing else, so that its first value is noticed.
     """
     if kind == NULL:
         only_null = Reading(pa.null(), lambda array: array.cast(pa.string()), "null")

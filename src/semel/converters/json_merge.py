@@ -56,7 +56,10 @@ def _unite(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     if not pa.types.is_struct(one) or not pa.types.is_struct(other):
         if one == other:
             return one
-        raise pa.ArrowTypeError(f"{one} and {other}")
+        if pa.types.is_struct(one) or pa.types.is_struct(other):
+            raise pa.ArrowTypeError(f"{one} and {other}")
+        both = [pa.schema([("value", kind)]) for kind in (one, other)]
+        return pa.unify_schemas(both, promote_options="permissive").field(0).type
     schemas = [pa.schema(list(one)), pa.schema(list(other))]
     united = pa.unify_schemas(schemas, promote_options="permissive")
     everywhere = set(schemas[0].names) & set(schemas[1].names)
@@ -93,15 +96,33 @@ def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, An
     return {**one, inner: _united(one[inner], other[inner])} if inner else one
 
 
+def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Arrow's own cast knows fields of structs by their places."""
+    if values.type.equals(wanted, check_metadata=True):
+        return values
+    if pa.types.is_struct(wanted):
+        return _as(values, wanted)
+    mask = values.is_null() if values.null_count else None
+    if pa.types.is_map(wanted):
+        keys, items = _cast(values.keys, wanted.key_type), _cast(values.items, wanted.item_type)
+        return pa.MapArray.from_arrays(values.offsets, keys, items, type=wanted, mask=mask)
+    if pa.types.is_list(wanted):
+        items = _cast(values.values, wanted.value_type)
+        return pa.ListArray.from_arrays(values.offsets, items, type=wanted, mask=mask)
+    return values.cast(wanted)
+
+
 def _as(block: pa.Array, wanted: pa.DataType) -> pa.Array:
     if block.type.equals(wanted, check_metadata=True):
         return block
+    if not pa.types.is_struct(wanted):
+        return _cast(block, wanted)
     arrays = []
     for field in wanted:
         at = block.type.get_field_index(field.name)
         if at < 0:
             arrays.append(pa.nulls(len(block), field.type))
         else:
-            arrays.append(block.field(at).cast(field.type))
+            arrays.append(_cast(block.field(at), field.type))
     mask = block.is_null() if block.null_count else None
     return pa.StructArray.from_arrays(arrays, fields=list(wanted), mask=mask)

@@ -11,7 +11,7 @@ from semel.converters import json_duck
 from semel.converters.base import Failure
 from semel.converters.json_block import ObjectReader
 from semel.converters.json_columns import column
-from semel.converters.json_infer import NULL, Kind, as_column, kinds, widen
+from semel.converters.json_infer import NULL, Kind, as_column, kinds, widen, without_dates
 from semel.converters.json_scalars import NAME, ScalarReader, scalar_kind
 from semel.converters.json_text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
 from semel.records import DATA_EXCEPTION
@@ -26,12 +26,13 @@ class PlainReader:
 
     Fields are found in the first block. Later a found field may widen (whole numbers to
     fractions, dates to timestamps, only null to anything), and with ``evolve`` new ones are added
-    as soon as they hold a value.
+    as soon as they hold a value. Without ``dates``, text is always text.
     """
 
-    def __init__(self, declared: pa.Schema | None, *, evolve: bool) -> None:
+    def __init__(self, declared: pa.Schema | None, *, evolve: bool, dates: bool = True) -> None:
         self._declared = declared
         self._evolve = evolve
+        self.dates = dates
         self._base: pa.Schema | None = None
         self._found: dict[str, Kind] = {}
         self._ignored: set[str] = set()
@@ -76,7 +77,7 @@ class PlainReader:
 
     def _read_objects(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         if self._base is None and not self._found:
-            self._found = kinds(text.to_pylist())
+            self._found = self._kinds(text.to_pylist())
             self._use(None)
         elif self._evolve and len(text):
             block = None
@@ -90,6 +91,10 @@ class PlainReader:
             block, failures = self._objects.read(text)
         return block, failures
 
+    def _kinds(self, texts: Sequence[str]) -> dict[str, Kind]:
+        found = kinds(texts)
+        return found if self.dates else without_dates(found)
+
     def _discover(self, text: pa.Array) -> None:
         """Add fields that are new."""
         known = {c.name for c in self._objects.columns}
@@ -98,7 +103,7 @@ class PlainReader:
             only_null = ObjectReader([as_column(name, NULL) for name in self._ignored])
             if only_null.parse(text) is not None:
                 return
-        for name, seen in kinds(text.to_pylist()).items():
+        for name, seen in self._kinds(text.to_pylist()).items():
             if name in new and seen != NULL:
                 self._found[name] = seen
                 self._ignored.discard(name)
@@ -107,8 +112,9 @@ class PlainReader:
         self._use(self._base)
 
     def _widen(self, texts: Sequence[str]) -> bool:
-        """Let found fields hold these values too; whether that changed anything."""
-        seen = kinds(texts)
+        """Widen the found fields so that they also hold these values; returns whether that changed
+        anything."""
+        seen = self._kinds(texts)
         wider = {name: widen(k, seen.get(name, NULL)) for name, k in self._found.items()}
         if wider == self._found:
             return False
@@ -117,7 +123,8 @@ class PlainReader:
         return True
 
     def _read_scalars(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """Values that are mostly no objects: keys, and tombstones before anything else."""
+        """Reads values that are mostly not objects: keys, and tombstones before any other
+        record."""
         blank = pc.equal(pc.ascii_trim(text, characters=WHITESPACE), "")
         text = pc.if_else(blank, pa.scalar(None, pa.string()), text)
         present = text.drop_null()

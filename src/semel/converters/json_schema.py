@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters import json_duck
-from semel.converters.json_columns import CONNECT, JSON, Column, Reading, column, time_of_day
+from semel.converters.json_columns import CONNECT as SCHEMA
+from semel.converters.json_columns import JSON, Column, Reading, column, time_of_day
 
-_CONNECT = "org.apache.kafka.connect.data."
-_DEBEZIUM = "io.debezium."
+CONNECT = "org.apache.kafka.connect.data."
+DEBEZIUM = "io.debezium."
 
 _PRIMITIVES = {
     "int8": pa.int8(),
@@ -29,17 +30,17 @@ _PRIMITIVES = {
     "bytes": pa.binary(),
 }
 
-_LOGICAL = {
-    _CONNECT + "Date": pa.date32(),
-    _CONNECT + "Time": pa.time32("ms"),
-    _CONNECT + "Timestamp": pa.timestamp("ms", "UTC"),
-    _DEBEZIUM + "time.Date": pa.date32(),
-    _DEBEZIUM + "time.Time": pa.time32("ms"),
-    _DEBEZIUM + "time.MicroTime": pa.time64("us"),
-    _DEBEZIUM + "time.NanoTime": pa.time64("ns"),
-    _DEBEZIUM + "time.Timestamp": pa.timestamp("ms"),
-    _DEBEZIUM + "time.MicroTimestamp": pa.timestamp("us"),
-    _DEBEZIUM + "time.NanoTimestamp": pa.timestamp("ns"),
+LOGICAL = {
+    CONNECT + "Date": pa.date32(),
+    CONNECT + "Time": pa.time32("ms"),
+    CONNECT + "Timestamp": pa.timestamp("ms", "UTC"),
+    DEBEZIUM + "time.Date": pa.date32(),
+    DEBEZIUM + "time.Time": pa.time32("ms"),
+    DEBEZIUM + "time.MicroTime": pa.time64("us"),
+    DEBEZIUM + "time.NanoTime": pa.time64("ns"),
+    DEBEZIUM + "time.Timestamp": pa.timestamp("ms"),
+    DEBEZIUM + "time.MicroTimestamp": pa.timestamp("us"),
+    DEBEZIUM + "time.NanoTimestamp": pa.timestamp("ns"),
 }
 """Numbers in their unit. Debezium's timestamps are wall clock time without a zone."""
 
@@ -105,7 +106,7 @@ def _column(name: str, schema: Mapping[str, Any], *, required: bool) -> Column:
     text = None if default is None else json.dumps(default)
     wanted, readings = _type(name, schema)
     whole = not readings and _is_nested(schema)
-    nested = {CONNECT: json.dumps(schema).encode()} if whole else None
+    nested = {SCHEMA: json.dumps(schema).encode()} if whole else None
     return Column(name, wanted, readings, required, text, nested)
 
 
@@ -140,15 +141,15 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
     if kind not in _PRIMITIVES:
         raise SchemaError(f"field {name}: unknown type {json.dumps(kind)}")
     primitive = _PRIMITIVES[kind]
-    if logical == _CONNECT + "Decimal":
+    if logical == CONNECT + "Decimal":
         return _decimal(name, schema)
-    if logical in _LOGICAL and pa.types.is_integer(primitive):
-        wanted = _LOGICAL[logical]
+    if logical in LOGICAL and pa.types.is_integer(primitive):
+        wanted = LOGICAL[logical]
         return wanted, (Reading(primitive, _in_unit(wanted), r"-?\d+\Z"),)
-    if logical == _DEBEZIUM + "time.ZonedTimestamp" and kind == "string":
+    if logical == DEBEZIUM + "time.ZonedTimestamp" and kind == "string":
         zoned = column(name, pa.timestamp("us", "UTC"))
         return zoned.type, tuple(r for r in zoned.readings if not pa.types.is_integer(r.parsed))
-    if logical == _DEBEZIUM + "data.Json" and kind == "string":
+    if logical == DEBEZIUM + "data.Json" and kind == "string":
         return JSON, (Reading(pa.string(), _as_json, '"'),)
     plain = column(name, primitive)
     return plain.type, tuple(plain.readings)

@@ -34,27 +34,30 @@ def encode(values: pa.Array, *, envelope: bool) -> pa.Array:
         names = [json_duck.quoted(f.name) for f in values.type]
         pieces: list[Any] = ["{"]
         for number, (name, column) in enumerate(zip(names, values.flatten(), strict=True)):
-            pieces += [f"{',' if number else ''}{name}:", _text(column, embedded=not envelope)]
-        text = _joined([*pieces, "}"], len(values))
+            pieces += [f"{',' if number else ''}{name}:", texts(column, embedded=not envelope)]
+        text = joined([*pieces, "}"], len(values))
     else:
-        text = _text(values, embedded=not envelope)
+        text = texts(values, embedded=not envelope)
     if envelope:
         struct = pa.types.is_struct(values.type)
-        schema = _struct(values.type) if struct else _type("value", values.type)
+        schema = (
+            _struct(values.type) if struct else {**_type("value", values.type), "optional": False}
+        )
         begin = _compact(schema)
-        text = _joined([f'{{"schema":{begin},"payload":', text, "}"], len(values))
+        text = joined([f'{{"schema":{begin},"payload":', text, "}"], len(values))
     if values.null_count:
         text = pc.if_else(values.is_null(), None, text)
     return text.cast(pa.binary())
 
 
-def _joined(pieces: Sequence[Any], rows: int) -> pa.Array:
+def joined(pieces: Sequence[Any], rows: int) -> pa.Array:
+    """Texts of each value, and those of all, behind one another."""
     if not any(isinstance(p, pa.Array) for p in pieces):
         return pa.repeat("".join(pieces), rows)
     return pc.binary_join_element_wise(*pieces, "")
 
 
-def _text(values: pa.Array, *, embedded: bool) -> pa.Array:
+def texts(values: pa.Array, *, embedded: bool) -> pa.Array:
     """The JSON text of each value, never null; JSON itself is ``embedded``, or becomes a string."""
     kind = values.type
     kinds = pa.types
@@ -81,7 +84,7 @@ def _text(values: pa.Array, *, embedded: bool) -> pa.Array:
     elif kinds.is_time(kind):
         text = values.cast(pa.time32("ms"), safe=False).cast(pa.int32()).cast(pa.string())
     elif kinds.is_dictionary(kind):
-        return _text(values.dictionary_decode(), embedded=embedded)
+        return texts(values.dictionary_decode(), embedded=embedded)
     else:
         plain = [None if v is None else _compact(_plain(v)) for v in values.to_pylist()]
         text = pa.array(plain, pa.string())

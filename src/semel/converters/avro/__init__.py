@@ -1,0 +1,128 @@
+"""Avro with a schema registry: Confluent's AvroConverter, and Apicurio's in the same format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from semel.converters.avro import columns, rows
+from semel.converters.avro.cursor import Content
+from semel.converters.avro.derive import Writing, schema_of
+from semel.converters.avro.parse import parse
+from semel.converters.avro.promotion import incompatible
+from semel.converters.avro.schema import Node
+from semel.converters.avro.write import write
+from semel.converters.base import Converter
+from semel.converters.registry import config as keys
+from semel.converters.registry import registration
+from semel.converters.registry.client import AVRO, Registry, Schema
+from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
+from semel.converters.registry.framing import Framed
+from semel.converters.registry.registration import Registration
+
+ENHANCED, IGNORE_DEFAULTS = "enhanced.avro.schema.support", "ignore.default.for.nullables"
+PROPERTIES, SCRUB = "connect.meta.data", "scrub.invalid.names"
+
+
+class AvroConverter(RegistryConverter):
+    """Avro's binary encoding, read in columns.
+
+    Args:
+        full_names: see ``enhanced.avro.schema.support``.
+        defaults: a null field with a default takes the default.
+    """
+
+    KEYS = keys.KEYS | registration.KEYS | {ENHANCED, IGNORE_DEFAULTS, PROPERTIES, SCRUB}
+    format = AVRO
+
+    def __init__(
+        self,
+        registry: Registry,
+        where: str,
+        *,
+        full_names: bool = False,
+        defaults: bool = True,
+        registration: Registration | None = None,
+        writing: Writing | None = None,
+    ) -> None:
+        super().__init__(registry, where, registration)
+        self._full_names = full_names
+        self._defaults = defaults
+        self._writing = writing or Writing()
+
+    @classmethod
+    def configured(
+        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
+    ) -> Converter:
+        return cls(
+            keys.registry(config, where),
+            where,
+            full_names=keys.flag(config, ENHANCED, False, where),
+            defaults=not keys.flag(config, IGNORE_DEFAULTS, False, where),
+            registration=Registration.configured(config, is_key=is_key, where=where),
+            writing=Writing(
+                keys.flag(config, PROPERTIES, True, where), keys.flag(config, SCRUB, False, where)
+            ),
+        )
+
+    def _reader(self, schema: Schema) -> Reader:
+        node = parse(
+            schema.text,
+            [text for _, text in schema.references],
+            full_names=self._full_names,
+            defaults=self._defaults,
+        )
+        return lambda framed: contents(node, framed)
+
+    def _derived(self, kind: pa.DataType) -> tuple[str, str]:
+        schema = schema_of(kind, self._writing)
+        name = schema.get("name", "") if isinstance(schema, dict) else ""
+        return json.dumps(schema), f"{schema['namespace']}.{name}" if name else ""
+
+    def _writer(self, schema: Schema, derived: str | None) -> Writer:
+        node = parse(schema.text, [text for _, text in schema.references])
+        if derived is not None:
+            wrong = list(incompatible(node, parse(derived)))
+            if wrong:
+                raise ValueError(registration.unfit(schema, wrong))
+        return lambda values: write(node, values)
+
+
+class ApicurioAvroConverter(AvroConverter):
+    """Apicurio's converter with ``apicurio.registry.as-confluent=true``."""
+
+    KEYS = AvroConverter.KEYS | keys.APICURIO.keys()
+
+    @classmethod
+    def configured(
+        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
+    ) -> Converter:
+        translated = keys.of_apicurio(config, where)
+        return super().configured(translated, is_key=is_key, where=where, evolve=evolve)
+
+
+def contents(node: Node, framed: Framed) -> Contents:
+    """Values in columns; those that columns are not sure of are read alone."""
+    if not node.columnar:
+        found, good, refused = rows.read(node, framed.contents())
+        return Contents(found, pa.array(good, pa.int64()), refused)
+    try:
+        content = Content(framed.data)
+        found, unsure = columns.read(node, content, framed.starts, framed.ends)
+    except pa.ArrowInvalid:  # a text that is not what it should stand for
+        unsure = np.arange(len(framed.rows))
+    if not len(unsure):
+        return Contents(found)
+    alone, good, why = rows.read(node, framed.only(unsure).contents())
+    refused = {int(unsure[row]): reason for row, reason in why.items()}
+    at = unsure[np.array(good, np.int64)]
+    if len(unsure) == len(framed.rows):
+        return Contents(alone, pa.array(at), refused)
+    sure = np.delete(np.arange(len(framed.rows)), unsure)
+    both = pa.concat_arrays([found.take(pa.array(sure)), alone])
+    where = np.concatenate([sure, at])
+    order = np.argsort(where)
+    return Contents(both.take(pa.array(order)), pa.array(where[order]), refused)

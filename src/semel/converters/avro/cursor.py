@@ -1,0 +1,150 @@
+"""A place in each of many Avro values, and the reading of what stands there, for all at once.
+
+A value's bytes do not say where a field begins: it begins where the one before it ends. But at any
+moment all values of one schema are about to read the same thing. So what is read for one is read
+for all: numpy gathers the next bytes of each value, and each place moves by what it has read.
+
+No value reads beyond its own end. One that would, or that holds what is not plainly right, is
+marked as *unsure* and read again alone (:mod:`semel.converters.avro.rows`), which decides.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semel.converters.bytestrings import elements
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_SPARE = 16
+"""Bytes after the last value that may be loaded, though they are not used."""
+_CONTINUED = np.uint64(0x8080808080808080)
+_SEVENS = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ONE = np.uint64(1)
+
+
+class Content:
+    """The bytes of all values, behind one another."""
+
+    def __init__(self, data: npt.NDArray[np.uint8]) -> None:
+        self.bytes = np.concatenate([data, np.zeros(_SPARE, np.uint8)])
+        self.length = len(data)
+        self._last_bytes: Longs | None = None
+
+    def load(self, kind: str, at: Longs) -> npt.NDArray[np.generic]:
+        """Numbers of this type, from these places on."""
+        size = np.dtype(kind).itemsize
+        window = np.lib.stride_tricks.sliding_window_view(self.bytes, size)
+        return window[at].view(kind).ravel()
+
+    @property
+    def last_bytes(self) -> Longs:
+        """Where numbers of variable length end, if they stand one behind the other."""
+        if self._last_bytes is None:
+            self._last_bytes = np.flatnonzero(self.bytes[: self.length] < 0x80)
+        return self._last_bytes
+
+
+class Cursor:
+    """Where each value is read next. Values stand in ascending order and do not overlap."""
+
+    __slots__ = ("at", "content", "end", "unsure")
+
+    def __init__(self, content: Content, at: Longs, end: Longs) -> None:
+        self.content = content
+        self.at = at
+        self.end = end
+        self.unsure: Flags = np.zeros(len(at), np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def take(self, rows: Longs) -> Cursor:
+        """The places of some of the values."""
+        return Cursor(self.content, self.at[rows], self.end[rows])
+
+    def put(self, rows: Longs, moved: Cursor) -> None:
+        """Go on with these values from where another cursor has come."""
+        self.at[rows] = moved.at
+        self.unsure[rows] |= moved.unsure
+
+    def doubt(self, wrong: Flags) -> None:
+        """Mark values as unsure. They go on being read, so that columns stay of one length."""
+        self.unsure |= wrong
+
+    def skip(self, sizes: Longs) -> Longs:
+        """Pass over so many bytes; returns how many are really there."""
+        wrong = (sizes < 0) | (sizes > self.end - self.at)
+        if wrong.any():
+            self.doubt(wrong)
+            sizes = np.where(wrong, 0, sizes)
+        self.at = self.at + sizes
+        return sizes
+
+    def byte(self) -> npt.NDArray[np.uint8]:
+        """One byte of each."""
+        found = self.content.bytes[self.at]
+        self.skip(np.ones(len(self), np.int64))
+        return found
+
+    def fixed(self, kind: str) -> npt.NDArray[np.generic]:
+        """A number of a fixed number of bytes of each."""
+        found = self.content.load(kind, self.at)
+        self.skip(np.full(len(self), np.dtype(kind).itemsize, np.int64))
+        return found
+
+    def long(self) -> Longs:
+        """A number of variable length of each (zigzag)."""
+        first = self.content.bytes[self.at]
+        if not (first & 0x80).any():
+            self.skip(np.ones(len(self), np.int64))
+            return _zigzag(first.astype(np.uint64))
+        words = self.content.load("<u8", self.at).astype(np.uint64, copy=False)
+        ends = ~words & _CONTINUED
+        lowest = ends & (~ends + _ONE)
+        within = (lowest << _ONE) - _ONE
+        found = _packed(words & within & _SEVENS)
+        sizes = (np.bitwise_count(within) >> 3).astype(np.int64)
+        longer = np.flatnonzero(ends == 0)
+        if len(longer):
+            found[longer], sizes[longer] = self._longer(longer, found[longer])
+        self.skip(sizes)
+        return _zigzag(found)
+
+    def _longer(
+        self, rows: Longs, begun: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.uint64], Longs]:
+        """Numbers of nine or ten bytes."""
+        ninth = self.content.bytes[self.at[rows] + 8].astype(np.uint64)
+        tenth = self.content.bytes[self.at[rows] + 9].astype(np.uint64)
+        ten = ninth >= 0x80
+        wrong = np.zeros(len(self), np.bool_)
+        wrong[rows] = ten & (tenth > 1)
+        self.doubt(wrong)
+        found = begun | ((ninth & np.uint64(0x7F)) << np.uint64(56))
+        found |= np.where(ten, tenth << np.uint64(63), np.uint64(0))
+        return found, np.where(ten, 10, 9).astype(np.int64)
+
+    def binary(self, sizes: Longs) -> pa.Array:
+        """So many bytes of each."""
+        starts = self.at
+        sizes = self.skip(sizes)
+        return elements(self.content.bytes, starts, starts + sizes)
+
+
+def _zigzag(found: npt.NDArray[np.uint64]) -> Longs:
+    return ((found >> _ONE) ^ (~(found & _ONE) + _ONE)).view(np.int64)
+
+
+def _packed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Eight groups of seven bits without the gaps between them."""
+    for low, high, gap in (
+        (0x007F007F007F007F, 0x7F007F007F007F00, 1),
+        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
+        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
+    ):
+        words = (words & np.uint64(low)) | ((words & np.uint64(high)) >> np.uint64(gap))
+    return words

@@ -1,0 +1,173 @@
+"""Avro schemas of Arrow types, as Kafka Connect's AvroData writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from semel.converters.json_columns import JSON
+from semel.converters.json_schema import CONNECT, DEBEZIUM
+
+NAMESPACE, NAME = "io.confluent.connect.avro", "ConnectDefault"
+ENTRY = "MapEntry"
+_VALID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INVALID = re.compile(r"[^A-Za-z0-9_]")
+
+Schema = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How schemas are written: with Kafka Connect's own properties (``connect.meta.data``), and
+    with names that Avro allows in the place of those that it does not (``scrub.invalid.names``)."""
+
+    connect_properties: bool = True
+    scrub: bool = False
+
+
+class Unnamed(ValueError):
+    """A name that Avro does not allow."""
+
+
+def schema_of(kind: pa.DataType, writing: Writing) -> Schema:
+    """The schema of values of this type.
+
+    Raises:
+        ValueError: Avro has no such type, or allows no such name.
+    """
+    return _Writer(writing).of(kind)
+
+
+def scrubbed(name: str) -> str:
+    """A name with underscores in the place of what Avro does not allow."""
+    found = _INVALID.sub("_", name)
+    return found if _VALID.fullmatch(found) else f"x{found}"
+
+
+class _Writer:
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+        self._records = 0
+
+    def of(self, kind: pa.DataType) -> Schema:
+        if pa.types.is_struct(kind):
+            return self._record(list(kind))
+        if pa.types.is_map(kind):
+            value = self._optional(kind.item_type)
+            if pa.types.is_string(kind.key_type):
+                return {"type": "map", "values": value}
+            return self._entries(kind.key_type, value)
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return {"type": "array", "items": self._optional(kind.value_type)}
+        if pa.types.is_dictionary(kind):
+            return self.of(kind.value_type)
+        return self._plain(kind)
+
+    def _optional(self, kind: pa.DataType) -> Schema:
+        return ["null", self.of(kind)]
+
+    def _record(self, fields: Sequence[pa.Field]) -> Schema:
+        self._records += 1
+        name = NAME if self._records == 1 else f"{NAME}{self._records}"
+        return {
+            "type": "record",
+            "name": name,
+            "namespace": NAMESPACE,
+            "fields": [self._field(field) for field in fields],
+        }
+
+    def _field(self, field: pa.Field) -> Schema:
+        name = self._name(field.name)
+        if field.nullable:
+            return {"name": name, "type": self._optional(field.type), "default": None}
+        return {"name": name, "type": self.of(field.type)}
+
+    def _name(self, name: str) -> str:
+        if _VALID.fullmatch(name):
+            return name
+        if not self._writing.scrub:
+            raise Unnamed(
+                f"field {name!r}: Avro allows letters, digits and underscores only. Set "
+                "scrub.invalid.names=true, or let a transform rename it"
+            )
+        return scrubbed(name)
+
+    def _entries(self, key: pa.DataType, value: Schema) -> Schema:
+        self._records += 1
+        suffix = "" if self._records == 1 else str(self._records)
+        return {
+            "type": "array",
+            "items": {
+                "type": "record",
+                "name": f"{ENTRY}{suffix}",
+                "namespace": NAMESPACE,
+                "fields": [{"name": "key", "type": self.of(key)}, {"name": "value", "type": value}],
+                "connect.internal.type": ENTRY,
+            },
+        }
+
+    def _plain(self, kind: pa.DataType) -> Schema:
+        if kind == JSON:
+            return self._named("string", DEBEZIUM + "data.Json")
+        if pa.types.is_decimal(kind):
+            return self._decimal(kind)
+        for matches, found, connect in _PLAIN:
+            if matches(kind):
+                if connect is None:
+                    return found
+                if connect.startswith("int"):
+                    properties = {"connect.type": connect}
+                    return {"type": found, **properties} if self._with_properties else found
+                logical = _LOGICAL[connect]
+                return {**self._named(found, CONNECT + connect), "logicalType": logical}
+        raise ValueError(f"Avro has no place for {kind}. Let a transform change it")
+
+    @property
+    def _with_properties(self) -> bool:
+        return self._writing.connect_properties
+
+    def _named(self, kind: str, name: str) -> Schema:
+        if not self._with_properties:
+            return {"type": kind}
+        return {"type": kind, "connect.version": 1, "connect.name": name}
+
+    def _decimal(self, kind: pa.DataType) -> Schema:
+        found = {"type": "bytes", "scale": kind.scale, "precision": kind.precision}
+        if self._with_properties:
+            parameters = {
+                "scale": str(kind.scale),
+                "connect.decimal.precision": str(kind.precision),
+            }
+            found |= {"connect.version": 1, "connect.parameters": parameters}
+            found |= {"connect.name": CONNECT + "Decimal"}
+        return {**found, "logicalType": "decimal"}
+
+
+_LOGICAL = {"Date": "date", "Time": "time-millis", "Timestamp": "timestamp-millis"}
+
+_PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], str, str | None]] = (
+    (pa.types.is_boolean, "boolean", None),
+    (pa.types.is_int8, "int", "int8"),
+    (pa.types.is_int16, "int", "int16"),
+    (pa.types.is_uint8, "int", "int16"),
+    (pa.types.is_int32, "int", None),
+    (pa.types.is_uint16, "int", None),
+    (pa.types.is_int64, "long", None),
+    (pa.types.is_uint32, "long", None),
+    (pa.types.is_float16, "float", None),
+    (pa.types.is_float32, "float", None),
+    (pa.types.is_floating, "double", None),
+    (pa.types.is_binary, "bytes", None),
+    (pa.types.is_large_binary, "bytes", None),
+    (pa.types.is_fixed_size_binary, "bytes", None),
+    (pa.types.is_string, "string", None),
+    (pa.types.is_large_string, "string", None),
+    (pa.types.is_null, "string", None),
+    (pa.types.is_date, "int", "Date"),
+    (pa.types.is_time, "int", "Time"),
+    (pa.types.is_timestamp, "long", "Timestamp"),
+)

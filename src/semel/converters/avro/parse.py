@@ -1,0 +1,168 @@
+"""Avro schemas, from their texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from semel.converters.avro.schema import (
+    PRIMITIVES,
+    Array,
+    Decimal,
+    Enum,
+    Field,
+    Fixed,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    Recursion,
+    Union,
+)
+from semel.converters.json_columns import JSON
+from semel.converters.json_schema import CONNECT, DEBEZIUM, LOGICAL
+
+_NAMED = ("record", "error", "enum", "fixed")
+_AVROS = {"date": pa.date32(), "time-millis": pa.time32("ms")}
+_AVROS |= {"timestamp-millis": pa.timestamp("ms", "UTC")}
+_WIDTHS = {"int": pa.int32(), "long": pa.int64()}
+_NARROW = {"int8": pa.int8(), "int16": pa.int16()}
+
+
+class SchemaError(ValueError):
+    """A schema that is not one of Avro's."""
+
+
+def parse(
+    text: str, references: Sequence[str] = (), *, full_names: bool = False, defaults: bool = True
+) -> Node:
+    """The schema of a text.
+
+    Args:
+        references: schemas that it refers to by name, those first that others refer to.
+        full_names: name the fields of unions by full names (``enhanced.avro.schema.support``).
+        defaults: null stands for a field's default.
+
+    Raises:
+        SchemaError: says what is wrong with it.
+    """
+    parser = _Parser(full_names, defaults)
+    try:
+        for reference in references:
+            parser.node(json.loads(reference), "")
+        return parser.node(json.loads(text), "")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, SchemaError):
+            raise
+        raise SchemaError(f"not an Avro schema: {type(error).__name__}: {error}") from None
+
+
+class _Parser:
+    def __init__(self, full_names: bool, defaults: bool) -> None:
+        self._named: dict[str, Node] = {}
+        self._open: set[str] = set()
+        self._full_names = full_names
+        self._defaults = defaults
+
+    def node(self, schema: Any, space: str) -> Node:
+        if isinstance(schema, list):
+            branches = tuple(self.node(s, space) for s in schema)
+            names = tuple(self._branch_name(s, space) for s in schema)
+            if len(set(names)) < len(names):
+                raise SchemaError(f"a union has two branches of one type: {', '.join(names)}")
+            return branches[0] if len(branches) == 1 else Union(branches, names)
+        if isinstance(schema, str):
+            return Primitive(schema) if schema in PRIMITIVES else self._refer(schema, space)
+        kind = schema["type"]
+        if isinstance(kind, (dict, list)):
+            return self.node(kind, space)
+        if kind in PRIMITIVES:
+            return _primitive(kind, schema)
+        if kind == "array":
+            return Array(self.node(schema["items"], space))
+        if kind == "map":
+            return Map(self.node(schema["values"], space))
+        if kind in _NAMED:
+            return self._define(kind, schema, space)
+        return self._refer(kind, space)
+
+    def _refer(self, name: str, space: str) -> Node:
+        full = _full(name, space)
+        for known in (full, name):
+            if known in self._open:
+                return Recursion(known, self._named)
+            if known in self._named:
+                return self._named[known]
+        raise SchemaError(f"it refers to {full}, which is not defined")
+
+    def _define(self, kind: str, schema: Mapping[str, Any], space: str) -> Node:
+        full = _full(schema["name"], schema.get("namespace", space))
+        inner = full.rpartition(".")[0]
+        node: Node
+        if kind == "fixed":
+            size = int(schema["size"])
+            node = _decimal(schema, size) or Fixed(size)
+        elif kind == "enum":
+            node = Enum(tuple(schema["symbols"]))
+        else:
+            self._open.add(full)
+            fields = tuple(self._field(f, inner) for f in schema["fields"])
+            self._open.discard(full)
+            names = [f.name for f in fields]
+            if len(set(names)) < len(names):
+                raise SchemaError(f"record {full} has a field twice: {', '.join(names)}")
+            entry = schema.get("connect.internal.type") == "MapEntry" and len(fields) == 2
+            node = Record(full, fields, entry)
+        self._named[full] = node
+        return node
+
+    def _field(self, schema: Mapping[str, Any], space: str) -> Field:
+        node = self.node(schema["type"], space)
+        default = schema.get("default")
+        if default is None and isinstance(schema["type"], list):
+            inner = [s for s in schema["type"] if isinstance(s, dict)]
+            default = next((s["connect.default"] for s in inner if "connect.default" in s), None)
+        nullable = isinstance(node, Union) and len(node.values) == 1 and self._defaults
+        return Field(schema["name"], node, default if nullable else None, schema.get("default"))
+
+    def _branch_name(self, schema: Any, space: str) -> str:
+        """The field of Kafka Connect's struct for a union."""
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if kind in (*PRIMITIVES, "array", "map"):
+            return str(kind)
+        full = _full(schema["name"], schema.get("namespace", space)) if kind in _NAMED else kind
+        return str(full) if self._full_names else str(full).rpartition(".")[2]
+
+
+def _full(name: str, space: str | None) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _primitive(kind: str, schema: Mapping[str, Any]) -> Node:
+    logical, connect = schema.get("logicalType"), schema.get("connect.name")
+    if kind == "bytes":
+        return _decimal(schema, None) or Primitive(kind)
+    if kind in _WIDTHS:
+        found = LOGICAL.get(connect or "") or _AVROS.get(logical or "")
+        if found is not None and found.bit_width == _WIDTHS[kind].bit_width:
+            return Primitive(kind, found)
+        if kind == "int" and schema.get("connect.type") in _NARROW:
+            return Primitive(kind, _NARROW[schema["connect.type"]])
+        return Primitive(kind)
+    if kind == "string" and connect == DEBEZIUM + "data.Json":
+        return Primitive(kind, JSON)
+    if kind == "string" and connect == DEBEZIUM + "time.ZonedTimestamp":
+        return Primitive(kind, pa.timestamp("us", "UTC"))
+    return Primitive(kind)
+
+
+def _decimal(schema: Mapping[str, Any], size: int | None) -> Decimal | None:
+    parameters = schema.get("connect.parameters") or {}
+    if schema.get("connect.name") != CONNECT + "Decimal" and schema.get("logicalType") != "decimal":
+        return None
+    scale = schema.get("scale", parameters.get("scale", 0))
+    precision = schema.get("precision", parameters.get("connect.decimal.precision", 38))
+    return Decimal(min(max(int(precision), 1), 38), int(scale), size)

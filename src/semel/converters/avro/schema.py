@@ -1,0 +1,294 @@
+"""The parts of Avro schemas, as Kafka Connect understands them, with their Arrow types."""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.json_columns import JSON, without_nanoseconds
+
+PRIMITIVES = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A part of a schema. ``type`` is the Arrow type of its values."""
+
+    @property
+    def type(self) -> pa.DataType:
+        raise NotImplementedError
+
+    @property
+    def smallest(self) -> int:
+        """The fewest bytes that a value takes."""
+        return 1
+
+    @property
+    def parts(self) -> Sequence[Node]:
+        return ()
+
+    @cached_property
+    def columnar(self) -> bool:
+        """Whether values can be read in columns: not those of recursive types."""
+        return all(part.columnar for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Primitive(Node):
+    """``logical`` is what the number or the text stands for, if it is not itself."""
+
+    kind: str
+    logical: pa.DataType | None = None
+
+    @property
+    def type(self) -> pa.DataType:
+        return self.logical or self.physical
+
+    @property
+    def physical(self) -> pa.DataType:
+        return PRIMITIVES[self.kind]
+
+    @property
+    def smallest(self) -> int:
+        return {"null": 0, "float": 4, "double": 8}.get(self.kind, 1)
+
+    @cached_property
+    def within(self) -> tuple[int, int] | None:
+        """The numbers that it may be, where its type does not say so."""
+        if self.logical is not None and pa.types.is_time(self.logical):
+            return 0, _DAY[self.logical.unit] - 1
+        if self.logical in (pa.int8(), pa.int16()):
+            most = 2 ** (self.logical.bit_width - 1)
+            return -most, most - 1
+        return None
+
+    def finish(self, values: pa.Array) -> pa.Array:
+        """What values of the physical type stand for."""
+        if self.logical is None:
+            return values
+        if self.logical == JSON:
+            return pa.ExtensionArray.from_storage(JSON, values)
+        if pa.types.is_string(self.physical):
+            return _zoned(values)
+        return values.cast(self.logical)
+
+
+@dataclass(frozen=True)
+class Decimal(Node):
+    """Bytes, or a ``fixed`` of this size, that hold an unscaled number."""
+
+    precision: int
+    scale: int
+    size: int | None = None
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.decimal128(self.precision, self.scale)
+
+
+@dataclass(frozen=True)
+class Fixed(Node):
+    """So many bytes."""
+
+    size: int
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.binary()
+
+    @property
+    def smallest(self) -> int:
+        return self.size
+
+
+@dataclass(frozen=True)
+class Enum(Node):
+    """One of these texts."""
+
+    symbols: tuple[str, ...]
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.string()
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a record. ``default`` is what a null stands for, as in the schema."""
+
+    name: str
+    node: Node
+    default: Any = None
+    given: Any = None
+    """The default that the schema gives, whatever it is."""
+
+    @property
+    def written_default(self) -> pa.Scalar | None:
+        """What stands for the field where values lack it; None if that is null, or an error."""
+        return None if self.given is None else _default(self.node, self.given)
+
+    @property
+    def arrow(self) -> pa.Field:
+        kind = self.node.type
+        return pa.field(self.name, kind, isinstance(self.node, Union) or pa.types.is_null(kind))
+
+    def filled(self, values: pa.Array) -> pa.Array:
+        """Kafka Connect's ``Struct.get`` returns a field's default for null."""
+        if self.default is None or not values.null_count:
+            return values
+        found = _default(self.node, self.default)
+        return values if found is None else pc.fill_null(values, found)
+
+
+@dataclass(frozen=True)
+class Record(Node):
+    """Fields in their order."""
+
+    name: str
+    fields: tuple[Field, ...]
+    is_entry: bool = False
+
+    @cached_property
+    def type(self) -> pa.DataType:
+        return pa.struct([f.arrow for f in self.fields])
+
+    @cached_property
+    def smallest(self) -> int:
+        return sum(f.node.smallest for f in self.fields)
+
+    @property
+    def parts(self) -> Sequence[Node]:
+        return [f.node for f in self.fields]
+
+
+@dataclass(frozen=True)
+class Array(Node):
+    """Items, or the entries of a map whose keys are no texts."""
+
+    item: Node
+
+    @property
+    def entries(self) -> Record | None:
+        """What it holds, if that is entries of a map."""
+        return self.item if isinstance(self.item, Record) and self.item.is_entry else None
+
+    @cached_property
+    def type(self) -> pa.DataType:
+        if self.entries is not None:
+            key, value = (f.node.type for f in self.entries.fields)
+            return pa.map_(key, value)
+        return pa.list_(self.item.type)
+
+    @property
+    def parts(self) -> Sequence[Node]:
+        return [self.item]
+
+
+@dataclass(frozen=True)
+class Map(Node):
+    """Values by text."""
+
+    value: Node
+
+    @cached_property
+    def type(self) -> pa.DataType:
+        return pa.map_(pa.string(), self.value.type)
+
+    @cached_property
+    def entry(self) -> Record:
+        return Record("", (Field("key", Primitive("string")), Field("value", self.value)))
+
+    @property
+    def parts(self) -> Sequence[Node]:
+        return [self.value]
+
+
+@dataclass(frozen=True)
+class Union(Node):
+    """One of several: a nullable value if there is one type beside null, else a struct with a field
+    for each type."""
+
+    branches: tuple[Node, ...]
+    names: tuple[str, ...] = ()
+
+    @cached_property
+    def null(self) -> int | None:
+        """Which branch is null."""
+        found = (n for n, b in enumerate(self.branches) if b == Primitive("null"))
+        return next(found, None)
+
+    @cached_property
+    def values(self) -> tuple[int, ...]:
+        """The other branches."""
+        return tuple(n for n in range(len(self.branches)) if n != self.null)
+
+    @cached_property
+    def type(self) -> pa.DataType:
+        types = [self.branches[n].type for n in self.values]
+        if len(types) <= 1:
+            return types[0] if types else pa.null()
+        fields = [pa.field(self.names[n], t) for n, t in zip(self.values, types, strict=True)]
+        return pa.struct(fields)
+
+    @property
+    def parts(self) -> Sequence[Node]:
+        return self.branches
+
+
+@dataclass(frozen=True)
+class Recursion(Node):
+    """A type inside itself. Arrow has no such types, so its values are JSON."""
+
+    name: str
+    named: Mapping[str, Node] = field(compare=False, hash=False, repr=False)
+
+    @property
+    def type(self) -> pa.DataType:
+        return JSON
+
+    @property
+    def smallest(self) -> int:
+        return 0
+
+    @cached_property
+    def columnar(self) -> bool:
+        return False
+
+
+def _default(node: Node, given: Any) -> pa.Scalar | None:
+    """A default of a schema in Arrow; None for types that have several parts."""
+    if isinstance(node, Union):
+        node = node.branches[node.values[0]]
+    if isinstance(given, str) and isinstance(node, Decimal):
+        number = int.from_bytes(given.encode("latin-1"), "big", signed=True)
+        return pa.scalar(decimal.Decimal(number).scaleb(-node.scale), node.type)
+    if isinstance(given, str) and node.type == pa.binary():
+        return pa.scalar(given.encode("latin-1"), node.type)
+    if isinstance(node, Primitive) and node.type != JSON:
+        return node.finish(pa.array([given], node.physical))[0]
+    return pa.scalar(given, node.type) if isinstance(node, Enum) else None
+
+
+def _zoned(values: pa.Array) -> pa.Array:
+    """ISO 8601 with a zone, to UTC. Digits finer than a microsecond are cut."""
+    utc = pa.timestamp("us", "UTC")
+    try:
+        return values.cast(utc)
+    except pa.ArrowInvalid:
+        return without_nanoseconds(values.cast(pa.timestamp("ns", "UTC"))).cast(utc)

@@ -1,0 +1,53 @@
+"""Binary arrays made of bytes that numpy holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+_SIZE = 16
+
+
+def of_bytes(content: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64]) -> pa.Array:
+    """Values of these sizes, whose bytes stand behind one another."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(content))]
+    return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+
+
+def of_numbers(numbers: npt.NDArray[Any], size: int) -> pa.Array:
+    """The bytes of numbers of this size, as they are in memory."""
+    content = np.ascontiguousarray(numbers).view(np.uint8)
+    return of_bytes(content, np.full(len(numbers), size, np.int64))
+
+
+def unscaled(decimals: pa.Array) -> pa.Array:
+    """The fewest bytes of each decimal's unscaled number, two's complement, big-endian. Of null it
+    is any."""
+    _, data = decimals.buffers()
+    first = decimals.offset * _SIZE
+    content = np.frombuffer(data, np.uint8)[first : first + len(decimals) * _SIZE]
+    digits = content.reshape(-1, _SIZE)[:, ::-1]
+    sign: npt.NDArray[np.uint8] = np.where(digits[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
+    spare = (digits[:, :-1] == sign) & ((digits[:, 1:] ^ sign) < 0x80)
+    sizes = _SIZE - np.logical_and.accumulate(spare, axis=1).sum(axis=1)
+    return of_bytes(digits[np.arange(_SIZE) >= (_SIZE - sizes)[:, None]], sizes)
+
+
+def elements(
+    content: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> pa.Array:
+    """What stands between these places, which ascend. Between two values stands what is not wanted:
+    as an Arrow array has an offset for each end, both are elements of one that shares the bytes."""
+    count = len(starts)
+    if not count:
+        return pa.array([], pa.binary())
+    offsets = np.empty(2 * count, np.int32)
+    offsets[::2] = starts
+    offsets[1::2] = ends
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    both = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
+    return both.take(pa.array(np.arange(0, 2 * count, 2)))

@@ -1,0 +1,165 @@
+"""JSON with a schema registry: Confluent's JsonSchemaConverter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from semel.converters.base import Converter, Failure
+from semel.converters.json_columns import JSON as AS_JSON
+from semel.converters.json_columns import Column
+from semel.converters.json_envelope import PayloadReader
+from semel.converters.json_scalars import NAME, ScalarReader
+from semel.converters.json_text import as_text, without_mark
+from semel.converters.jsonschema.derive import schema_of
+from semel.converters.jsonschema.translate import connect_schema
+from semel.converters.jsonschema.write import write
+from semel.converters.registry import config as keys
+from semel.converters.registry import registration
+from semel.converters.registry.client import JSON, Registry, Schema
+from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
+from semel.converters.registry.framing import Framed
+from semel.converters.registry.registration import Registration
+from semel.errors import ConfigError, Problem
+
+OPTIONAL, ADDITIONAL = "use.optional.for.nonrequired", "object.additional.properties"
+DECIMALS = "decimal.format"
+_DRAFT = "http://json-schema.org/draft-07/schema#"
+_MISSING = "required, but missing or null"
+
+
+class JsonSchemaConverter(RegistryConverter):
+    """JSON whose types come from a JSON Schema, read and written in columns.
+
+    Args:
+        optional: see ``use.optional.for.nonrequired``.
+        additional: see ``object.additional.properties``.
+        numeric: write decimals as numbers, see ``decimal.format``.
+    """
+
+    KEYS = keys.KEYS | registration.KEYS | {OPTIONAL, ADDITIONAL, DECIMALS}
+    format = JSON
+
+    def __init__(
+        self,
+        registry: Registry,
+        where: str,
+        *,
+        optional: bool = False,
+        additional: bool = True,
+        numeric: bool = False,
+        registration: Registration | None = None,
+    ) -> None:
+        super().__init__(registry, where, registration)
+        self._optional = optional
+        self._additional = additional
+        self._numeric = numeric
+
+    @classmethod
+    def configured(
+        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
+    ) -> Converter:
+        decimals = config.get(DECIMALS, "").strip().upper() or "BASE64"
+        if decimals not in ("BASE64", "NUMERIC"):
+            key = f"{where}.{DECIMALS}"
+            raise ConfigError(Problem(key, f"{key}={decimals} must be BASE64 or NUMERIC"))
+        return cls(
+            keys.registry(config, where),
+            where,
+            optional=keys.flag(config, OPTIONAL, False, where),
+            additional=keys.flag(config, ADDITIONAL, True, where),
+            numeric=decimals == "NUMERIC",
+            registration=Registration.configured(config, is_key=is_key, where=where),
+        )
+
+    def _reader(self, schema: Schema) -> Reader:
+        described = connect_schema(schema.text, schema.references, optional=self._optional)
+        reader: PayloadReader | ScalarReader
+        if described["type"] == "struct" and "fields" not in described:
+            reader = ScalarReader(Column(NAME, AS_JSON))
+        else:
+            reader = PayloadReader(json.dumps(described))
+        return lambda framed: self._contents(reader, framed)
+
+    def _contents(self, reader: PayloadReader | ScalarReader, framed: Framed) -> Contents:
+        text, failures = as_text(framed.column())
+        text = without_mark(text)
+        values, more = reader.read(text.fill_null("null") if failures else text)
+        refused = {f.index: f.message for f in map(self._explained, [*more, *failures])}
+        return Contents(values, None, refused)
+
+    def _explained(self, failure: Failure) -> Failure:
+        if self._optional or not failure.message.endswith(_MISSING):
+            return failure
+        why = f"{failure.message}. If it may be missing, set {self._where}.{OPTIONAL}=true"
+        return replace(failure, message=why)
+
+    def _derived(self, kind: pa.DataType) -> tuple[str, str]:
+        found = schema_of(kind, additional=self._additional)
+        if "properties" not in found:  # Apicurio knows it for a JSON Schema by one or the other
+            found = {"$schema": _DRAFT, **found}
+        return json.dumps(found), ""
+
+    def _writer(self, schema: Schema, derived: str | None) -> Writer:
+        if derived is not None:
+            latest = connect_schema(schema.text, schema.references, optional=True)
+            wrong = list(_incompatible(latest, connect_schema(derived)))
+            if wrong:
+                raise ValueError(registration.unfit(schema, wrong))
+        required = _required(connect_schema(schema.text, schema.references, optional=True))
+
+        def checked(values: pa.Array) -> pa.Array:
+            _check(values, required)
+            return write(values, numeric=self._numeric)
+
+        return checked
+
+
+def _required(schema: Mapping[str, Any]) -> list[str]:
+    return [f["field"] for f in schema.get("fields", ()) if not f["optional"]]
+
+
+def _check(values: pa.Array, required: Sequence[str]) -> None:
+    if not pa.types.is_struct(values.type):
+        return
+    for name in required:
+        at = values.type.get_field_index(name)
+        if at < 0 or values.field(at).null_count:
+            raise ValueError(f"field {name}: null, but its schema requires a value")
+
+
+_WIDER = {"int8": 1, "int16": 2, "int32": 3, "int64": 4, "float": 5, "float32": 5, "double": 6}
+_WIDER |= {"float64": 6}
+
+
+def _incompatible(
+    reader: Mapping[str, Any], writer: Mapping[str, Any], path: str = ""
+) -> Iterator[str]:
+    """Why a schema does not describe what is written with another one, part by part."""
+    told = f"field {path}: " if path else ""
+    ours, theirs = writer["type"], reader["type"]
+    if theirs == "struct" and "fields" not in reader:
+        return
+    if writer["optional"] and not reader["optional"]:
+        yield f"{told}it may be null, but not in the latest version"
+    if ours in _WIDER and theirs in _WIDER:
+        if _WIDER[theirs] < _WIDER[ours]:
+            yield f"{told}{ours} does not become {theirs}"
+    elif ours != theirs:
+        yield f"{told}{ours} does not become {theirs}"
+    elif ours == "struct":
+        written = {f["field"]: f for f in writer.get("fields", ())}
+        for field in reader["fields"]:
+            inner = f"{path}.{field['field']}".strip(".")
+            if field["field"] in written:
+                yield from _incompatible(field, written[field["field"]], inner)
+            elif not field["optional"]:
+                yield f"field {inner}: it is missing, and the latest version requires it"
+    else:
+        for part in ("items", "values"):
+            if part in reader:
+                yield from _incompatible(reader[part], writer[part], f"{path}[]")

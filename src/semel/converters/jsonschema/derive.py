@@ -1,0 +1,107 @@
+"""JSON Schemas of Arrow types, as Confluent's JsonSchemaData writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from semel.converters.json_columns import JSON
+from semel.converters.json_schema import CONNECT, DEBEZIUM
+
+Schema = dict[str, Any]
+
+
+def schema_of(kind: pa.DataType, *, additional: bool = True) -> Schema:
+    """The schema of values of this type.
+
+    Args:
+        additional: readers may meet properties that are not in it
+            (``object.additional.properties``).
+
+    Raises:
+        ValueError: JSON has no such type.
+    """
+    if pa.types.is_dictionary(kind):
+        return schema_of(kind.value_type, additional=additional)
+    if pa.types.is_struct(kind):
+        fields = enumerate(kind)
+        properties = {f.name: _property(f, number, additional) for number, f in fields}
+        found: Schema = {"type": "object", "properties": properties}
+        return found if additional else {**found, "additionalProperties": False}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return {"type": "array", "items": _optional(kind.value_type, additional)}
+    if pa.types.is_map(kind):
+        return _map(kind, additional)
+    return _plain(kind)
+
+
+def _property(field: pa.Field, number: int, additional: bool) -> Schema:
+    found = schema_of(field.type, additional=additional)
+    if field.nullable:
+        found = {"oneOf": [{"type": "null"}, found]}
+    return {**found, "connect.index": number}
+
+
+def _optional(kind: pa.DataType, additional: bool) -> Schema:
+    return {"oneOf": [{"type": "null"}, schema_of(kind, additional=additional)]}
+
+
+def _map(kind: pa.MapType, additional: bool) -> Schema:
+    values = _optional(kind.item_type, additional)
+    if pa.types.is_string(kind.key_type):
+        return {"type": "object", "connect.type": "map", "additionalProperties": values}
+    entry = {
+        "key": {**schema_of(kind.key_type, additional=additional), "connect.index": 0},
+        "value": {**values, "connect.index": 1},
+    }
+    items = {"type": "object", "properties": entry}
+    return {"type": "array", "connect.type": "map", "items": items}
+
+
+def _plain(kind: pa.DataType) -> Schema:
+    if kind == JSON:
+        return {"type": "string", "title": DEBEZIUM + "data.Json", "connect.version": 1}
+    if pa.types.is_decimal(kind):
+        parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
+        return {
+            "type": "number",
+            "title": CONNECT + "Decimal",
+            "connect.version": 1,
+            "connect.type": "bytes",
+            "connect.parameters": parameters,
+        }
+    for matches, found, connect, logical in _PLAIN:
+        if matches(kind):
+            schema: Schema = {"type": found}
+            if connect:
+                schema["connect.type"] = connect
+            if logical:
+                schema |= {"title": CONNECT + logical, "connect.version": 1}
+            return schema
+    raise ValueError(f"JSON Schema has no place for {kind}. Let a transform change it")
+
+
+_PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], str, str, str]] = (
+    (pa.types.is_boolean, "boolean", "", ""),
+    (pa.types.is_int8, "integer", "int8", ""),
+    (pa.types.is_int16, "integer", "int16", ""),
+    (pa.types.is_uint8, "integer", "int16", ""),
+    (pa.types.is_int32, "integer", "int32", ""),
+    (pa.types.is_uint16, "integer", "int32", ""),
+    (pa.types.is_int64, "integer", "int64", ""),
+    (pa.types.is_uint32, "integer", "int64", ""),
+    (pa.types.is_float16, "number", "float32", ""),
+    (pa.types.is_float32, "number", "float32", ""),
+    (pa.types.is_floating, "number", "float64", ""),
+    (pa.types.is_binary, "string", "bytes", ""),
+    (pa.types.is_large_binary, "string", "bytes", ""),
+    (pa.types.is_fixed_size_binary, "string", "bytes", ""),
+    (pa.types.is_string, "string", "", ""),
+    (pa.types.is_large_string, "string", "", ""),
+    (pa.types.is_null, "string", "", ""),
+    (pa.types.is_date, "integer", "int32", "Date"),
+    (pa.types.is_time, "integer", "int32", "Time"),
+    (pa.types.is_timestamp, "integer", "int64", "Timestamp"),
+)

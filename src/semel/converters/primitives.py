@@ -1,0 +1,140 @@
+"""Numbers and booleans in a fixed number of bytes: Kafka Connect's IntegerConverter and the like,
+for what Java's serializers have written."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.base import Converter, Decoded, Failure
+from semel.converters.json_text import place
+from semel.errors import ConfigError
+from semel.records import DATA_EXCEPTION
+
+
+class NumberConverter(Converter):
+    """Big-endian numbers. Values of another length are failures."""
+
+    TYPE: ClassVar[pa.DataType]
+    NAME: ClassVar[str]
+    """The type's name in Kafka Connect's messages."""
+    READER: ClassVar[str]
+    """The class that Kafka's messages name."""
+    LAYOUT: ClassVar[np.dtype]
+
+    def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
+        width = self.LAYOUT.itemsize
+        fits = pc.equal(pc.binary_length(values), width)
+        wrong = f"Size of data received by {self.READER} is not {width}"
+        failures = [self._failure(row, wrong) for row in _rows(pc.invert(fits))]
+        rows = pc.indices_nonzero(fits)
+        found = np.frombuffer(_content(values.take(rows)), self.LAYOUT)
+        kept, more = self._parsed(found, rows)
+        decoded = place(kept, None if len(rows) == len(values) else rows, len(values))
+        return Decoded(decoded, sorted([*failures, *more], key=lambda f: f.index))
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        if pa.types.is_null(values.type):
+            return values.cast(pa.binary())
+        if values.type != self.TYPE:
+            raise ConfigError(self._refusal(values.type))
+        filled = pc.fill_null(self._numbers(values), 0).to_numpy(zero_copy_only=False)
+        content = pa.py_buffer(np.ascontiguousarray(filled).astype(self.LAYOUT).tobytes())
+        width = self.LAYOUT.itemsize
+        fixed = pa.Array.from_buffers(pa.binary(width), len(values), [None, content])
+        written = fixed.cast(pa.binary())
+        return pc.if_else(values.is_valid(), written, None) if values.null_count else written
+
+    def _parsed(self, found: np.ndarray, rows: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        return pa.array(found.astype(self.LAYOUT.newbyteorder("=")), self.TYPE), []
+
+    def _numbers(self, values: pa.Array) -> pa.Array:
+        return values
+
+    def _failure(self, row: int, why: str) -> Failure:
+        return Failure(row, DATA_EXCEPTION, f"Failed to deserialize {self.NAME}: {why}")
+
+    def _refusal(self, given: pa.DataType) -> str:
+        return (
+            f"{type(self).__name__} writes {self.TYPE}, but was given {given} "
+            f"(Failed to serialize to {self.NAME}). Let a transform cast it, or set another "
+            "converter"
+        )
+
+
+class ShortConverter(NumberConverter):
+    """16 bits."""
+
+    TYPE, NAME = pa.int16(), "short"
+    READER, LAYOUT = "ShortDeserializer", np.dtype(">i2")
+
+
+class IntegerConverter(NumberConverter):
+    """32 bits."""
+
+    TYPE, NAME = pa.int32(), "integer"
+    READER, LAYOUT = "IntegerDeserializer", np.dtype(">i4")
+
+
+class LongConverter(NumberConverter):
+    """64 bits."""
+
+    TYPE, NAME = pa.int64(), "long"
+    READER, LAYOUT = "LongDeserializer", np.dtype(">i8")
+
+
+class FloatConverter(NumberConverter):
+    """IEEE 754, 32 bits."""
+
+    TYPE, NAME = pa.float32(), "float"
+    READER, LAYOUT = "Deserializer", np.dtype(">f4")
+
+
+class DoubleConverter(NumberConverter):
+    """IEEE 754, 64 bits."""
+
+    TYPE, NAME = pa.float64(), "double"
+    READER, LAYOUT = "Deserializer", np.dtype(">f8")
+
+
+class BooleanConverter(NumberConverter):
+    """A byte that is 0 or 1."""
+
+    TYPE, NAME = pa.bool_(), "boolean"
+    READER, LAYOUT = "BooleanDeserializer", np.dtype("i1")
+
+    def _parsed(self, found: np.ndarray, rows: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        strange = (found != 0) & (found != 1)
+        why = f"Unexpected byte received by {self.READER}: "
+        at = rows.take(pa.array(np.flatnonzero(strange))).to_pylist()
+        failures = [
+            self._failure(row, f"{why}{byte}")
+            for row, byte in zip(at, found[strange].tolist(), strict=True)
+        ]
+        return pa.array(found == 1, self.TYPE, mask=strange), failures
+
+    def _numbers(self, values: pa.Array) -> pa.Array:
+        return values.cast(pa.int8())
+
+    def _refusal(self, given: pa.DataType) -> str:
+        return (
+            f"Invalid schema type for BooleanConverter: {given}. Let a transform cast it, or set "
+            "another converter"
+        )
+
+
+def _rows(mask: pa.Array) -> list[int]:
+    found: list[int] = pc.indices_nonzero(mask).to_pylist()
+    return found
+
+
+def _content(values: pa.Array) -> bytes:
+    """The bytes of all values, one after the other."""
+    _, offsets, data = values.buffers()
+    if data is None or not len(values):
+        return b""
+    ends = np.frombuffer(offsets, np.int32)
+    return bytes(memoryview(data)[ends[values.offset] : ends[values.offset + len(values)]])

@@ -1,0 +1,158 @@
+"""A schema registry with Confluent's API."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from semel.errors import ConfigError, ServiceError, Unavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
+_NOT_FOUND, _INCOMPATIBLE = 404, 409
+_UNKNOWN = (40401, 40402, 40403)
+"""Subject, version or schema not found, as the registry itself says it."""
+_AWAY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_REFUSED = frozenset({401, 403, 407})
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as it was registered. ``references`` are those that it refers to, by the names that
+    it uses for them; one comes after those that it needs itself."""
+
+    type: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+    id: int = 0
+
+
+class UnknownSchema(LookupError):
+    """The registry has no such schema."""
+
+
+class Incompatible(ConfigError):
+    """The registry refuses a schema: the rules of its subject do not allow it."""
+
+
+class Registry:
+    """The registry of one converter. It connects when it is first asked.
+
+    Every question may raise :class:`~semel.errors.Unavailable`, if the registry cannot be reached,
+    and :class:`~semel.errors.ServiceError`, if it refuses the login.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], where: str) -> None:
+        self._settings = dict(settings)
+        self._where = where
+        self._client: SchemaRegistryClient | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is, for messages."""
+        return str(self._settings["url"])
+
+    def schema(self, schema_id: int) -> Schema:
+        """The schema of an id.
+
+        Raises:
+            UnknownSchema: there is none.
+        """
+        found = self._ask(lambda client: client.get_schema(schema_id))
+        return self._with_references(found, schema_id)
+
+    def latest(self, subject: str) -> Schema | None:
+        """The latest version of a subject; None if it has none."""
+        try:
+            found = self._ask(lambda client: client.get_latest_version(subject))
+        except UnknownSchema:
+            return None
+        return self._with_references(found.schema, int(found.schema_id or 0))
+
+    def id_of(self, subject: str, kind: str, text: str, *, register: bool) -> int:
+        """The id of a schema in a subject, which is registered if it is new and that is wanted.
+
+        Raises:
+            Incompatible: the subject's rules do not allow it.
+            UnknownSchema: it is not registered.
+        """
+        from confluent_kafka.schema_registry import Schema as Unregistered
+
+        wanted = Unregistered(text, kind)
+        if register:
+            return int(self._ask(lambda client: client.register_schema(subject, wanted)))
+        found = self._ask(lambda client: client.lookup_schema(subject, wanted))
+        return int(found.schema_id or 0)
+
+    def _with_references(self, found: Any, schema_id: int) -> Schema:
+        texts: dict[str, str] = {}
+        self._collect(found, texts)
+        kind = found.schema_type or AVRO
+        return Schema(kind, found.schema_str, tuple(texts.items()), schema_id)
+
+    def _collect(self, schema: Any, texts: dict[str, str]) -> None:
+        for reference in schema.references or ():
+            if reference.name in texts:
+                continue
+            subject, version = reference.subject, reference.version
+
+            def ask(client: SchemaRegistryClient, s: str = subject, v: int = version) -> Any:
+                return client.get_version(s, v)
+
+            inner = self._ask(ask).schema
+            self._collect(inner, texts)
+            texts[reference.name] = inner.schema_str
+
+    def _ask(self, question: Callable[[SchemaRegistryClient], T]) -> T:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+        from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+        try:
+            if self._client is None:
+                self._client = SchemaRegistryClient(self._settings)
+            return question(self._client)
+        except SchemaRegistryError as error:
+            raise self._judged(error) from None
+        except OAuthTokenError as error:
+            raise Unavailable(f"{self._told}: no token: {error}") from None
+        except json.JSONDecodeError as error:
+            raise ServiceError(
+                f"{self._told} answers with something else than JSON ({error}). Check "
+                f"{self._where}.schema.registry.url"
+            ) from None
+        except Exception as error:
+            if any(base.__name__ == "TransportError" for base in type(error).__mro__):
+                raise Unavailable(
+                    f"{self._told} cannot be reached: {type(error).__name__}: {error}"
+                ) from None
+            raise
+
+    @property
+    def _told(self) -> str:
+        return f"the schema registry at {self.url}"
+
+    def _judged(self, error: Any) -> Exception:
+        status, code = error.http_status_code, error.error_code
+        if status == _NOT_FOUND and code in _UNKNOWN:
+            return UnknownSchema(str(error.error_message))
+        if status == _NOT_FOUND:
+            return ServiceError(
+                f"{self._told} has no such path. Check {self._where}.schema.registry.url; "
+                "Apicurio's ends with /apis/ccompat/v7"
+            )
+        if status in _REFUSED:
+            return ServiceError(
+                f"{self._told} refuses the login: {error}. Check "
+                f"{self._where}.basic.auth.user.info or {self._where}.bearer.auth.token"
+            )
+        if status in _AWAY:
+            return Unavailable(f"{self._told} cannot answer now: {error}")
+        return Incompatible(f"{self._told} refuses: {error}")

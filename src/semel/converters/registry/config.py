@@ -1,0 +1,188 @@
+"""The keys of converters with a schema registry, as Confluent's and Apicurio's name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from semel.converters.registry.client import Registry
+from semel.errors import ConfigError, Problem
+from semel.extras import require
+
+_TIMEOUT = 10
+_URL = "schema.registry.url"
+_BEARER = {
+    "bearer.auth.token": "bearer.auth.token",
+    "bearer.auth.issuer.endpoint.url": "bearer.auth.issuer.endpoint.url",
+    "bearer.auth.client.id": "bearer.auth.client.id",
+    "bearer.auth.client.secret": "bearer.auth.client.secret",
+    "bearer.auth.scope": "bearer.auth.scope",
+    "bearer.auth.logical.cluster": "bearer.auth.logical.cluster",
+    "bearer.auth.identity.pool.id": "bearer.auth.identity.pool.id",
+}
+_TLS = "schema.registry.ssl."
+_PEM = {
+    "ca.location": "ssl.ca.location",
+    "certificate.location": "ssl.certificate.location",
+    "key.location": "ssl.key.location",
+    "key.password": "ssl.key.password",
+}
+_JAVA = (
+    *("truststore.location", "truststore.type", "truststore.password"),
+    *("keystore.location", "keystore.type", "keystore.password"),
+)
+KEYS = frozenset(
+    {
+        _URL,
+        *("basic.auth.credentials.source", "basic.auth.user.info"),
+        *("schema.registry.basic.auth.credentials.source", "schema.registry.basic.auth.user.info"),
+        *("bearer.auth.credentials.source", *_BEARER),
+        *(f"{_TLS}{name}" for name in (*_PEM, *_JAVA)),
+        *("proxy.host", "proxy.port", "schemas.cache.config", "max.schemas.per.subject"),
+        "schema.registry.request.timeout.ms",
+    }
+)
+"""What all of Confluent's converters read about the registry."""
+
+APICURIO = {
+    "apicurio.registry.url": _URL,
+    "apicurio.registry.auto-register": "auto.register.schemas",
+    "apicurio.registry.find-latest": "use.latest.version",
+    "apicurio.registry.as-confluent": "",
+    "apicurio.registry.id-handler": "",
+    "apicurio.registry.use-id": "",
+    "apicurio.registry.headers.enabled": "",
+    "apicurio.registry.avro.encoding": "",
+}
+_AS_CONFLUENT = "apicurio.registry.as-confluent"
+_CCOMPAT = "/apis/ccompat/v7"
+
+
+def of_apicurio(config: Mapping[str, str], where: str) -> dict[str, str]:
+    """Apicurio's keys in Confluent's names.
+
+    Raises:
+        ConfigError: its own wire format is asked for, or nothing says which.
+    """
+    handler = config.get("apicurio.registry.id-handler", "")
+    if config.get(_AS_CONFLUENT, "").lower() != "true" and "4Byte" not in handler:
+        key = f"{where}.{_AS_CONFLUENT}"
+        raise ConfigError(
+            Problem(
+                key,
+                f"{key}=true is needed: semel reads and writes Confluent's format, with ids of "
+                "four bytes. Set it here and where records are written",
+            )
+        )
+    if config.get("apicurio.registry.headers.enabled", "").lower() == "true":
+        key = f"{where}.apicurio.registry.headers.enabled"
+        raise ConfigError(
+            Problem(key, f"{key}=true: semel takes ids from values, not from headers. Set it false")
+        )
+    found = {k: v for k, v in config.items() if k not in APICURIO}
+    found |= {APICURIO[k]: v for k, v in config.items() if APICURIO.get(k)}
+    given = found.get(_URL, "").rstrip("/")
+    if given and "/apis/ccompat/" not in given:
+        found[_URL] = given.partition("/apis/")[0] + _CCOMPAT
+    return found
+
+
+def registry(config: Mapping[str, str], where: str) -> Registry:
+    """The registry of a converter.
+
+    Raises:
+        ConfigError: a key is missing, or has a value that cannot be used.
+    """
+    require(
+        f"{where} with a schema registry", "registry", {"httpx2": "confluent-kafka[schemaregistry]"}
+    )
+    urls = [url.strip() for url in config.get(_URL, "").split(",") if url.strip()]
+    wrong = [url for url in urls if urlsplit(url).scheme not in ("http", "https")]
+    if not urls or wrong:
+        key = f"{where}.{_URL}"
+        said = (
+            f"{key}={wrong[0]} must begin with http:// or https://"
+            if wrong
+            else (f"{key} is required: the schema registry, such as http://localhost:8081")
+        )
+        raise ConfigError(Problem(key, said))
+    settings: dict[str, Any] = {"timeout": _timeout(config, where), "max.retries": 2}
+    settings |= _login(config, urls, where) | _tls(config, where)
+    settings["url"] = ",".join(_without_login(url) for url in urls)
+    if config.get("proxy.host"):
+        settings["proxy"] = f"http://{config['proxy.host']}:{config.get('proxy.port', '80')}"
+    return Registry(settings, where)
+
+
+def flag(config: Mapping[str, str], name: str, default: bool, where: str) -> bool:
+    """A key that is true or false."""
+    text = config.get(name, "").strip().lower()
+    if text not in ("", "true", "false"):
+        key = f"{where}.{name}"
+        raise ConfigError(Problem(key, f"{key}={config[name]!r} must be true or false"))
+    return text == "true" if text else default
+
+
+def _timeout(config: Mapping[str, str], where: str) -> float:
+    name = "schema.registry.request.timeout.ms"
+    text = config.get(name, "").strip()
+    if text and not text.isdigit():
+        raise ConfigError(Problem(f"{where}.{name}", f"{where}.{name}={text!r} must be a number"))
+    return int(text) / 1000 if text else _TIMEOUT
+
+
+def _login(config: Mapping[str, str], urls: list[str], where: str) -> dict[str, Any]:
+    source = config.get("bearer.auth.credentials.source", "").strip()
+    if source:
+        given = {new: config[old] for old, new in _BEARER.items() if config.get(old)}
+        given.setdefault("bearer.auth.logical.cluster", "")
+        return {"bearer.auth.credentials.source": source, **given}
+    names = ("basic.auth.credentials.source", "schema.registry.basic.auth.credentials.source")
+    source = next((config[n].strip().upper() for n in names if config.get(n)), "URL")
+    if source == "USER_INFO":
+        names = ("basic.auth.user.info", "schema.registry.basic.auth.user.info")
+        given_info = next((config[n] for n in names if config.get(n)), "")
+        if ":" not in given_info:
+            key = f"{where}.{names[0]}"
+            raise ConfigError(Problem(key, f"{key} must be user:password"))
+        return {"basic.auth.user.info": given_info}
+    if source != "URL":
+        key = f"{where}.{names[0]}"
+        raise ConfigError(
+            Problem(key, f"{key}={source} is not available: set it to USER_INFO or URL")
+        )
+    parts = urlsplit(urls[0])
+    if parts.username is None:
+        return {}
+    return {"basic.auth.user.info": f"{unquote(parts.username)}:{unquote(parts.password or '')}"}
+
+
+def _without_login(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _tls(config: Mapping[str, str], where: str) -> dict[str, str]:
+    found = {new: config[_TLS + old] for old, new in _PEM.items() if config.get(_TLS + old)}
+    for store, needed in (
+        ("truststore", "ssl.ca.location"),
+        ("keystore", "ssl.certificate.location"),
+    ):
+        location = config.get(f"{_TLS}{store}.location", "")
+        if not location:
+            continue
+        kind = config.get(f"{_TLS}{store}.type", "JKS").upper()
+        if kind != "PEM":
+            key = f"{where}.{_TLS}{store}.location"
+            raise ConfigError(
+                Problem(
+                    key,
+                    f"{key}={location}: semel reads PEM files, not {kind}. Convert it: keytool "
+                    f"-importkeystore -srckeystore {location} -destkeystore store.p12 "
+                    "-deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem "
+                    f"-nodes; set {key}=store.pem and {where}.{_TLS}{store}.type=PEM",
+                )
+            )
+        found[needed] = location
+    return found

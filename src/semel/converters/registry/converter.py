@@ -1,0 +1,191 @@
+"""Values whose schemas are in a registry: what all of their formats share."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.base import Converter, Decoded, Failure
+from semel.converters.json_merge import Part, together
+from semel.converters.json_text import place
+from semel.converters.registry.client import Registry, Schema, UnknownSchema
+from semel.converters.registry.framing import Framed, framed, unframed
+from semel.converters.registry.registration import Registration
+from semel.errors import ConfigError
+from semel.records import DATA_EXCEPTION
+
+_SERIALIZATION = "org.apache.kafka.common.errors.SerializationException"
+_MOST_READERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What messages of one schema hold: values, their indices among the messages if not all could
+    be read, and why the others could not."""
+
+    values: pa.Array
+    rows: pa.Array | None = None
+    refused: Mapping[int, str] | None = None
+
+
+Reader = Callable[[Framed], Contents]
+Writer = Callable[[pa.Array], pa.Array]
+
+
+class RegistryConverter(Converter):
+    """Decodes each value by the schema that it was written with. Schemas of one batch are united:
+    fields of all, numbers widened."""
+
+    format: str
+    """What the registry calls it."""
+
+    def __init__(
+        self, registry: Registry, where: str, registration: Registration | None = None
+    ) -> None:
+        self._registry = registry
+        self._where = where
+        self._registration = registration or Registration(is_key=False)
+        self._topic = ""
+        self._topics: dict[str, RegistryConverter] = {}
+        self._writers: dict[pa.DataType, tuple[int, Writer]] = {}
+        self._readers: dict[int, Reader | str] = {}
+        self._last: pa.DataType = pa.null()
+
+    @abstractmethod
+    def _reader(self, schema: Schema) -> Reader:
+        """How values of a schema are read.
+
+        Raises:
+            ValueError: the schema cannot be used.
+        """
+
+    @abstractmethod
+    def _derived(self, kind: pa.DataType) -> tuple[str, str]:
+        """The text of a schema for values of a type, and the full name of its record, if it has
+        one.
+
+        Raises:
+            ValueError: the format has no place for them.
+        """
+
+    @abstractmethod
+    def _writer(self, schema: Schema, derived: str | None) -> Writer:
+        """How values are written with a schema; ``derived`` is what they must fit to, if it is
+        not that one.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+
+    def for_topic(self, topic: str) -> Converter:
+        """See :meth:`Converter.for_topic`."""
+        if topic not in self._topics:
+            bound = copy.copy(self)
+            bound._topic, bound._writers = topic, {}
+            self._topics[topic] = bound
+        return self._topics[topic]
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        """See :meth:`Converter.encode`.
+
+        Raises:
+            ConfigError: the values have no place in the format or in the schema.
+            Unavailable: the registry cannot be reached.
+            ServiceError: it refuses the login.
+        """
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        present = values.drop_null() if values.null_count else values
+        if not len(present):
+            return pa.nulls(len(values), pa.binary())
+        try:
+            schema_id, write = self._writer_of(present.type)
+            written = framed(schema_id, write(present))
+        except ValueError as error:
+            raise ConfigError(f"{self._where}: {error}") from None
+        if len(present) == len(values):
+            return written
+        return place(written, pc.indices_nonzero(values.is_valid()), len(values))
+
+    def _writer_of(self, kind: pa.DataType) -> tuple[int, Writer]:
+        if kind not in self._writers:
+            text, record = self._derived(kind)
+            registration, registry = self._registration, self._registry
+            subject = registration.subject(self._topic, record)
+            latest = registration.latest_of(registry, subject)
+            if latest is not None:
+                writer = self._writer(latest, text if registration.strict else None)
+                self._writers[kind] = latest.id, writer
+            else:
+                number = registration.id_of(registry, subject, self.format, text)
+                writer = self._writer(Schema(self.format, text, id=number), None)
+                self._writers[kind] = number, writer
+        return self._writers[kind]
+
+    def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
+        """See :meth:`Converter.decode`.
+
+        Raises:
+            Unavailable: the registry cannot be reached.
+            ServiceError: it refuses the login.
+        """
+        groups, others = unframed(values)
+        failures = [self._foreign(row, values[row].as_py()) for row in others.tolist()]
+        parts = []
+        for group in groups:
+            reader = self._reader_of(group.schema_id)
+            if isinstance(reader, str):
+                failures += [Failure(row, _SERIALIZATION, reader) for row in group.rows.tolist()]
+                continue
+            found = reader(group)
+            rows = group.rows if found.rows is None else group.rows[np.asarray(found.rows)]
+            if len(rows):
+                parts.append(Part(pa.array(rows), found.values))
+            failures += [
+                Failure(int(group.rows[n]), DATA_EXCEPTION, f"schema {group.schema_id}: {why}")
+                for n, why in (found.refused or {}).items()
+            ]
+        block, more = together(parts, len(values), self._last)
+        self._last = block.type
+        return Decoded(block, sorted([*failures, *more], key=lambda f: f.index))
+
+    def _reader_of(self, schema_id: int) -> Reader | str:
+        """The reader of a schema, or why there is none."""
+        found = self._readers.get(schema_id)
+        if found is None:
+            try:
+                found = self._made(self._registry.schema(schema_id))
+            except UnknownSchema as error:  # not remembered: it may be registered later
+                return f"schema id {schema_id} is unknown to {self._registry.url}: {error}"
+            if len(self._readers) >= _MOST_READERS:
+                del self._readers[next(iter(self._readers))]
+            self._readers[schema_id] = found
+        return found
+
+    def _made(self, schema: Schema) -> Reader | str:
+        if schema.type != self.format:
+            return (
+                f"schema {schema.id} is of type {schema.type}, not {self.format}: set "
+                f"{self._where} to the converter of {schema.type}"
+            )
+        try:
+            return self._reader(schema)
+        except ValueError as error:
+            return f"schema {schema.id}: {error}"
+
+    def _foreign(self, row: int, value: bytes) -> Failure:
+        if len(value) > 0 and value[0] == 0:
+            why = f"{len(value)} bytes are too few for Schema Registry framing"
+        else:
+            begin = f"byte 0x{value[0]:02x}" if value else "nothing"
+            why = (
+                f"no Schema Registry framing: it begins with {begin}, not with a zero byte. If it "
+                f"is JSON or text, set {self._where} to JsonConverter or StringConverter"
+            )
+        return Failure(row, _SERIALIZATION, why)

@@ -1,0 +1,77 @@
+"""Confluent's wire format: a zero byte, the schema's id in four bytes, and what was written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.bytestrings import elements
+
+Longs = npt.NDArray[np.int64]
+HEADER = 5
+"""Bytes before what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """Messages of one schema: their rows, and where each begins and ends in ``data``."""
+
+    schema_id: int
+    rows: Longs
+    data: npt.NDArray[np.uint8]
+    starts: Longs
+    ends: Longs
+
+    def column(self) -> pa.Array:
+        """What was written."""
+        return elements(self.data, self.starts, self.ends)
+
+    def contents(self) -> list[bytes]:
+        """What was written, one at a time."""
+        data = self.data.tobytes() if len(self.rows) > 1 else self.data
+        return [
+            bytes(data[a:b]) for a, b in zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        ]
+
+    def only(self, which: Longs) -> Framed:
+        """Some of the messages."""
+        return Framed(
+            self.schema_id, self.rows[which], self.data, self.starts[which], self.ends[which]
+        )
+
+
+def unframed(values: pa.Array) -> tuple[list[Framed], Longs]:
+    """The messages by schema, in the order of their first ones; and the rows of those that are not
+    in this format. Null is in neither."""
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    _, offsets, data = values.buffers()
+    if data is None or not len(values):
+        return [], np.flatnonzero(valid)
+    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    first = int(ends[0])
+    content = np.frombuffer(data, np.uint8)[first : int(ends[-1])]
+    places = ends.astype(np.int64) - first
+    starts, stops = places[:-1], places[1:]
+    framed = valid & (stops - starts >= HEADER)
+    rows = np.flatnonzero(framed)
+    framed[rows] = content[starts[rows]] == 0
+    rows = np.flatnonzero(framed)
+    ids = np.zeros(len(rows), np.int64)
+    for byte in range(1, HEADER):
+        ids = ids << 8 | content[starts[rows] + byte]
+    found, firsts = np.unique(ids, return_index=True)
+    groups = []
+    for number in found[np.argsort(firsts)].tolist():
+        mine = rows if len(found) == 1 else rows[ids == number]
+        groups.append(Framed(number, mine, content, starts[mine] + HEADER, stops[mine]))
+    return groups, np.flatnonzero(valid & ~framed)
+
+
+def framed(schema_id: int, values: pa.Array) -> pa.Array:
+    """What was written, behind its schema's id; null stays null."""
+    header = b"\0" + schema_id.to_bytes(4, "big")
+    return pc.binary_join_element_wise(pa.scalar(header, pa.binary()), values, b"")

@@ -1,0 +1,87 @@
+"""A real schema registry, Apicurio, in a directory. It speaks Confluent's API."""
+
+from __future__ import annotations
+
+import http.client
+import os
+from pathlib import Path
+from typing import ClassVar
+
+from semel import jars
+from semel.lab.embedded.java import find_java
+from semel.lab.embedded.process import LOOPBACK, listening
+from semel.lab.embedded.server import Server
+
+JVM_FLAGS = (
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.awt.headless=true",
+    "-Djava.util.logging.manager=org.jboss.logmanager.LogManager",
+)
+
+
+class SchemaRegistry(Server):
+    """One registry, whose schemas stand in a file database in its directory."""
+
+    name = "the schema registry"
+    log_name = "registry.log"
+    port_names: ClassVar[tuple[str, ...]] = ("http",)
+    start_timeout = 120.0
+    stop_timeout = 20.0
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        heap: str = "192m",
+        *,
+        detached: bool = False,
+    ) -> None:
+        super().__init__(directory, port, detached=detached)
+        self.heap = heap
+
+    @property
+    def url(self) -> str:
+        """The converters' ``schema.registry.url``."""
+        return f"http://{LOOPBACK}:{self.port}/apis/ccompat/v7"
+
+    def _launch(self) -> None:
+        java = find_java()
+        program = jars.unpacked(jars.APICURIO) / f"{jars.APICURIO.artifact}-{jars.APICURIO.version}"
+        self._check_ports()
+        settings = {
+            "quarkus.http.host": LOOPBACK,
+            "quarkus.http.port": self.port,
+            "quarkus.log.level": "WARN",
+            "quarkus.log.console.color": "false",
+            "apicurio.storage.sql.kind": "h2",
+            "apicurio.datasource.url": f"jdbc:h2:file:{self.directory / 'registry'}",
+            "apicurio.storage.read-only.enabled": "false",
+        }
+        self._process.launch(
+            [
+                str(java),
+                "-Xms32m",
+                f"-Xmx{self.heap}",
+                *JVM_FLAGS,
+                *(f"-D{name}={value}" for name, value in settings.items()),
+                "-jar",
+                f"{program}-runner.jar",
+            ],
+            detached=self.detached,
+            environment=dict(os.environ),
+            directory=self.directory,
+        )
+
+    def _answers(self) -> bool:
+        if not listening(self.port):
+            return False
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=10)
+        try:
+            connection.request("GET", "/apis/ccompat/v7/subjects")
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()

@@ -1,0 +1,315 @@
+"""The Avro converter and its registry, which here is a dictionary."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from semel.converters import create
+from semel.converters.avro import AvroConverter
+from semel.converters.registry.client import Schema, UnknownSchema
+from semel.errors import ConfigError, Unavailable
+
+UTC = datetime.UTC
+CONFLUENT = "io.confluent.connect.avro.AvroConverter"
+APICURIO = "io.apicurio.registry.utils.converter.AvroConverter"
+
+
+class Known:
+    """Schemas by id, as a registry has them."""
+
+    url = "http://registry"
+
+    def __init__(self, schemas: dict[int, Schema]) -> None:
+        self.schemas = schemas
+        self.away = False
+
+    def schema(self, schema_id: int) -> Schema:
+        if self.away:
+            raise Unavailable("the schema registry cannot be reached")
+        if schema_id not in self.schemas:
+            raise UnknownSchema("Schema not found")
+        return self.schemas[schema_id]
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    listed = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return {"type": "record", "name": "Row", "fields": listed}
+
+
+def schema(described: Any, number: int = 1) -> Schema:
+    return Schema("AVRO", json.dumps(described), id=number)
+
+
+def message(described: Any, value: Any, number: int = 1) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(described), value)
+    return b"\0" + number.to_bytes(4, "big") + out.getvalue()
+
+
+def converter(known: Known, **more: Any) -> AvroConverter:
+    return AvroConverter(known, "value.converter", **more)  # type: ignore[arg-type]
+
+
+def test_each_value_is_read_by_its_own_schema_and_they_are_united() -> None:
+    old, new = record(id="int", name="string"), record(id="long", name="string", price="double")
+    made = converter(Known({1: schema(old), 2: schema(new, 2)}))
+    values = [
+        message(old, {"id": 1, "name": "a"}),
+        message(new, {"id": 2**40, "name": "b", "price": 0.5}, 2),
+        None,
+        message(old, {"id": 3, "name": "c"}),
+    ]
+    decoded = made.decode(pa.array(values, pa.binary()))
+    assert not decoded.failures
+    assert decoded.values.to_pylist() == [
+        {"id": 1, "name": "a", "price": None},
+        {"id": 2**40, "name": "b", "price": 0.5},
+        None,
+        {"id": 3, "name": "c", "price": None},
+    ]
+    assert decoded.values.type.field("id").type == pa.int64()
+
+
+def test_nested_records_are_united_too() -> None:
+    old, new = record(x="int"), record(y="string", x="long")
+    for wrap in (
+        lambda inner: inner,
+        lambda inner: {"type": "array", "items": inner},
+        lambda inner: {"type": "map", "values": inner},
+    ):
+        one, two = record(v=wrap({**old, "name": "In"})), record(v=wrap({**new, "name": "In"}))
+        made = converter(Known({1: schema(one), 2: schema(two, 2)}))
+        kind = wrap({})
+        first, second = {"x": 1}, {"y": "a", "x": 2}
+        if kind:
+            first = [first] if kind["type"] == "array" else {"k": first}  # type: ignore[assignment]
+            second = [second] if kind["type"] == "array" else {"k": second}  # type: ignore[assignment]
+        decoded = made.decode(
+            pa.array([message(one, {"v": first}), message(two, {"v": second}, 2)])
+        )
+        assert not decoded.failures
+        text = json.dumps(decoded.values.to_pylist())
+        assert '"x": 1' in text
+        assert '"y": "a"' in text
+
+
+def test_schemas_that_contradict_each_other_are_bad_records_of_the_later_one() -> None:
+    one, two = record(id="int"), record(id="string")
+    made = converter(Known({1: schema(one), 2: schema(two, 2)}))
+    values = [message(one, {"id": 1}), message(two, {"id": "x"}, 2)]
+    decoded = made.decode(pa.array(values))
+    assert decoded.values.to_pylist() == [{"id": 1}, None]
+    assert "its schema conflicts with other records'" in decoded.failures[0].message
+
+
+def test_an_unknown_id_is_a_bad_record_and_a_registry_that_is_away_is_not() -> None:
+    row = record(id="int")
+    known = Known({1: schema(row)})
+    made = converter(known)
+    values = pa.array([message(row, {"id": 1}), message(row, {"id": 2}, 9), b"{}", b"\0\0"])
+    decoded = made.decode(values)
+    assert decoded.values.to_pylist() == [{"id": 1}, None, None, None]
+    assert [f.index for f in decoded.failures] == [1, 2, 3]
+    assert decoded.failures[0].message.startswith("schema id 9 is unknown to http://registry")
+    assert "begins with byte 0x7b" in decoded.failures[1].message
+    assert "2 bytes are too few" in decoded.failures[2].message
+    known.away = True
+    assert made.decode(values.slice(0, 1)).values.to_pylist() == [{"id": 1}]  # it is remembered
+    with pytest.raises(Unavailable):
+        made.decode(values.slice(1, 1))
+    known.away, known.schemas[9] = False, schema(row, 9)
+    assert made.decode(values.slice(1, 1)).values.to_pylist() == [{"id": 2}]
+
+
+def test_a_schema_of_another_format_is_told() -> None:
+    made = converter(Known({1: Schema("PROTOBUF", "", id=1), 2: Schema("AVRO", '"x.Y"', id=2)}))
+    decoded = made.decode(pa.array([b"\0\0\0\0\1\0", b"\0\0\0\0\2\0"]))
+    assert (
+        "schema 1 is of type PROTOBUF, not AVRO: set value.converter" in decoded.failures[0].message
+    )
+    assert decoded.failures[1].message == "schema 2: it refers to x.Y, which is not defined"
+
+
+def test_a_damaged_record_is_bad_alone() -> None:
+    row = record(id="int", name="string")
+    values = [message(row, {"id": n, "name": "n" * n}) for n in range(5)]
+    values[2] = values[2][:-1]
+    decoded = converter(Known({1: schema(row)})).decode(pa.array(values))
+    assert [v and v["id"] for v in decoded.values.to_pylist()] == [0, 1, None, 3, 4]
+    assert [(f.index, f.message) for f in decoded.failures] == [
+        (2, "schema 1: field name: the record ends 1 bytes too early")
+    ]
+
+
+def connect(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "connect.name": name, "connect.version": 1, **more}
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "arrow", "wanted"),
+    [
+        ({"type": "int", "logicalType": "date"}, 1, pa.date32(), datetime.date(1970, 1, 2)),
+        (
+            connect(
+                "long", "org.apache.kafka.connect.data.Timestamp", logicalType="timestamp-millis"
+            ),
+            1500,
+            pa.timestamp("ms", "UTC"),
+            datetime.datetime(1970, 1, 1, 0, 0, 1, 500000, UTC),
+        ),
+        ({"type": "int", "connect.type": "int8"}, -128, pa.int8(), -128),
+        (
+            connect("long", "io.debezium.time.MicroTimestamp"),
+            1,
+            pa.timestamp("us"),
+            datetime.datetime(1970, 1, 1, 0, 0, 0, 1),
+        ),
+        (connect("int", "io.debezium.time.Date"), 0, pa.date32(), datetime.date(1970, 1, 1)),
+        (
+            connect("string", "io.debezium.time.ZonedTimestamp"),
+            "2024-01-01T01:00:00.1234567+01:00",
+            pa.timestamp("us", "UTC"),
+            datetime.datetime(2024, 1, 1, 0, 0, 0, 123456, UTC),
+        ),
+        (connect("string", "io.debezium.data.Json"), '{"a": 1}', pa.json_(), '{"a": 1}'),
+        (connect("string", "io.debezium.data.Enum"), "x", pa.string(), "x"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+            | {"connect.name": "org.apache.kafka.connect.data.Decimal"},
+            Decimal("-1.50"),
+            pa.decimal128(10, 2),
+            Decimal("-1.50"),
+        ),
+        ({"type": "long", "logicalType": "timestamp-micros"}, 7, pa.int64(), 7),
+        (
+            {"type": "array", "items": record(key="int", value="string")}
+            | {"items": {**record(key="int", value="string"), "connect.internal.type": "MapEntry"}},
+            [{"key": 1, "value": "a"}],
+            pa.map_(pa.int32(), pa.string()),
+            [(1, "a")],
+        ),
+    ],
+)
+def test_logical_types_of_connect_and_debezium(
+    kind: Any, written: Any, arrow: pa.DataType, wanted: Any
+) -> None:
+    described = {"type": "record", "name": "Outer", "fields": [{"name": "v", "type": kind}]}
+    plain = json.loads(json.dumps(described))
+    decimal = isinstance(written, Decimal)
+    if not decimal:
+        for part in (plain["fields"][0]["type"],):
+            part.pop("logicalType", None)
+    made = converter(Known({1: schema(described)}))
+    decoded = made.decode(pa.array([message(plain, {"v": written})] * 2))
+    assert not decoded.failures
+    assert decoded.values.type.field("v").type == arrow
+    assert decoded.values.to_pylist()[1]["v"] == wanted
+
+
+def test_null_of_a_field_with_a_default_is_the_default() -> None:
+    described = record(v=[{"type": "string", "connect.default": "x"}, "null"])
+    described["fields"][0]["default"] = "x"
+    value = pa.array([message(described, {"v": None}), message(described, {"v": "y"})])
+    known = Known({1: schema(described)})
+    assert converter(known).decode(value).values.to_pylist() == [{"v": "x"}, {"v": "y"}]
+    kept = converter(known, defaults=False).decode(value)
+    assert kept.values.to_pylist() == [{"v": None}, {"v": "y"}]
+
+
+def test_a_union_of_several_types_is_a_struct_as_in_kafka_connect() -> None:
+    inner = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}
+    described = record(v=["null", "string", inner])
+    known = Known({1: schema(described)})
+    values = pa.array([message(described, {"v": v}) for v in ("a", {"x": 1}, None)])
+    assert [v["v"] for v in converter(known).decode(values).values.to_pylist()] == [
+        {"string": "a", "Inner": None},
+        {"string": None, "Inner": {"x": 1}},
+        None,
+    ]
+    named = converter(known, full_names=True).decode(values).values.to_pylist()
+    assert named[1]["v"] == {"string": None, "a.Inner": {"x": 1}}
+
+
+def test_referenced_schemas_are_found_by_name() -> None:
+    inner = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}
+    outer = record(v="a.Inner")
+    text = Schema("AVRO", json.dumps(outer), (("a.Inner", json.dumps(inner)),), 1)
+    written = message(record(v=inner), {"v": {"x": 5}})
+    decoded = converter(Known({1: text})).decode(pa.array([written]))
+    assert decoded.values.to_pylist() == [{"v": {"x": 5}}]
+
+
+def test_a_key_may_be_no_record() -> None:
+    decoded = converter(Known({1: schema("long")})).decode(pa.array([message("long", 7), None]))
+    assert decoded.values.to_pylist() == [7, None]
+    assert decoded.values.type == pa.int64()
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        (CONFLUENT, {}, "value.converter.schema.registry.url is required"),
+        (
+            CONFLUENT,
+            {"schema.registry.url": "registry:8081"},
+            "must begin with http:// or https://",
+        ),
+        (
+            CONFLUENT,
+            {"schema.registry.url": "http://r", "basic.auth.credentials.source": "SASL_INHERIT"},
+            "basic.auth.credentials.source=SASL_INHERIT is not available: set it to USER_INFO",
+        ),
+        (
+            CONFLUENT,
+            {"schema.registry.url": "http://r", "basic.auth.credentials.source": "USER_INFO"},
+            "value.converter.basic.auth.user.info must be user:password",
+        ),
+        (
+            CONFLUENT,
+            {
+                "schema.registry.url": "https://r",
+                "schema.registry.ssl.truststore.location": "/t.jks",
+            },
+            r"semel reads PEM files, not JKS\. Convert it: keytool -importkeystore",
+        ),
+        (
+            CONFLUENT,
+            {"schema.registry.url": "http://r", "enhanced.avro.schema.support": "yes"},
+            "enhanced.avro.schema.support='yes' must be true or false",
+        ),
+        (
+            APICURIO,
+            {"apicurio.registry.url": "http://r/apis/registry/v2"},
+            "value.converter.apicurio.registry.as-confluent=true is needed",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_told(name: str, config: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create(name, config, is_key=False, where="value.converter")
+
+
+def test_apicurios_address_becomes_that_of_confluents_api() -> None:
+    config = {
+        "apicurio.registry.url": "http://r:8080/apis/registry/v2",
+        "apicurio.registry.as-confluent": "true",
+    }
+    made = create(APICURIO, config, is_key=False, where="value.converter")
+    assert isinstance(made, AvroConverter)
+    assert made._registry.url == "http://r:8080/apis/ccompat/v7"
+
+
+def test_several_addresses_and_a_login_in_one_of_them() -> None:
+    config = {"schema.registry.url": "http://me:p%40ss@one:8081, http://two:8081"}
+    made = create(CONFLUENT, config, is_key=False, where="value.converter")
+    assert isinstance(made, AvroConverter)
+    assert made._registry.url == "http://one:8081,http://two:8081"
+    assert made._registry._settings["basic.auth.user.info"] == "me:p@ss"
