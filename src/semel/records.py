@@ -25,9 +25,11 @@ TIMESTAMP = "__connect_timestamp"
 HEADERS = "__connect_headers"
 KEY = "__connect_key"
 METADATA = (TOPIC, PARTITION, OFFSET, TIMESTAMP, HEADERS, KEY)
+ORIGIN = (TOPIC, PARTITION, OFFSET)
+"""Where a record was read. No transform changes it."""
 
 DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
-"""What Kafka Connect raises for a record that is not as it should be, for dead letters."""
+"""The exception that Kafka Connect raises for a malformed record; dead letters name it."""
 
 TIMESTAMP_TYPE = pa.timestamp("ms", "UTC")
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -41,7 +43,7 @@ METADATA_TYPES: dict[str, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that could not be delivered, raw as it came, with the reason.
+    """A record that could not be delivered, in its raw form, with the reason.
 
     ``stage`` and ``exception``, the full name of a class, follow Kafka Connect's error context
     (KIP-298).
@@ -64,10 +66,10 @@ class ConnectRecords:
     """Records as Kafka Connect sees them, in columns of equal length.
 
     ``origin`` says where each was read: topic, partition, offset and, where it is wanted, the
-    timestamp, in metadata columns. It never changes: counts, positions and dead letters go by it.
-    A transform may change everything else: ``topic``, where the records go, ``keys`` and
-    ``values``, which may be of any type, and ``headers``. A null value is a tombstone. What
-    Connect's schema says beyond the Arrow type stands in the metadata of fields.
+    timestamp, in metadata columns. It never changes: counts, positions and dead letters go by it. A
+    transform may change everything else: ``topic``, where the records go, ``keys`` and ``values``,
+    which may be of any type, and ``headers``. A null value is a tombstone. The metadata of fields
+    holds what Connect's schema says beyond the Arrow type.
     """
 
     topic: str
@@ -92,11 +94,13 @@ class ConnectRecords:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of a commit that go to one topic's target, as a sink takes them.
+    """Records of a commit that were read from one topic and go to one topic's target, as a sink
+    takes them.
 
-    ``rows`` are upserts or inserts; ``tombstones`` (null values) hold metadata columns only and
-    are deletes. Order between the two is given by partition and offset. ``topic`` is where they go;
-    the metadata column ``__connect_topic`` says where they were read.
+    ``rows`` are upserts or inserts; ``tombstones`` (null values) hold metadata columns only and are
+    deletes. Partition and offset order the two. ``topic`` is where they go and names the target.
+    They were read from ``origin``, which the metadata column ``__connect_topic`` holds: whatever
+    tells one record from all others goes by it.
     """
 
     topic: str
@@ -107,10 +111,18 @@ class Records:
     def count(self) -> int:
         return int(self.rows.num_rows) + (self.tombstones.num_rows if self.tombstones else 0)
 
+    @property
+    def origin(self) -> str:
+        """The topic that they were read from; where they go, if there are none."""
+        for table in (self.rows, self.tombstones):
+            if table is not None and table.num_rows:
+                return str(table.column(TOPIC)[0].as_py())
+        return self.topic
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A converted record that the sink cannot take."""
+    """A converted record that the sink cannot take, by its origin."""
 
     topic: str
     partition: int
@@ -127,10 +139,12 @@ class RowsRejected(Exception):
         self.rejected = rejected
 
 
-def rejected(topic: str, source: pa.Table, index: int, message: str) -> Rejected:
-    """The record of a row, or of a tombstone, that the sink cannot take."""
-    partition, offset = (source.column(n)[index].as_py() for n in (PARTITION, OFFSET))
-    return Rejected(topic, partition, offset, DATA_EXCEPTION, message)
+def rejected(
+    source: pa.Table, index: int, message: str, exception: str = DATA_EXCEPTION
+) -> Rejected:
+    """The record behind a row, or a tombstone, that the sink cannot take."""
+    topic, partition, offset = (source.column(n)[index].as_py() for n in ORIGIN)
+    return Rejected(topic, partition, offset, exception, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +153,13 @@ class Commit:
 
     records: Sequence[Records]
     dead_letters: Sequence[DeadLetter] = field(default=())
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; a single chunk is not copied."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def value_columns(names: Sequence[str]) -> list[str]:

@@ -1,0 +1,250 @@
+"""Kafka Connect's single message transforms, and the like, on Arrow batches."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from semel import aliases
+from semel.errors import ConfigError, Problem
+from semel.problems import together
+from semel.transforms.base import Predicate, Sided, Transform
+from semel.transforms.chain import Chain, Outcome, Stage
+from semel.transforms.config import STAGE, section_of, unknown
+
+__all__ = [
+    "PREDICATES",
+    "TRANSFORMS",
+    "Chain",
+    "Outcome",
+    "Predicate",
+    "Sided",
+    "Transform",
+    "chain_of",
+    "classes",
+    "known_chain",
+    "routed",
+    "warnings_of",
+]
+
+TRANSFORMS = "semel.transforms"
+"""The entry point group of transforms from elsewhere: name -> a :class:`Transform` class. Of a
+:class:`Sided` there are ``name$Key`` and ``name$Value``."""
+PREDICATES = "semel.predicates"
+"""The entry point group of predicates from elsewhere: name -> a :class:`Predicate` class."""
+
+_KAFKA = "org.apache.kafka.connect.transforms."
+_OURS = {
+    _KAFKA + "Cast": "semel.transforms.cast:Cast",
+    _KAFKA + "DropHeaders": "semel.transforms.headers:DropHeaders",
+    _KAFKA + "ExtractField": "semel.transforms.extract_field:ExtractField",
+    _KAFKA + "Filter": "semel.transforms.base:Filter",
+    _KAFKA + "Flatten": "semel.transforms.flatten:Flatten",
+    _KAFKA + "HeaderFrom": "semel.transforms.headers:HeaderFrom",
+    _KAFKA + "HoistField": "semel.transforms.hoist_field:HoistField",
+    _KAFKA + "InsertField": "semel.transforms.insert_field:InsertField",
+    _KAFKA + "InsertHeader": "semel.transforms.headers:InsertHeader",
+    _KAFKA + "MaskField": "semel.transforms.mask_field:MaskField",
+    _KAFKA + "RegexRouter": "semel.transforms.routers:RegexRouter",
+    _KAFKA + "ReplaceField": "semel.transforms.replace_field:ReplaceField",
+    _KAFKA + "SetSchemaMetadata": "semel.transforms.set_schema_metadata:SetSchemaMetadata",
+    _KAFKA + "TimestampConverter": "semel.transforms.timestamp_converter:TimestampConverter",
+    _KAFKA + "TimestampRouter": "semel.transforms.routers:TimestampRouter",
+    _KAFKA + "ValueToKey": "semel.transforms.value_to_key:ValueToKey",
+}
+_DEBEZIUM = "io.debezium.transforms."
+_OURS |= {
+    _DEBEZIUM + "ByLogicalTableRouter": "semel.transforms.logical_tables:ByLogicalTableRouter",
+    _DEBEZIUM + "ExtractNewRecordState": "semel.transforms.debezium:ExtractNewRecordState",
+    _DEBEZIUM + "UnwrapFromEnvelope": "semel.transforms.debezium:ExtractNewRecordState",
+    _DEBEZIUM + "ToLogicalTopicRouter": "semel.transforms.logical_tables:ToLogicalTopicRouter",
+}
+_OURS["python"] = "semel.transforms.python:Python"
+_CONFLUENT = "io.confluent.connect.transforms."
+_AIVEN = "io.aiven.kafka.connect.transforms."
+_OURS |= {
+    _CONFLUENT + "Drop": "semel.transforms.tombstones:Drop",
+    _CONFLUENT + "ExtractTopic": "semel.transforms.extract_topic:ExtractTopic",
+    _CONFLUENT + "TombstoneHandler": "semel.transforms.tombstones:TombstoneHandler",
+    _AIVEN + "ExtractTopic": "semel.transforms.extract_topic:AivenExtractTopic",
+    _AIVEN + "Hash": "semel.transforms.hashes:Hash",
+    _AIVEN + "MakeTombstone": "semel.transforms.tombstones:MakeTombstone",
+    _AIVEN + "TombstoneHandler": "semel.transforms.tombstones:AivenTombstoneHandler",
+}
+_OUR_PREDICATES = {
+    _KAFKA + "predicates.HasHeaderKey": "semel.transforms.predicates:HasHeaderKey",
+    _KAFKA + "predicates.RecordIsTombstone": "semel.transforms.predicates:RecordIsTombstone",
+    _KAFKA + "predicates.TopicNameMatches": "semel.transforms.predicates:TopicNameMatches",
+}
+_SIDES = ("Key", "Value")
+
+
+def chain_of(raw: Mapping[str, str]) -> Chain:
+    """The chain of a connector's configuration.
+
+    Raises:
+        ConfigError: every mistake in it.
+    """
+    names = _list(raw, "transforms")
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise ConfigError(
+            Problem("transforms", f"transforms names {', '.join(sorted(repeated))} twice")
+        )
+    return Chain(together(*(_stage_of(raw, name) for name in names)))
+
+
+def routed(raw: Mapping[str, str], topic: str) -> str:
+    """Where the transforms of a configuration send the records of a topic, if its name decides
+    that; otherwise records bear the name of their place themselves, and it is left as it is."""
+    chain = known_chain(raw)
+    return chain.route(topic) if chain.goes_by_topic else topic
+
+
+def known_chain(raw: Mapping[str, str]) -> Chain:
+    """The chain of a configuration, for questions only."""
+    mine = {k: v for k, v in raw.items() if k.partition(".")[0] in ("transforms", "predicates")}
+    return _chain(tuple(sorted(mine.items())))
+
+
+@lru_cache(maxsize=100)
+def _chain(raw: tuple[tuple[str, str], ...]) -> Chain:
+    return chain_of(dict(raw))
+
+
+def warnings_of(raw: Mapping[str, str]) -> list[str]:
+    """What may be wrong with the keys of transforms and predicates; their mistakes are not told."""
+    warnings = []
+    for kind in ("transforms", "predicates"):
+        names = _list(raw, kind)
+        for name in names:
+            prefix = f"{kind}.{name}."
+            own = STAGE if kind == "transforms" else STAGE[:1]
+            try:
+                section = _found(kind, raw, prefix)[0].section
+            except ConfigError:
+                continue
+            warnings += unknown(section, raw, prefix, own)
+        belongs = tuple(f"{kind}.{name}." for name in names)
+        warnings += [
+            f"{name} has no effect: {kind} does not name {name.split('.')[1]}"
+            for name in sorted(raw)
+            if name.startswith(f"{kind}.") and not name.startswith(belongs)
+        ]
+    return warnings
+
+
+def _list(raw: Mapping[str, str], name: str) -> list[str]:
+    return [part.strip() for part in raw.get(name, "").split(",") if part.strip()]
+
+
+def _stage_of(raw: Mapping[str, str], alias: str) -> Callable[[], Stage]:
+    return lambda: _stage(raw, alias)
+
+
+def _stage(raw: Mapping[str, str], alias: str) -> Stage:
+    prefix = f"transforms.{alias}."
+    made = _made("transforms", raw, prefix)
+    chosen = raw.get(f"{prefix}predicate", "").strip()
+    negate = raw.get(f"{prefix}negate", "").strip().lower()
+    if negate not in ("", "true", "false"):
+        raise ConfigError(Problem(f"{prefix}negate", f"{prefix}negate must be true or false"))
+    if not chosen:
+        if f"{prefix}negate" in raw:
+            raise ConfigError(
+                Problem(
+                    f"{prefix}negate",
+                    f"Config '{prefix}negate' was provided but there is no config "
+                    f"'{prefix}predicate' defining a predicate to be negated.",
+                )
+            )
+        return Stage(alias, made)
+    if chosen not in _list(raw, "predicates"):
+        raise ConfigError(
+            Problem(
+                f"{prefix}predicate",
+                f"{prefix}predicate={chosen}: predicates does not name it; it names "
+                f"{', '.join(_list(raw, 'predicates')) or 'none'}",
+            )
+        )
+    predicate = _made("predicates", raw, f"predicates.{chosen}.")
+    return Stage(alias, made, predicate, negate == "true")
+
+
+def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
+    """The transform or predicate that is configured below ``prefix``."""
+    found, side = _found(kind, raw, prefix)
+    config = section_of(found.section, raw, prefix)
+    try:
+        return found(config, of_key=side == "Key") if side else found(config)
+    except ValueError as error:
+        raise ConfigError(Problem(f"{prefix}type", f"{prefix}: {error}")) from None
+
+
+def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:
+    """The class that is named, and whether it is meant for keys or values."""
+    where = f"{prefix}type"
+    given = raw.get(where, "").strip()
+    if not given:
+        raise ConfigError(Problem(where, f"{where} is required: the class of the {kind[:-1]}"))
+    known = _known(kind)
+    try:
+        name = aliases.full_name(given, _with_sides(known), kind[:-1].title())
+    except ConfigError as error:
+        raise ConfigError(Problem(where, f"{where}={given}: {error}")) from None
+    base, _, side = name.partition("$")
+    if base not in known or (side and side not in _SIDES):
+        raise ConfigError(Problem(where, f"{where}={given}: {_unknown(kind, given, known)}"))
+    entry = EntryPoint(base, known[base], kind)
+    try:
+        found = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            Problem(where, f"{where}={given}: cannot load {entry.value}: {error}")
+        ) from error
+    wanted: type = Transform if kind == "transforms" else Predicate
+    if not (isinstance(found, type) and issubclass(found, wanted)):
+        raise ConfigError(
+            Problem(where, f"{where}={given}: {entry.value} is not a semel {wanted.__name__}")
+        )
+    sided = issubclass(found, Sided)
+    if sided and not side:
+        raise ConfigError(
+            Problem(where, f"{where}={given}: add $Key or $Value: {given}$Value changes values")
+        )
+    if side and not sided:
+        raise ConfigError(Problem(where, f"{where}={given}: write {base}, without ${side}"))
+    return found, side
+
+
+def classes(kind: str) -> Iterator[tuple[str, Any]]:
+    """The ``transforms`` or ``predicates`` that can be loaded, by full names, which end with
+    ``$Key`` or ``$Value`` where there are two."""
+    for base, value in _known(kind).items():
+        try:
+            found = EntryPoint(base, value, kind).load()
+        except (ImportError, AttributeError):
+            continue
+        sides = [f"{base}${side}" for side in _SIDES] if issubclass(found, Sided) else [base]
+        yield from ((name, found) for name in sides)
+
+
+def _known(kind: str) -> dict[str, str]:
+    group, ours = (TRANSFORMS, _OURS) if kind == "transforms" else (PREDICATES, _OUR_PREDICATES)
+    return {entry.name: entry.value for entry in entry_points(group=group)} | ours
+
+
+def _with_sides(known: Mapping[str, str]) -> dict[str, str]:
+    sided = {f"{name}${side}": value for name, value in known.items() for side in _SIDES}
+    return {**known, **sided}
+
+
+def _unknown(kind: str, given: str, known: Mapping[str, str]) -> str:
+    shorts = sorted({full.rpartition(".")[2] for full in known})
+    base = given.partition("$")[0]
+    near = difflib.get_close_matches(base, [*known, *shorts], n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"no such {kind[:-1]}{hint}; available are {', '.join(shorts)}"

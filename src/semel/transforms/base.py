@@ -1,0 +1,262 @@
+"""The contract of transforms and predicates: functions of a batch of records, in Arrow.
+
+A transform of Kafka Connect is given one record at a time. Here it is given a :class:`Batch`, and
+returns one of the same records in the same order, or of some of them. A record that it cannot take
+is named in :class:`Refused`: the chain sets it aside as a bad record and applies the transform to
+the others again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from semel.records import (
+    DATA_EXCEPTION,
+    METADATA_TYPES,
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    one_array,
+)
+
+
+@dataclass(frozen=True)
+class NoKeys:
+    """The section of what has no keys."""
+
+
+ILLEGAL_ARGUMENT = "java.lang.IllegalArgumentException"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The keys or the values of records.
+
+    ``has_schema`` says that they come with a schema, as those of JSON with ``schemas.enable=true``
+    do: Kafka Connect's transforms treat them as structs then, otherwise as maps. A null has none.
+    ``name`` and ``version`` are those of the schema, where a transform has set them.
+    """
+
+    array: pa.Array
+    has_schema: bool = True
+    name: str | None = None
+    version: int | None = None
+
+    @property
+    def is_struct(self) -> bool:
+        return bool(pa.types.is_struct(self.array.type))
+
+    def holding(self, array: pa.Array) -> Side:
+        """The same with other contents."""
+        return replace(self, array=array)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one topic in Kafka on their way through a chain.
+
+    ``origin`` says where they were read (see :class:`~semel.records.ConnectRecords`) and never
+    changes. ``topics`` says where each record goes. ``headers`` is None if nothing wants them.
+    ``rows`` are the indices of the records in what the chain was given.
+    """
+
+    origin: pa.Table
+    keys: Side
+    values: Side
+    topics: pa.Array
+    rows: np.ndarray
+    headers: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return int(self.origin.num_rows)
+
+    @property
+    def partitions(self) -> pa.Array:
+        """The partitions that records were read from, or that a source chose; null for others."""
+        return self._origin(PARTITION)
+
+    @property
+    def offsets(self) -> pa.Array | None:
+        """The offsets in Kafka; None for records of a source."""
+        return self._origin(OFFSET) if OFFSET in self.origin.column_names else None
+
+    @property
+    def timestamps(self) -> pa.Array:
+        """The records' times; null for those that a source gives none."""
+        return self._origin(TIMESTAMP)
+
+    def _origin(self, name: str) -> pa.Array:
+        if name not in self.origin.column_names:
+            return pa.nulls(len(self), METADATA_TYPES[name])
+        return one_array(self.origin.column(name))
+
+    def side(self, of_key: bool) -> Side:
+        return self.keys if of_key else self.values
+
+    def with_side(self, of_key: bool, side: Side) -> Batch:
+        return replace(self, keys=side) if of_key else replace(self, values=side)
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """The records at these indices, in this order."""
+        at = pa.array(indices)
+        return Batch(
+            self.origin.take(at),
+            self.keys.holding(self.keys.array.take(at)),
+            self.values.holding(self.values.array.take(at)),
+            self.topics.take(at),
+            self.rows[indices],
+            None if self.headers is None else self.headers.take(at),
+        )
+
+
+class Refused(Exception):
+    """Raised by a transform: these records, by their index, cannot be transformed."""
+
+    def __init__(self, reasons: Mapping[int, str], exception: str = DATA_EXCEPTION) -> None:
+        super().__init__(f"{len(reasons)} records cannot be transformed")
+        self.reasons = dict(reasons)
+        self.exception = exception
+
+
+class Transform(ABC):
+    """One stage of a chain. It lives in one task and may remember what it has seen."""
+
+    section: ClassVar[type]
+    """The dataclass of its configuration keys."""
+
+    @abstractmethod
+    def __init__(self, config: Any) -> None:
+        """Take an instance of ``section``. Raises ConfigError."""
+
+    @abstractmethod
+    def apply(self, batch: Batch) -> Batch:
+        """Transform all records.
+
+        Raises:
+            Refused: names those that cannot be transformed.
+        """
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether keys must be decoded for it, even if the sink takes none."""
+        return False
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether it must see headers, even if the sink takes none."""
+        return False
+
+    @property
+    def needs_timestamp(self) -> bool:
+        """Whether it uses the records' times."""
+        return False
+
+    @property
+    def changes_key(self) -> bool:
+        """Whether it makes other keys."""
+        return False
+
+    @property
+    def changes_contents(self) -> bool:
+        """Whether it makes other keys or values."""
+        return True
+
+    @property
+    def routes(self) -> bool:
+        """Whether it changes where records go."""
+        return False
+
+
+class Sided(Transform):
+    """A transform that there is of keys and of values: ``Class$Key`` and ``Class$Value``."""
+
+    def __init__(self, config: Any, *, of_key: bool) -> None:
+        """Take an instance of ``section``, and whether it is one of keys. Raises ConfigError."""
+        self.of_key = of_key
+
+    @property
+    def needs_key(self) -> bool:
+        return self.of_key
+
+    @property
+    def changes_key(self) -> bool:
+        return self.of_key
+
+
+class SideTransform(Sided):
+    """A transform that changes nothing but keys, or nothing but values."""
+
+    def apply(self, batch: Batch) -> Batch:
+        return batch.with_side(self.of_key, self.changed(batch, batch.side(self.of_key)))
+
+    @abstractmethod
+    def changed(self, batch: Batch, side: Side) -> Side:
+        """The keys or values after the transform. Raises Refused."""
+
+
+class Router(Transform):
+    """A transform that only changes where records go, by the name of their topic alone."""
+
+    @abstractmethod
+    def route(self, topic: str) -> str:
+        """Where the records of a topic go."""
+
+    @property
+    def changes_contents(self) -> bool:
+        return False
+
+    @property
+    def routes(self) -> bool:
+        return True
+
+    def apply(self, batch: Batch) -> Batch:
+        return replace(batch, topics=each(batch.topics, self.route))
+
+
+class Filter(Transform):
+    """Kafka Connect's Filter: it drops every record that its predicate lets through to it."""
+
+    section = NoKeys
+
+    def __init__(self, config: NoKeys) -> None:
+        """There is nothing to configure."""
+
+    @property
+    def changes_contents(self) -> bool:
+        return False
+
+    def apply(self, batch: Batch) -> Batch:
+        return batch.take(np.array([], np.int64))
+
+
+class Predicate(ABC):
+    """Says of which records a transform is to be applied."""
+
+    section: ClassVar[type]
+    reads_headers: ClassVar[bool] = False
+
+    @abstractmethod
+    def __init__(self, config: Any) -> None:
+        """Take an instance of ``section``. Raises ConfigError."""
+
+    @abstractmethod
+    def holds(self, batch: Batch) -> pa.Array:
+        """For each record, whether the predicate is true; boolean without nulls."""
+
+
+def each(texts: pa.Array, change: Callable[[str], str | None]) -> pa.Array:
+    """Change texts of which most are equal."""
+    encoded = texts.dictionary_encode()
+    changed = [change(t) for t in encoded.dictionary.to_pylist()]
+    return pa.array(changed, pa.string()).take(encoded.indices)
+
+
+def reasons(indices: Sequence[int] | np.ndarray, message: str) -> dict[int, str]:
+    """The same reason for several records."""
+    return dict.fromkeys(map(int, indices), message)

@@ -1,0 +1,275 @@
+"""Cast: fields, or the whole key or value, in another type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import key
+from semel.converters.json_columns import JSON
+from semel.errors import ConfigError, Problem
+from semel.transforms.base import Batch, Refused, Side, SideTransform
+from semel.transforms.fields import Defaults
+from semel.transforms.structs import (
+    Column,
+    column,
+    columns,
+    connect_type,
+    java_class,
+    refuse_all,
+    required,
+    struct,
+)
+from semel.transforms.texts import java_text, milliseconds
+
+TYPES: Mapping[str, pa.DataType] = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+}
+_OTHERS = ("bytes", "array", "map", "struct")
+_DIGITS = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?"
+_NUMBER = rf"^[\x00-\x20]*[+-]?(NaN|Infinity|{_DIGITS})[\x00-\x20]*$"
+_SOURCES = "[INT8, INT16, INT32, INT64, FLOAT32, FLOAT64, BOOLEAN, STRING, BYTES]"
+
+
+@dataclass(frozen=True)
+class CastConfig(Defaults):
+    """The keys of Cast."""
+
+    spec: tuple[str, ...] = key(
+        "spec",
+        doc="Pairs field:type; one type alone casts the whole key or value. Types: "
+        + ", ".join(TYPES),
+    )
+    types: dict[str, pa.DataType] = field(default_factory=dict, init=False)
+    whole: pa.DataType | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        types: dict[str, pa.DataType] = {}
+        whole = None
+        for mapping in self.spec:
+            name, colon, kind = (part.strip() for part in mapping.partition(":"))
+            if ":" in kind.rstrip(":"):
+                raise ConfigError(Problem("spec", f"Invalid rename mapping: {mapping}"))
+            if colon and kind.rstrip(":"):
+                types[name] = _type(kind.rstrip(":"))
+            else:
+                whole = _type(name)
+        if whole is not None and len(self.spec) > 1:
+            raise ConfigError(
+                Problem(
+                    "spec",
+                    "Cast transformations that specify a type to cast the entire value to may "
+                    "only specify a single cast in their spec",
+                )
+            )
+        object.__setattr__(self, "types", types)
+        object.__setattr__(self, "whole", whole)
+
+
+def _type(name: str) -> pa.DataType:
+    if name.lower() in TYPES:
+        return TYPES[name.lower()]
+    if name.lower() in _OTHERS:
+        message = f"Cast transformation does not support casting to {name.upper()}"
+    else:
+        message = f"Invalid type found in casting spec: {name}"
+    raise ConfigError(Problem("spec", f"{message}; supported types are {', '.join(TYPES)}"))
+
+
+class Cast(SideTransform):
+    """See Kafka Connect's Cast. Dates become text in UTC."""
+
+    section = CastConfig
+
+    def __init__(self, config: CastConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._config = config
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        if self._config.whole is not None:
+            whole = column("", side.array)
+            if nested := connect_type(whole, has_schema=side.has_schema):
+                refuse_all(side.array, _unsupported(nested))
+            return side.holding(cast(side.array, self._config.whole, side.has_schema))
+        array = required(side, "cast types", nulls=True)
+        found = columns(array)
+        for name, wanted in self._config.types.items():
+            if name in found:
+                if found[name].type == JSON and not side.has_schema:
+                    made = _cast_mixed(found[name].array, wanted)
+                    found[name] = Column(pa.field(name, wanted), made)
+                    continue
+                nested = connect_type(found[name], has_schema=side.has_schema)
+                if nested:
+                    refuse_all(found[name].array, _unsupported(nested))
+                made = cast(found[name].array, wanted, side.has_schema)
+                found[name] = Column(pa.field(name, wanted, found[name].field.nullable), made)
+            elif not side.has_schema:
+                found[name] = column(name, pa.nulls(len(array)))
+        return side.holding(struct(found, array))
+
+
+def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:
+    """Values in another type, as Java converts them.
+
+    Raises:
+        Refused: names those that have no value in that type.
+    """
+    kind, kinds = array.type, pa.types
+    if kinds.is_null(kind):
+        return array.cast(wanted)
+    if kinds.is_temporal(kind):
+        if not has_schema:
+            refuse_all(
+                array,
+                "Cast transformation was passed a value of type class java.util.Date which is not "
+                "supported by Connect's data API",
+            )
+        if not kinds.is_string(wanted):
+            array, kind = _encoded(array), pa.int64()
+    elif kinds.is_nested(kind) or kind == JSON:  # only nulls
+        return pa.nulls(len(array), wanted)
+    if kinds.is_string(wanted):
+        return java_text(array, has_schema=has_schema)
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind):
+        what = java_class(pa.binary(), has_schema=has_schema)
+        refuse_all(array, f"Unexpected type in Cast transformation: class {what}")
+        return pa.nulls(len(array), wanted)
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
+        return _of_text(array.cast(pa.string()), wanted)
+    if kinds.is_boolean(wanted):
+        return array if kinds.is_boolean(kind) else pc.not_equal(_long(array), 0)
+    if kinds.is_boolean(kind):
+        return array.cast(pa.int8()).cast(wanted)
+    if kinds.is_floating(wanted):
+        if kinds.is_decimal(kind):  # Arrow's own cast does not always find the nearest number
+            array = array.cast(pa.string())
+        return array.cast(wanted, safe=False)
+    return _narrowed(array, wanted)
+
+
+def _cast_mixed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """JSON of several types, each value for itself."""
+    values = [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
+    values = [_lowest(v) if type(v) is int else v for v in values]  # as Java's longValue does
+    made: list[Any] = [None] * len(values)
+    refused: dict[int, str] = {}
+    for python, arrow in _SCALARS.items():
+        rows = [n for n, value in enumerate(values) if type(value) is python]
+        try:
+            cast_ = cast(pa.array([values[n] for n in rows], arrow), wanted, False).to_pylist()
+        except Refused as error:
+            refused |= {rows[at]: why for at, why in error.reasons.items()}
+        else:
+            for n, value in zip(rows, cast_, strict=True):
+                made[n] = value
+    for n, value in enumerate(values):
+        if isinstance(value, dict | list):
+            refused[n] = _unsupported("ARRAY" if isinstance(value, list) else "MAP")
+    if refused:
+        raise Refused(refused)
+    return pa.array(made, wanted)
+
+
+_SCALARS: Mapping[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+}
+
+
+def _unsupported(kind: str) -> str:
+    return (
+        f"Cast transformation does not support casting from {kind}; supported types are {_SOURCES}"
+    )
+
+
+def _encoded(array: pa.Array) -> pa.Array:
+    """The number that a schema's logical type stands for."""
+    if pa.types.is_date(array.type):
+        return array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+    if pa.types.is_timestamp(array.type) and array.type.tz is None:
+        return array.cast(pa.int64())  # one of Debezium's, in its own unit
+    return milliseconds(array)
+
+
+def _narrowed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """A number in fewer bits: the lowest ones, as Java does."""
+    if wanted == pa.int64() or not pa.types.is_floating(array.type):
+        return _long(array).cast(wanted, safe=False)
+    return _saturated(array, 31).cast(wanted, safe=False)
+
+
+def _long(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_floating(kind):
+        return _saturated(array, 63)
+    if pa.types.is_decimal(kind):
+        wrapped = [None if v is None else _lowest(int(v)) for v in array.to_pylist()]
+        return pa.array(wrapped, pa.int64())
+    return array.cast(pa.int64())
+
+
+def _lowest(number: int) -> int:
+    low = number & ((1 << 64) - 1)
+    return low - (1 << 64) if low >> 63 else low
+
+
+def _saturated(array: pa.Array, bits: int) -> pa.Array:
+    """Fractions without what follows the point; what is too large is the largest number."""
+    known = pc.fill_null(array.cast(pa.float64()), 0).to_numpy(zero_copy_only=False)
+    most, least = (1 << bits) - 1, -(1 << bits)
+    inside = (known > least) & (known < float(1 << bits))
+    whole = np.where(inside, known, 0).astype(np.int64)
+    whole = np.where(known >= float(1 << bits), most, np.where(known <= least, least, whole))
+    return pa.array(whole, mask=np.asarray(array.is_null()))
+
+
+def _of_text(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_boolean(wanted):
+        return pc.equal(pc.ascii_lower(array), "true")
+    if pa.types.is_floating(wanted):
+        _refuse(array, pc.invert(pc.match_substring_regex(array, _NUMBER)))
+        return _fractions(array, wanted)
+    _refuse(array, pc.invert(pc.match_substring_regex(array, r"^[+-]?[0-9]+$")))
+    most = 1 << (wanted.bit_width - 1)
+    try:
+        numbers = pc.ascii_ltrim(array, characters="+").cast(pa.int64())
+    except pa.ArrowInvalid:  # more digits than int64 has
+        outside = [v is not None and not -most <= int(v) < most for v in array.to_pylist()]
+        _refuse(array, pa.array(outside))
+        raise
+    _refuse(array, pc.or_(pc.less(numbers, -most), pc.greater(numbers, most - 1)))
+    return numbers.cast(wanted)
+
+
+_UNREADABLE = "Value ({}) was out of range for requested data type"
+
+
+def _refuse(texts: pa.Array, wrong: pa.Array) -> None:
+    """Raises Refused if any of these is wrong."""
+    at = np.flatnonzero(np.asarray(pc.fill_null(wrong, False)))
+    if len(at):
+        values = texts.take(pa.array(at)).to_pylist()
+        raise Refused({int(i): _UNREADABLE.format(v) for i, v in zip(at, values, strict=True)})
+
+
+def _fractions(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
+    plain = pc.ascii_trim(texts, characters="".join(map(chr, range(33))))
+    plain = pc.replace_substring_regex(plain, r"^\+", "")
+    plain = pc.replace_substring_regex(plain, r"([0-9.])[fFdD]$", r"\1")
+    return plain.cast(wanted)

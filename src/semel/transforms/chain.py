@@ -1,0 +1,190 @@
+"""The transforms of a connector, one after the other, each for the records that its predicate
+chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from semel.converters.json_merge import Part, together
+from semel.records import DATA_EXCEPTION
+from semel.transforms.base import Batch, Predicate, Refused, Router, Side, Transform
+from semel.transforms.predicates import TopicNameMatches
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A transform under its name in the configuration, and of which records it is applied."""
+
+    alias: str
+    transform: Transform
+    predicate: Predicate | None = None
+    negate: bool = False
+
+    @property
+    def goes_by_topic(self) -> bool:
+        """Whether the topic alone decides where records go."""
+        by_topic = self.predicate is None or isinstance(self.predicate, TopicNameMatches)
+        return not self.transform.routes or (by_topic and isinstance(self.transform, Router))
+
+    def route(self, topic: str) -> str:
+        """Where the records of a topic go, if that alone decides it."""
+        if not isinstance(self.transform, Router):
+            return topic
+        predicate = self.predicate
+        if isinstance(predicate, TopicNameMatches) and predicate.matches(topic) is self.negate:
+            return topic
+        return self.transform.route(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A record that a transform refuses, by its index in what the chain was given."""
+
+    index: int
+    exception: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a chain has made of records: those that are left, in order, and those refused."""
+
+    batch: Batch
+    refused: Sequence[Refusal]
+
+
+class Chain:
+    """The stages of one connector, for one topic at a time."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.stages = tuple(stages)
+
+    def __bool__(self) -> bool:
+        return bool(self.stages)
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether keys must be decoded even if the sink takes none."""
+        return any(s.transform.needs_key for s in self.stages)
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether headers decide what becomes of records."""
+        return any(
+            s.transform.needs_headers or (s.predicate is not None and s.predicate.reads_headers)
+            for s in self.stages
+        )
+
+    @property
+    def needs_timestamp(self) -> bool:
+        """Whether the records' times are used."""
+        return any(s.transform.needs_timestamp for s in self.stages)
+
+    @property
+    def changes_key(self) -> bool:
+        """Whether it makes other keys."""
+        return any(s.transform.changes_key for s in self.stages)
+
+    @property
+    def changes_contents(self) -> bool:
+        """Whether it makes other keys or values."""
+        return any(s.transform.changes_contents for s in self.stages)
+
+    @property
+    def routers(self) -> Sequence[Stage]:
+        """The stages that change where records go."""
+        return [s for s in self.stages if s.transform.routes]
+
+    @property
+    def goes_by_topic(self) -> bool:
+        """Whether all records of a topic go to one place, which its name decides."""
+        return all(stage.goes_by_topic for stage in self.stages)
+
+    def route(self, topic: str) -> str:
+        """Where the records of a topic go; for a chain whose routers all go by topic."""
+        for stage in self.stages:
+            topic = stage.route(topic)
+        return topic
+
+    def apply(self, batch: Batch) -> Outcome:
+        """Run all stages."""
+        refused: list[Refusal] = []
+        parts = [batch]
+        for stage in self.stages:
+            parts = [done for part in parts if len(part) for done in _staged(stage, part, refused)]
+        return Outcome(_together(parts, batch, refused), refused)
+
+
+def _staged(stage: Stage, batch: Batch, refused: list[Refusal]) -> list[Batch]:
+    """A stage's records, and apart from them those that it leaves alone."""
+    if stage.predicate is None:
+        return [_applied(stage, batch, refused)]
+    holds = np.asarray(stage.predicate.holds(batch).to_numpy(zero_copy_only=False), dtype=bool)
+    chosen = np.flatnonzero(holds != stage.negate)
+    if len(chosen) == len(batch):
+        return [_applied(stage, batch, refused)]
+    if not len(chosen):
+        return [batch]
+    left = np.flatnonzero(holds == stage.negate)
+    return [_applied(stage, batch.take(chosen), refused), batch.take(left)]
+
+
+def _applied(stage: Stage, batch: Batch, refused: list[Refusal]) -> Batch:
+    """Apply a transform, again without the records that it refuses."""
+    while len(batch):
+        try:
+            return stage.transform.apply(batch)
+        except Refused as error:
+            refused += [
+                Refusal(int(batch.rows[i]), error.exception, f"transforms.{stage.alias}: {why}")
+                for i, why in error.reasons.items()
+            ]
+            batch = batch.take(np.delete(np.arange(len(batch)), list(error.reasons)))
+    return batch
+
+
+def _together(parts: Sequence[Batch], given: Batch, refused: list[Refusal]) -> Batch:
+    """The records of all parts in their order."""
+    parts = [p for p in parts if len(p)] or [*parts, given.take(np.arange(0))][:1]
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate([part.rows for part in parts])
+    order = np.argsort(rows, kind="stable")
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    at = np.split(places, np.cumsum([len(part) for part in parts])[:-1])
+    wrong: dict[int, str] = {}
+    take = pa.array(order)
+    headers = [part.headers for part in parts if part.headers is not None]
+    made = Batch(
+        pa.concat_tables([part.origin for part in parts]).take(take),
+        _merged([part.keys for part in parts], at, len(rows), wrong),
+        _merged([part.values for part in parts], at, len(rows), wrong),
+        pa.concat_arrays([part.topics for part in parts]).take(take),
+        rows[order],
+        pa.concat_arrays(headers).take(take) if headers else None,
+    )
+    if wrong:
+        refused += [Refusal(int(made.rows[i]), DATA_EXCEPTION, why) for i, why in wrong.items()]
+        made = made.take(np.delete(np.arange(len(made)), list(wrong)))
+    return made
+
+
+def _merged(
+    sides: Sequence[Side], at: Sequence[np.ndarray], length: int, wrong: dict[int, str]
+) -> Side:
+    known = [
+        (side, rows)
+        for side, rows in zip(sides, at, strict=True)
+        if side.array.null_count < len(side.array)
+    ]
+    if not known:
+        return sides[0].holding(pa.nulls(length, sides[0].array.type))
+    found = [Part(pa.array(rows), side.array) for side, rows in known]
+    array, failures = together(found, length, pa.null())
+    wrong |= {f.index: f.message for f in failures}
+    return known[0][0].holding(array)

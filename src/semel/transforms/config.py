@@ -1,0 +1,49 @@
+"""The keys of one transform or predicate, read like those of a connector."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from semel.config import names, read, under
+from semel.errors import ConfigError
+from semel.problems import gathering
+
+STAGE = ("type", "predicate", "negate")
+"""Keys that all transforms have."""
+
+
+def section_of(section: type, raw: Mapping[str, str], prefix: str) -> Any:
+    """The keys below ``prefix``.
+
+    Raises:
+        ConfigError: every missing key and every value that cannot be used, by its whole name.
+    """
+    given = under(raw, prefix)
+    with gathering() as problems:
+        made: Any = read(section, given)
+    if problems.found:
+        raise ConfigError(
+            *(
+                replace(p, key=prefix + p.key, message=_whole(p.message, p.key, prefix))
+                for p in problems.found
+            )
+        )
+    return made
+
+
+def _whole(message: str, name: str, prefix: str) -> str:
+    return message.replace(name, prefix + name, 1) if message.startswith(name) else message
+
+
+def unknown(section: type, raw: Mapping[str, str], prefix: str, own: Collection[str]) -> list[str]:
+    """Warnings for keys below ``prefix`` that nothing knows."""
+    known = {*names(section), *own}
+    warnings = []
+    for name in sorted(under(raw, prefix).keys() - known):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {prefix}{near[0]}?" if near else ""
+        warnings.append(f"unknown configuration key {prefix}{name}{hint}")
+    return warnings

@@ -1,0 +1,259 @@
+"""Debezium's ExtractNewRecordState: the row that a change event is about, in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import key
+from semel.converters.json_merge import Part, together
+from semel.errors import ConfigError, Problem
+from semel.transforms.base import Batch, Refused, Side, Transform
+from semel.transforms.fields import Defaults
+from semel.transforms.headers import added
+from semel.transforms.structs import Column, Columns, Opener, column, columns, struct
+from semel.transforms.texts import java_text
+
+ENVELOPE = frozenset({"before", "after", "source", "op"})
+"""The fields by which a change event is known."""
+_TRANSACTION = ("id", "data_collection_order", "total_order")
+_AT_THE_TOP = ("op", "ts_ms", "ts_us", "ts_ns")
+_DELETED = "__deleted"
+_LATER = ("drop.fields.header.name", "drop.fields.from.key", "drop.fields.keep.schema.compatible")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A field of an event to add: where it is, and the name of the new field or header."""
+
+    place: str
+    field: str
+    name: str
+
+
+def references(prefix: str, texts: Sequence[str]) -> list[Reference]:
+    """What ``add.fields`` or ``add.headers`` name.
+
+    Raises:
+        ValueError: one has two new names.
+    """
+    found = []
+    for text in texts:
+        path, *renamed = text.split(":")
+        if len(renamed) > 1:
+            raise ValueError(f"Unexpected field name: {text}")
+        steps = path.split(".")
+        field = steps[0] if len(steps) == 1 else steps[1]
+        place = steps[0] if len(steps) > 1 else _place(field)
+        own = field if len(steps) == 1 else f"{place}_{field}"
+        found.append(Reference(place, field, prefix + (renamed[0] if renamed else own)))
+    return found
+
+
+def _place(field: str) -> str:
+    if field in _AT_THE_TOP:
+        return ""
+    return "transaction" if field in _TRANSACTION else "source"
+
+
+@dataclass(frozen=True)
+class ExtractNewRecordStateConfig(Defaults):
+    """The keys of ExtractNewRecordState, those of Debezium 1 and 2 among them."""
+
+    mode: str = key(
+        "delete.tombstone.handling.mode",
+        "tombstone",
+        "What becomes of deletes and of tombstones. drop: both go; tombstone or "
+        "delete-to-tombstone: a delete becomes a tombstone, and tombstones go; rewrite: a delete "
+        "becomes its last row with __deleted, and tombstones go; rewrite-with-tombstone: "
+        "tombstones stay.",
+        choices=("drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"),
+    )
+    drop_tombstones: bool | None = key(
+        "drop.tombstones", None, "Debezium 1 and 2: whether tombstones go (the default)."
+    )
+    delete_mode: str = key(
+        "delete.handling.mode",
+        "",
+        "Debezium 1 and 2: deletes are dropped (drop, the default), become tombstones (none) or "
+        "rows with __deleted (rewrite).",
+        choices=("", "drop", "rewrite", "none"),
+    )
+    add_fields: tuple[str, ...] = key(
+        "add.fields", (), "Fields of the event to add, such as op,source.ts_ms,table:from_table."
+    )
+    fields_prefix: str = key("add.fields.prefix", "__", "What their names begin with.")
+    add_headers: tuple[str, ...] = key("add.headers", (), "The same, as headers.")
+    headers_prefix: str = key("add.headers.prefix", "__", "What their names begin with.")
+    route_by: str = key(
+        "route.by.field", "", "The field of the row that holds the topic to send the record to."
+    )
+    drop_fields: str = key(_LATER[0], "", "Is not available.")
+
+    def __post_init__(self) -> None:
+        if self.drop_fields:
+            raise ConfigError(
+                Problem(
+                    _LATER[0],
+                    f"{_LATER[0]}={self.drop_fields}: fields are not dropped by headers here. Drop "
+                    "them with ReplaceField",
+                )
+            )
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether the keys of Debezium 1 and 2 decide."""
+        return self.drop_tombstones is not None or bool(self.delete_mode)
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        """Whether tombstones pass."""
+        if self.is_legacy:
+            return self.drop_tombstones is False
+        return self.mode == "rewrite-with-tombstone"
+
+    @property
+    def drops_deletes(self) -> bool:
+        """Whether deletes go."""
+        return (self.delete_mode or "drop") == "drop" if self.is_legacy else self.mode == "drop"
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether deletes become rows, and all rows get ``__deleted``."""
+        if self.is_legacy:
+            return self.delete_mode == "rewrite"
+        return self.mode.startswith("rewrite")
+
+
+class ExtractNewRecordState(Transform):
+    """See Debezium's class of this name. Other records than change events pass as they are."""
+
+    section = ExtractNewRecordStateConfig
+
+    def __init__(self, config: ExtractNewRecordStateConfig) -> None:
+        self._config = config
+        self._fields = references(config.fields_prefix, config.add_fields)
+        self._headers = references(config.headers_prefix, config.add_headers)
+        self._opener = Opener()
+
+    @property
+    def routes(self) -> bool:
+        return bool(self._config.route_by)
+
+    def apply(self, batch: Batch) -> Batch:
+        events = batch.values.array
+        if pa.types.is_null(events.type):
+            return batch if self._config.keeps_tombstones else batch.take(np.arange(0))
+        if not batch.values.is_struct or not {f.name for f in events.type} >= ENVELOPE:
+            return self._without_tombstones(batch)
+        batch = self._with_headers(batch)
+        found = columns(events)
+        after = self._opened(found["after"], "after")
+        before = self._opened(found["before"], "before")
+        there, was = _valid(after), _valid(before)
+        tombstone = ~_valid(events)
+        delete = ~there & was
+        keep = there | (delete & (not self._config.drops_deletes))
+        keep |= tombstone & self._config.keeps_tombstones
+        batch = replace(batch, values=self._rows(batch.values, found, after, before, delete))
+        if self._config.route_by:
+            batch = replace(batch, topics=self._routed(batch.topics, after, before, delete))
+        return batch if keep.all() else batch.take(np.flatnonzero(keep))
+
+    def _without_tombstones(self, batch: Batch) -> Batch:
+        there = _valid(batch.values.array)
+        if self._config.keeps_tombstones or there.all():
+            return batch
+        return batch.take(np.flatnonzero(there))
+
+    def _opened(self, found: Column, where: str) -> pa.Array:
+        opened = self._opener.opened(found, where)
+        return pa.nulls(len(found.array), pa.struct([])) if opened is None else opened.array
+
+    def _rows(
+        self, side: Side, found: Columns, after: pa.Array, before: pa.Array, delete: np.ndarray
+    ) -> Side:
+        rows = after
+        if self._config.rewrites and delete.any():
+            rows = _either(after, before, delete)
+        mine = columns(rows)
+        if self._config.rewrites:
+            texts = pc.if_else(pa.array(delete), "true", "false")
+            mine[_DELETED] = column(_DELETED, texts)
+        for reference in self._fields:
+            value = self._value(reference, found)
+            if value is not None:
+                mine[reference.name] = value
+        return Side(struct(mine, rows), side.has_schema)
+
+    def _value(self, reference: Reference, found: Columns) -> Column | None:
+        """A field of an event; one that other transforms have added may be at the top."""
+        inside = found.get(reference.place) if reference.place else None
+        opened = inside and self._opener.opened(inside, reference.place)
+        value = columns(opened.array).get(reference.field) if opened else None
+        value = value or found.get(reference.field)
+        return value and Column(value.field.with_nullable(True), value.array)
+
+    def _with_headers(self, batch: Batch) -> Batch:
+        headers = batch.headers
+        if headers is None or not self._headers:
+            return batch
+        side = batch.values
+        found = columns(side.array)
+        tombstone = ~_valid(side.array)
+        for reference in self._headers:
+            value = self._value(reference, found)
+            if value is None:
+                continue
+            text = java_text(value.array, has_schema=side.has_schema)
+            if reference.field == "op":
+                text = pc.if_else(pa.array(tombstone), "d", text)
+                headers = added(headers, reference.name, text)
+            elif tombstone.any():
+                some = added(headers, reference.name, text)
+                headers = pc.if_else(pa.array(tombstone), headers, some)
+            else:
+                headers = added(headers, reference.name, text)
+        return replace(batch, headers=headers)
+
+    def _routed(
+        self, topics: pa.Array, after: pa.Array, before: pa.Array, delete: np.ndarray
+    ) -> pa.Array:
+        name = self._config.route_by
+        given = [columns(side).get(name) for side in (after, before)]
+        made = topics
+        for found, side, mine in zip(given, (after, before), (~delete, delete), strict=True):
+            chosen = mine & _valid(side)
+            if not chosen.any():
+                continue
+            if found is None:
+                raise Refused(
+                    dict.fromkeys(
+                        map(int, np.flatnonzero(chosen)), f"{name} is not a valid field name"
+                    )
+                )
+            texts = pc.fill_null(found.array.cast(pa.string()), "")
+            filled = pc.not_equal(pc.utf8_trim_whitespace(texts), "")
+            made = pc.if_else(pc.and_(pa.array(chosen), filled), texts, made)
+        return made
+
+
+def _valid(array: pa.Array) -> np.ndarray:
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _either(after: pa.Array, before: pa.Array, delete: np.ndarray) -> pa.Array:
+    """The row before a delete, the row after any other change."""
+    parts = [
+        Part(pa.array(np.flatnonzero(chosen)), side.take(pa.array(np.flatnonzero(chosen))))
+        for side, chosen in ((after, ~delete), (before, delete))
+        if chosen.any()
+    ]
+    rows, failures = together(parts, len(after), after.type)
+    if failures:
+        raise Refused({f.index: f.message for f in failures})
+    return rows

@@ -1,0 +1,54 @@
+"""ExtractField: one field in the place of the whole key or value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from semel.config import key
+from semel.transforms.base import ILLEGAL_ARGUMENT, Batch, Side, SideTransform
+from semel.transforms.fields import Defaults, Nesting
+from semel.transforms.structs import Column, Opener, columns, refuse_all, required
+
+
+@dataclass(frozen=True)
+class ExtractFieldConfig(Defaults, Nesting):
+    """The keys of ExtractField."""
+
+    field: str = key("field", doc="The field to extract.")
+
+
+class ExtractField(SideTransform):
+    """See Kafka Connect's ExtractField. A field that does not exist is null without schema."""
+
+    section = ExtractFieldConfig
+
+    def __init__(self, config: ExtractFieldConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._name = config.field
+        self._path = config.path(config.field)
+        self._opener = Opener()
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        array = required(side, "field extraction", nulls=True)
+        found = self._found(array)
+        if found is None:
+            if side.has_schema:
+                refuse_all(array, f"Unknown field: {self._name}", ILLEGAL_ARGUMENT)
+            return Side(pa.nulls(len(array)), side.has_schema)
+        opened = self._opener.opened(found, self._name)
+        if opened is not None and opened.array.null_count == found.array.null_count:
+            found = opened
+        return Side(found.array, side.has_schema)
+
+    def _found(self, array: pa.Array) -> Column | None:
+        *before, last = self._path
+        at: pa.Array | None = array
+        for number, step in enumerate(before):
+            inside = columns(at).get(step)
+            opened = inside and self._opener.opened(inside, ".".join(self._path[: number + 1]))
+            if not opened:
+                return None
+            at = opened.array
+        return columns(at).get(last)

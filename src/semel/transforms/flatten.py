@@ -1,0 +1,68 @@
+"""Flatten: the fields of nested structs at the top, by joined names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import key
+from semel.converters.json_columns import JSON
+from semel.transforms.base import Batch, Side, SideTransform
+from semel.transforms.structs import (
+    Column,
+    Columns,
+    Opener,
+    columns,
+    connect_type,
+    refuse_all,
+    required,
+    struct,
+)
+
+
+@dataclass(frozen=True)
+class FlattenConfig:
+    """The keys of Flatten."""
+
+    delimiter: str = key("delimiter", ".", "What stands between the names of two levels.")
+
+
+class Flatten(SideTransform):
+    """See Kafka Connect's Flatten. Arrays stay as they are."""
+
+    section = FlattenConfig
+
+    def __init__(self, config: FlattenConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._delimiter = config.delimiter
+        self._opener = Opener()
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        array = required(side, "flattening", nulls=True)
+        found: Columns = {}
+        self._flatten(array, "", side, found, array)
+        return side.holding(struct(found, array))
+
+    def _flatten(
+        self, array: pa.Array, before: str, side: Side, found: Columns, top: pa.Array
+    ) -> None:
+        for name, inside in columns(array).items():
+            whole = f"{before}{self._delimiter}{name}" if before else name
+            if side.has_schema and connect_type(inside, has_schema=True) == "MAP":
+                refuse_all(
+                    top,
+                    "Flatten transformation does not support MAP for record with schemas (for "
+                    f"field {whole}).",
+                )
+            opened = self._opener.opened(inside, whole)
+            if opened is None:
+                found[whole] = inside.named(whole)
+                continue
+            self._flatten(opened.array, whole, side, found, top)
+            rest = pc.and_(inside.array.is_valid(), opened.array.is_null())
+            if pc.any(rest).as_py():  # other values than objects
+                text = pc.if_else(rest, inside.array.storage, None)
+                kept = pa.ExtensionArray.from_storage(JSON, text)
+                found[whole] = Column(inside.field.with_name(whole), kept)

@@ -1,0 +1,33 @@
+"""HoistField: the whole key or value as the one field of a struct."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from semel.config import key
+from semel.transforms.base import Batch, Side, SideTransform
+from semel.transforms.structs import column, struct
+
+
+@dataclass(frozen=True)
+class HoistFieldConfig:
+    """The keys of HoistField."""
+
+    field: str = key("field", doc="The name of the field.")
+
+
+class HoistField(SideTransform):
+    """See Kafka Connect's HoistField. A null becomes a field that is null, too."""
+
+    section = HoistFieldConfig
+
+    def __init__(self, config: HoistFieldConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._field = config.field
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        whole = pa.array(np.zeros(len(side.array), np.int8))
+        return Side(struct({self._field: column(self._field, side.array)}, whole), side.has_schema)

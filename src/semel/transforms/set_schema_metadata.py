@@ -1,0 +1,39 @@
+"""SetSchemaMetadata: another name or version of the schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from semel.config import Type, key
+from semel.errors import ConfigError, Problem
+from semel.transforms.base import Batch, Side, SideTransform
+from semel.transforms.fields import Defaults
+from semel.transforms.structs import refuse_all
+
+
+@dataclass(frozen=True)
+class SetSchemaMetadataConfig(Defaults):
+    """The keys of SetSchemaMetadata."""
+
+    name: str = key("schema.name", "", "The schema's new name.")
+    version: int | None = key("schema.version", None, "Its new version.", type=Type.INT)
+
+    def __post_init__(self) -> None:
+        if not self.name and self.version is None:
+            raise ConfigError(Problem("schema.name", "Neither schema name nor version configured"))
+
+
+class SetSchemaMetadata(SideTransform):
+    """See Kafka Connect's SetSchemaMetadata."""
+
+    section = SetSchemaMetadataConfig
+
+    def __init__(self, config: SetSchemaMetadataConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._config = config
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        if not side.has_schema:
+            refuse_all(side.array, "Schema required for [updating schema metadata]")
+        version = side.version if self._config.version is None else self._config.version
+        return replace(side, name=self._config.name or side.name, version=version)

@@ -1,0 +1,201 @@
+"""Structs by their fields, and the names that Java has for types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.json_columns import CONNECT, JSON
+from semel.converters.json_envelope import PayloadReader
+from semel.converters.json_plain import PlainReader
+from semel.converters.json_text import place
+from semel.records import DATA_EXCEPTION
+from semel.transforms.base import Refused, Side, reasons
+
+SCHEMA_BUILDER = "org.apache.kafka.connect.errors.SchemaBuilderException"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of a struct and its values, which are null where the struct is."""
+
+    field: pa.Field
+    array: pa.Array
+
+    @property
+    def type(self) -> pa.DataType:
+        return self.array.type
+
+    def named(self, name: str) -> Column:
+        return Column(self.field.with_name(name), self.array)
+
+
+Columns = dict[str, Column]
+
+
+def column(name: str, array: pa.Array, *, nullable: bool = True) -> Column:
+    """A column of a new field."""
+    return Column(pa.field(name, array.type, nullable), array)
+
+
+def columns(array: pa.Array) -> Columns:
+    """The fields of a struct array, in their order."""
+    return {f.name: Column(f, a) for f, a in zip(array.type, array.flatten(), strict=True)}
+
+
+def struct(found: Mapping[str, Column], like: pa.Array) -> pa.Array:
+    """A struct array of these fields, null where ``like`` is."""
+    if not found:
+        empty = pa.array([{}] * len(like), pa.struct([]))
+        return pc.if_else(like.is_valid(), empty, None) if like.null_count else empty
+    mask = like.is_null() if like.null_count else None
+    fields = [c.field.with_name(name) for name, c in found.items()]
+    return pa.StructArray.from_arrays([c.array for c in found.values()], fields=fields, mask=mask)
+
+
+def required(side: Side, purpose: str, *, nulls: bool) -> pa.Array:
+    """The structs of a side.
+
+    Args:
+        side: keys or values.
+        purpose: what they are needed for, in the words of Kafka Connect's transform.
+        nulls: whether a null is passed over, not refused.
+
+    Raises:
+        Refused: what is no struct.
+    """
+    array = side.array
+    if pa.types.is_null(array.type):
+        array = pa.nulls(len(array), pa.struct([]))
+    if not pa.types.is_struct(array.type):
+        wrong = np.flatnonzero(~_nulls(array)) if nulls else np.arange(len(array))
+        if len(wrong):
+            kind = java_class(array.type, has_schema=side.has_schema)
+            found = {i: _not_a_struct(side.has_schema, purpose, kind) for i in wrong.tolist()}
+            found |= reasons(np.flatnonzero(_nulls(array)), _null(purpose)) if not nulls else {}
+            raise Refused(found)
+        return pa.nulls(len(array), pa.struct([]))
+    if not nulls and array.null_count:
+        raise Refused(reasons(np.flatnonzero(_nulls(array)), _null(purpose)))
+    return array
+
+
+def _nulls(array: pa.Array) -> np.ndarray:
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+
+
+def _null(purpose: str) -> str:
+    return _not_a_struct(False, purpose, "null")
+
+
+def _not_a_struct(has_schema: bool, purpose: str, kind: str) -> str:
+    if has_schema:
+        return f"Only Struct objects supported for [{purpose}], found: {kind}"
+    return f"Only Map objects supported in absence of schema for [{purpose}], found: {kind}"
+
+
+def connect_type(found: Column, *, has_schema: bool) -> str | None:
+    """Kafka Connect's name for the type of a nested field; None for other fields."""
+    known = found.field.metadata or {}
+    if CONNECT in known:
+        return str(json.loads(known[CONNECT])["type"]).upper()
+    if found.type == JSON:
+        text = pc.ascii_ltrim_whitespace(found.array.storage.drop_null()[:1])
+        return "ARRAY" if pc.any(pc.starts_with(text, "[")).as_py() else "MAP"
+    if pa.types.is_list(found.type):
+        return "ARRAY"
+    if pa.types.is_struct(found.type):
+        return "STRUCT" if has_schema else "MAP"
+    return "MAP" if pa.types.is_map(found.type) else None
+
+
+def refuse_all(array: pa.Array, message: str, exception: str = DATA_EXCEPTION) -> None:
+    """Refuse every record that is not null, if there are any.
+
+    Raises:
+        Refused: names them.
+    """
+    present = np.flatnonzero(~_nulls(array))
+    if len(present):
+        raise Refused(reasons(present, message), exception)
+
+
+def refuse_duplicate(name: str, found: Columns, side: Side, array: pa.Array) -> None:
+    """A schema has no two fields of a name; in a map the later one replaces the other."""
+    if side.has_schema and name in found:
+        message = f"Cannot create field because of field name duplication {name}"
+        refuse_all(array, message, SCHEMA_BUILDER)
+
+
+class Opener:
+    """Makes structs of the objects that converters keep as JSON text. It remembers their fields."""
+
+    def __init__(self) -> None:
+        self._typed: dict[bytes, PayloadReader] = {}
+        self._plain: dict[str, PlainReader] = {}
+
+    def opened(self, found: Column, where: str) -> Column | None:
+        """The objects of a field as structs, null where it holds none; None if it never does.
+
+        ``where`` is the place of the field in the records.
+        """
+        if pa.types.is_struct(found.type):
+            return found
+        if found.type != JSON:
+            return None
+        text = found.array.storage
+        known = found.field.metadata or {}
+        if CONNECT in known and connect_type(found, has_schema=True) != "STRUCT":
+            return None
+        objects = pc.starts_with(pc.ascii_ltrim_whitespace(text), "{")
+        rows = pc.indices_nonzero(pc.fill_null(objects, False))
+        if CONNECT not in known and not len(rows):
+            return None
+        array = place(self._read(text.take(rows), known, where), rows, len(text))
+        return Column(pa.field(found.field.name, array.type, True), array)
+
+    def _read(self, text: pa.Array, known: Mapping[bytes, bytes], where: str) -> pa.Array:
+        if CONNECT in known:
+            return self._reader(known[CONNECT]).read(text)[0]
+        reader = self._plain.setdefault(where, PlainReader(None, evolve=True, dates=False))
+        return reader.read(text, None)[0]
+
+    def _reader(self, schema: bytes) -> PayloadReader:
+        if schema not in self._typed:
+            fields = json.loads(schema)["fields"]
+            self._typed[schema] = PayloadReader(json.dumps({"type": "struct", "fields": fields}))
+        return self._typed[schema]
+
+
+_JAVA = {
+    pa.int8(): "java.lang.Byte",
+    pa.int16(): "java.lang.Short",
+    pa.int32(): "java.lang.Integer",
+    pa.int64(): "java.lang.Long",
+    pa.float32(): "java.lang.Float",
+    pa.float64(): "java.lang.Double",
+    pa.bool_(): "java.lang.Boolean",
+    pa.string(): "java.lang.String",
+    pa.large_string(): "java.lang.String",
+    pa.binary(): "[B",
+}
+
+
+def java_class(kind: pa.DataType, *, has_schema: bool) -> str:
+    """The name of the class that Kafka Connect keeps a value in."""
+    if kind in _JAVA:
+        return _JAVA[kind]
+    if pa.types.is_temporal(kind):
+        return "java.util.Date"
+    if pa.types.is_decimal(kind):
+        return "java.math.BigDecimal"
+    if pa.types.is_list(kind):
+        return "java.util.ArrayList"
+    if pa.types.is_struct(kind) and has_schema:
+        return "org.apache.kafka.connect.data.Struct"
+    return "java.util.HashMap"

@@ -1,0 +1,170 @@
+"""TimestampConverter: times as text, numbers, or Kafka Connect's Date, Time and Timestamp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import key
+from semel.errors import ConfigError, Problem
+from semel.records import TIMESTAMP_TYPE
+from semel.transforms.base import Batch, Refused, Side, SideTransform
+from semel.transforms.dates import DateFormat
+from semel.transforms.fields import Defaults
+from semel.transforms.structs import (
+    Column,
+    column,
+    columns,
+    java_class,
+    refuse_all,
+    required,
+    struct,
+)
+from semel.transforms.texts import floor_divided, milliseconds
+
+_DAY = 86_400_000
+_CONNECT_EXCEPTION = "org.apache.kafka.connect.errors.ConnectException"
+_PER_MILLISECOND = {"microseconds": 1000, "nanoseconds": 1_000_000}
+_LONGEST = 2**63 - 1
+
+
+def _pattern(text: str) -> None:
+    if text.strip():
+        DateFormat(text)
+
+
+@dataclass(frozen=True)
+class TimestampConverterConfig(Defaults):
+    """The keys of TimestampConverter."""
+
+    field: str = key("field", "", "The field to convert; empty for the whole key or value.")
+    target: str = key(
+        "target.type",
+        doc="What to make of it.",
+        choices=("string", "unix", "date", "time", "timestamp"),
+    )
+    format: str = key(
+        "format",
+        "",
+        "How text is read and written, as in java.text.SimpleDateFormat, in UTC.",
+        validator=_pattern,
+    )
+    precision: str = key(
+        "unix.precision",
+        "milliseconds",
+        "What numbers count.",
+        choices=("seconds", "milliseconds", "microseconds", "nanoseconds"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.target == "string" and not self.format.strip():
+            raise ConfigError(
+                Problem(
+                    "format",
+                    "TimestampConverter requires format option to be specified when using string "
+                    "timestamps",
+                )
+            )
+
+
+class TimestampConverter(SideTransform):
+    """See Kafka Connect's TimestampConverter. What is finer than a millisecond is cut off."""
+
+    section = TimestampConverterConfig
+
+    def __init__(self, config: TimestampConverterConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._config = config
+        self._format = DateFormat(config.format) if config.format.strip() else None
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        name = self._config.field
+        if not name:
+            return Side(self._converted(side.array, side, side.array), side.has_schema)
+        array = required(side, "converting timestamp formats", nulls=True)
+        found = columns(array)
+        if name in found:
+            old = found[name]
+            made = self._converted(old.array, side, array)
+            found[name] = Column(pa.field(name, made.type, old.field.nullable), made)
+        elif not side.has_schema:
+            found[name] = column(name, pa.nulls(len(array)))
+        return side.holding(struct(found, array))
+
+    def _converted(self, array: pa.Array, side: Side, records: pa.Array) -> pa.Array:
+        return self._made(self._milliseconds(array, side, records))
+
+    def _milliseconds(self, array: pa.Array, side: Side, records: pa.Array) -> pa.Array:
+        kind, kinds = array.type, pa.types
+        if kinds.is_null(kind):
+            return array.cast(pa.int64())
+        if kinds.is_temporal(kind):
+            return milliseconds(array)
+        if kinds.is_string(kind) or kinds.is_large_string(kind):
+            return self._parsed(array)
+        if kinds.is_int64(kind):
+            return self._of_unix(array)
+        if side.has_schema:
+            refuse_all(
+                records,
+                f"Schema {kind} does not correspond to a known timestamp type format",
+                _CONNECT_EXCEPTION,
+            )
+        what = java_class(kind, has_schema=False)
+        refuse_all(array, f"TimestampConverter does not support class {what} objects as timestamps")
+        return pa.nulls(len(array), pa.int64())
+
+    def _parsed(self, array: pa.Array) -> pa.Array:
+        if self._format is None:
+            refuse_all(array, "the timestamp is text, and format= does not say how to read it")
+            return pa.nulls(len(array), pa.int64())
+        found = self._format.parse(array)
+        wrong = np.flatnonzero(np.asarray(pc.and_(array.is_valid(), found.is_null())))
+        if len(wrong):
+            texts = array.take(pa.array(wrong)).to_pylist()
+            raise Refused(
+                {
+                    int(at): f"Could not parse timestamp: value ({text}) does not match pattern "
+                    f"({self._format.pattern})"
+                    for at, text in zip(wrong, texts, strict=True)
+                }
+            )
+        return found
+
+    def _of_unix(self, array: pa.Array) -> pa.Array:
+        precision = self._config.precision
+        if precision == "seconds":
+            return _times(array, 1000)
+        if precision == "milliseconds":
+            return array
+        return pc.divide(array, _PER_MILLISECOND[precision])
+
+    def _made(self, stamps: pa.Array) -> pa.Array:
+        target, precision = self._config.target, self._config.precision
+        if target == "string":
+            assert self._format is not None
+            return self._format.format(stamps)
+        if target == "unix":
+            if precision == "seconds":
+                return pc.divide(stamps, 1000)
+            return _times(stamps, _PER_MILLISECOND.get(precision, 1))
+        if target == "timestamp":
+            return stamps.cast(TIMESTAMP_TYPE)
+        days = floor_divided(stamps, _DAY)
+        if target == "date":
+            return days.cast(pa.int32()).cast(pa.date32())
+        return pc.subtract(stamps, pc.multiply(days, _DAY)).cast(pa.int32()).cast(pa.time32("ms"))
+
+
+def _times(numbers: pa.Array, by: int) -> pa.Array:
+    """Multiplication that ends at the largest number."""
+    if by == 1:
+        return numbers
+    most = _LONGEST // by
+    known = np.asarray(pc.fill_null(numbers, 0))
+    made = np.clip(known, -most, most) * by
+    made = np.where(known > most, _LONGEST, np.where(known < -most, -_LONGEST - 1, made))
+    return pa.array(made, mask=np.asarray(numbers.is_null()))

@@ -1,0 +1,42 @@
+"""ValueToKey: a key made of fields of the value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from semel.config import key
+from semel.transforms.base import Batch, Side, Transform
+from semel.transforms.fields import Defaults
+from semel.transforms.structs import column, columns, refuse_all, required, struct
+
+
+@dataclass(frozen=True)
+class ValueToKeyConfig(Defaults):
+    """The keys of ValueToKey."""
+
+    fields: tuple[str, ...] = key("fields", doc="The fields that make the key.")
+
+
+class ValueToKey(Transform):
+    """See Kafka Connect's ValueToKey."""
+
+    section = ValueToKeyConfig
+
+    def __init__(self, config: ValueToKeyConfig) -> None:
+        self._fields = config.fields
+
+    @property
+    def changes_key(self) -> bool:
+        return True
+
+    def apply(self, batch: Batch) -> Batch:
+        values = batch.values
+        array = required(values, "copying fields from value to key", nulls=False)
+        found = columns(array)
+        for name in self._fields:
+            if name not in found and values.has_schema:
+                refuse_all(array, f"Field does not exist: {name}")
+        chosen = {n: found.get(n) or column(n, pa.nulls(len(array))) for n in self._fields}
+        return replace(batch, keys=Side(struct(chosen, array), values.has_schema))

@@ -1,0 +1,208 @@
+"""A chain of transforms in a connector: rows, positions, dead letters and the audit go by where
+records were read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from semel import run
+from semel.audit import audit, audit_source
+from semel.errors import ConfigError, NothingToAudit
+from semel.lab.embedded import Kafka
+from semel.plan import plan, plan_source
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Lake
+from tests.sinks.kafka.copying import consume
+from tests.sinks.target import Target
+
+KAFKA = "org.apache.kafka.connect.transforms."
+CHAIN = {
+    "transforms": "route,key,id,where,drop,at,gone",
+    "transforms.route.type": f"{KAFKA}RegexRouter",
+    "transforms.route.regex": "(.*)",
+    "transforms.route.replacement": "$1_out",
+    "transforms.key.type": f"{KAFKA}ValueToKey",
+    "transforms.key.fields": "id",
+    "transforms.key.predicate": "tombstone",
+    "transforms.key.negate": "true",
+    "transforms.id.type": f"{KAFKA}ExtractField$Key",
+    "transforms.id.field": "id",
+    "transforms.where.type": f"{KAFKA}InsertField$Value",
+    "transforms.where.topic.field": "place",
+    "transforms.where.offset.field": "at_offset",
+    "transforms.drop.type": f"{KAFKA}ReplaceField$Value",
+    "transforms.drop.exclude": "secret",
+    "transforms.drop.renames": "n:amount",
+    "transforms.at.type": f"{KAFKA}TimestampConverter$Value",
+    "transforms.at.field": "day",
+    "transforms.at.target.type": "Date",
+    "transforms.at.format": "dd.MM.yyyy",
+    "transforms.gone.type": f"{KAFKA}Filter",
+    "transforms.gone.predicate": "tombstone",
+    "predicates": "tombstone",
+    "predicates.tombstone.type": f"{KAFKA}predicates.RecordIsTombstone",
+}
+
+
+def connector(topic: str, bootstrap: str, database: str, more: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "name": topic,
+        "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
+        "topics": topic,
+        "bootstrap.servers": bootstrap,
+        "connection.url": database,
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "auto.create": "true",
+        "provenance": "true",
+        **more,
+    }
+
+
+def records() -> list[bytes | None]:
+    """A hundred; the one at 7 cannot be transformed, the one at 8 is a tombstone."""
+    rows = [{"id": n, "n": n * 10, "day": "05.02.2024", "secret": "x"} for n in range(100)]
+    rows[7]["day"] = "soon"
+    return [None if n == 8 else json.dumps(r).encode() for n, r in enumerate(rows)]
+
+
+@pytest.mark.integration
+def test_a_chain_changes_rows_keys_and_the_table_and_the_audit_finds_them(
+    topic: MakeTopic, produce: Produce, kafka: Kafka, database: str
+) -> None:
+    name = topic(2)
+    produce(name, records())
+    keys = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "id"}
+    lenient = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    config = connector(name, kafka.bootstrap_servers, database, {**CHAIN, **keys, **lenient})
+    done = run(config, until_caught_up=True)
+    target = Target(database)
+    table = f"{name}_out"
+    found = target.query(f'SELECT id, amount, day::text, place FROM "{table}" ORDER BY id')
+    assert found == [
+        {"id": n, "amount": n * 10, "day": "2024-02-05", "place": table}
+        for n in range(100)
+        if n not in (7, 8)
+    ]
+    (letter,) = target.query("SELECT topic, stage, message FROM dead")
+    target.close()
+    assert (letter["topic"], letter["stage"]) == (name, "TRANSFORMATION")
+    assert "transforms.at: Could not parse timestamp: value (soon)" in letter["message"]
+    assert done.rows == 98
+    report = audit(config, values=True)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+    assert sum(p.filtered for p in report.partitions) == 1
+
+
+@pytest.mark.integration
+@pytest.mark.long
+def test_a_chain_runs_where_the_driver_commits(
+    topic: MakeTopic, produce: Produce, lake: Lake
+) -> None:
+    name = topic(2)
+    produce(name, records())
+    lenient = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    config = lake(name, {**CHAIN, **lenient})
+    run(config, until_caught_up=True)
+    found = DeltaTable(f"{config['delta.table.path']}/{name}_out").to_pyarrow_table()
+    assert sorted(found.column("amount").to_pylist()) == [
+        n * 10 for n in range(100) if n not in (7, 8)
+    ]
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+
+
+@pytest.mark.integration
+def test_a_router_splits_a_topic_into_tables_and_goes_on_after_a_restart(
+    topic: MakeTopic, produce: Produce, kafka: Kafka, database: str
+) -> None:
+    name = topic(2)
+    days = {"transforms": "t", "transforms.t.type": f"{KAFKA}TimestampRouter"}
+    config = connector(name, kafka.bootstrap_servers, database, days)
+    config |= {"value.converter.schemas.enable": "false", "table.name.format": "${topic}"}
+    day = 86_400_000
+    written: list[int] = []
+    for _ in range(2):
+        texts = [json.dumps({"n": len(written) + n}).encode() for n in range(40)]
+        produce(name, texts, timestamps=[(n % 3 + 1) * day for n in range(40)])
+        written += range(len(written), len(written) + 40)
+        run(config, until_caught_up=True)
+        target = Target(database)
+        found = {
+            number: [
+                row["n"]
+                for row in target.query(f'SELECT n FROM "{name}-1970010{number + 2}" ORDER BY n')
+            ]
+            for number in range(3)
+        }
+        target.close()
+        assert found == {d: [n for n in written if n % 40 % 3 == d] for d in range(3)}
+    with pytest.raises(NothingToAudit, match="decides for each record where it goes"):
+        audit(config)
+
+
+@pytest.mark.integration
+def test_a_source_connector_makes_keys_and_chooses_topics(
+    topic: MakeTopic, kafka: Kafka, tmp_path: Path
+) -> None:
+    name = topic(2)
+    file = tmp_path / "lines.txt"
+    file.write_text("".join(f"line {n}\n" for n in range(20)))
+    config = {
+        "name": name,
+        "connector.class": "FileStreamSource",
+        "file": str(file),
+        "topic": name.removeprefix("topic-"),
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "offsets.storage.topic": f"{name}-offsets",
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "transforms": "hoist,key,id,route",
+        "transforms.hoist.type": f"{KAFKA}HoistField$Value",
+        "transforms.hoist.field": "text",
+        "transforms.key.type": f"{KAFKA}ValueToKey",
+        "transforms.key.fields": "text",
+        "transforms.id.type": f"{KAFKA}ExtractField$Key",
+        "transforms.id.field": "text",
+        "transforms.route.type": f"{KAFKA}RegexRouter",
+        "transforms.route.regex": ".*",
+        "transforms.route.replacement": "topic-$0",
+    }
+    run(config, until_caught_up=True)
+    found = consume(kafka.bootstrap_servers, name)
+    texts = [f"line {n}" for n in range(20)]
+    assert sorted((m.key.decode(), json.loads(m.value)["text"]) for m in found) == sorted(
+        zip(texts, texts, strict=True)
+    )
+    report = audit_source(plan_source(config))
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False), report
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"engine": "micro-batch"}, "which engine=micro-batch cannot. Set engine=direct"),
+        (
+            {"connector.class": "delta", "delta.table.path": "/nowhere"},
+            "the delta sink, as it is configured, writes one for each topic",
+        ),
+        (
+            {"connector.class": "files", "path": "/nowhere"},
+            "names what it writes by the topic that records were read from",
+        ),
+    ],
+)
+def test_a_router_that_the_sink_cannot_follow_is_refused_with_what_to_set(
+    more: dict[str, str], message: str
+) -> None:
+    config = connector("t", "nowhere:9092", "jdbc:postgresql://nowhere/x", {"transforms": "t"})
+    config |= {"transforms.t.type": f"{KAFKA}TimestampRouter", **more}
+    with pytest.raises(ConfigError) as refused:
+        plan(config)
+    assert message in str(refused.value)

@@ -1,0 +1,149 @@
+"""The chain: predicates, order, what is refused and what is dropped; routers and headers."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from semel.errors import ConfigError
+from semel.transforms import chain_of, routed, warnings_of
+from tests.transforms.records import KAFKA, applied, batch, stage, values
+
+ROWS = [{"a": 1}, None, {"a": 3}]
+TOMBSTONES = {
+    "predicates": "p",
+    "predicates.p.type": f"{KAFKA}predicates.RecordIsTombstone",
+    "transforms.t.predicate": "p",
+}
+
+
+def test_a_predicate_chooses_and_the_order_stays() -> None:
+    config = stage("HoistField$Value", field="gone") | TOMBSTONES
+    assert values(config, batch(ROWS)) == [
+        {"a": 1, "gone": None},
+        {"a": None, "gone": None},
+        {"a": 3, "gone": None},
+    ]
+    config |= {"transforms.t.negate": "true", "transforms.t.field": "there"}
+    assert values(config, batch(ROWS)) == [{"there": {"a": 1}}, None, {"there": {"a": 3}}]
+
+
+def test_filter_drops_what_its_predicate_chooses() -> None:
+    outcome = applied(stage("Filter") | TOMBSTONES, batch(ROWS))
+    assert outcome.batch.values.array.to_pylist() == [{"a": 1}, {"a": 3}]
+    assert outcome.batch.origin.column("__connect_offset").to_pylist() == [10, 12]
+    assert not outcome.refused
+    assert len(applied(stage("Filter"), batch(ROWS)).batch) == 0
+
+
+def test_predicates_go_by_the_topic_that_a_router_has_left() -> None:
+    config = stage("RegexRouter", regex="or(.*)", replacement="new_$1") | {
+        "transforms": "t,f",
+        "transforms.f.type": f"{KAFKA}Filter",
+        "transforms.f.predicate": "p",
+        "predicates": "p",
+        "predicates.p.type": f"{KAFKA}predicates.TopicNameMatches",
+        "predicates.p.pattern": "new_.*",
+    }
+    assert len(applied(config, batch(ROWS)).batch) == 0
+    assert len(applied(config, batch(ROWS, topic="x")).batch) == 3
+
+
+def test_headers_are_chosen_dropped_and_added() -> None:
+    headers = [[("h", b"1")], [], [("x", b"2"), ("h", b"3")]]
+    config = stage("DropHeaders", headers="h") | {
+        "transforms": "f,t,i,g",
+        "transforms.f.type": f"{KAFKA}Filter",
+        "transforms.f.predicate": "p",
+        "transforms.f.negate": "true",
+        "predicates": "p",
+        "predicates.p.type": f"{KAFKA}predicates.HasHeaderKey",
+        "predicates.p.name": "h",
+        "transforms.i.type": f"{KAFKA}InsertHeader",
+        "transforms.i.header": "n",
+        "transforms.i.value.literal": "5",
+        "transforms.g.type": f"{KAFKA}HeaderFrom$Value",
+        "transforms.g.fields": "a",
+        "transforms.g.headers": "m",
+        "transforms.g.operation": "move",
+    }
+    made = applied(config, batch(ROWS, headers=headers)).batch
+    assert made.values.array.to_pylist() == [{}, {}]
+    found = [[(h["key"], h["value"]) for h in each] for each in made.headers.to_pylist()]
+    assert found == [[("n", b"5"), ("m", b"1")], [("x", b"2"), ("n", b"5"), ("m", b"3")]]
+
+
+def test_one_refused_record_leaves_the_others() -> None:
+    config = stage("Cast$Value", spec="int32") | {
+        "transforms": "t,h",
+        "transforms.h.type": f"{KAFKA}HoistField$Value",
+        "transforms.h.field": "n",
+    }
+    outcome = applied(config, batch(["1", "x", "3", "y"]))
+    assert outcome.batch.values.array.to_pylist() == [{"n": 1}, {"n": 3}]
+    assert outcome.batch.rows.tolist() == [0, 2]
+    assert [r.index for r in outcome.refused] == [1, 3]
+
+
+def test_nothing_in_nothing_out() -> None:
+    config = stage("InsertField$Value", topic_field="t")
+    assert len(applied(config, batch(pa.array([], pa.struct([("a", pa.int64())])))).batch) == 0
+
+
+@pytest.mark.parametrize(
+    ("regex", "replacement", "topic", "there"),
+    [
+        (".*", "$0", "a", "a"),
+        ("(.*)-(\\d+)", "$1_$2", "a-b-7", "a-b_7"),
+        ("([^.]+)\\.([^.]+)\\.(?<table>[^.]+)", "${table}", "s.db.orders", "orders"),
+        ("foo", "bar", "food", "food"),
+        ("(a|b)(x)?", "$1\\$$2", "a", "a$"),
+        ("(.*)", "$10", "t", "t0"),
+    ],
+)
+def test_regex_router_replaces_as_java_does(
+    regex: str, replacement: str, topic: str, there: str
+) -> None:
+    config = stage("RegexRouter", regex=regex, replacement=replacement)
+    assert routed(config, topic) == there
+    assert applied(config, batch(ROWS, topic=topic)).batch.topics.to_pylist() == [there] * 3
+
+
+def test_timestamp_router_names_by_the_day() -> None:
+    config = stage(
+        "TimestampRouter", topic_format="x-${topic}.${timestamp}", timestamp_format="yyyyMM"
+    )
+    records = batch(ROWS, timestamps=[0, 2_678_400_000, 0])
+    found = applied(config, records).batch.topics.to_pylist()
+    assert found == ["x-orders.197001", "x-orders.197002", "x-orders.197001"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"transforms": "t"}, "transforms.t.type is required"),
+        ({"transforms": "t,t"}, "transforms names t twice"),
+        (stage("ExtractFeld$Value"), "no such transform; did you mean"),
+        (stage("ExtractField", field="a"), "add $Key or $Value"),
+        (stage("ValueToKey$Key", fields="a"), "without $Key"),
+        (stage("Filter", predicate="p"), "transforms.t.predicate=p: predicates does not name it"),
+        (stage("Filter", negate="true"), "no config 'transforms.t.predicate'"),
+        (stage("RegexRouter", regex="(", replacement="x"), "transforms.t.regex='(' Invalid regex"),
+        (stage("RegexRouter", regex="a", replacement="$1"), "No group 1"),
+        (stage("RegexRouter", regex="\\p{L}", replacement="x"), "only Java's regular expressions"),
+    ],
+)
+def test_mistakes_name_the_key(config: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        chain_of(config)
+    assert message in str(refused.value)
+
+
+def test_short_names_and_unknown_keys() -> None:
+    config = stage("Cast$Value", spec="int8", spek="x") | {"transforms.t.type": "Cast$Value"}
+    config["transforms.u.type"] = "Cast$Value"
+    assert len(chain_of(config).stages) == 1
+    assert warnings_of(config) == [
+        "unknown configuration key transforms.t.spek; did you mean transforms.t.spec?",
+        "transforms.u.type has no effect: transforms does not name u",
+    ]

@@ -1,0 +1,218 @@
+"""Debezium's transforms: ExtractNewRecordState and ByLogicalTableRouter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.converters.json import JsonConverter
+from semel.errors import ConfigError
+from semel.transforms import chain_of, routed
+from semel.transforms.base import Batch
+from tests.transforms.records import applied, batch, refusals
+
+DEBEZIUM = "io.debezium.transforms."
+ROW = {
+    "type": "struct",
+    "optional": True,
+    "name": "s.Value",
+    "fields": [
+        {"field": "id", "type": "int32", "optional": False},
+        {"field": "name", "type": "string", "optional": True},
+    ],
+}
+SOURCE = {
+    "type": "struct",
+    "optional": False,
+    "fields": [
+        {"field": "lsn", "type": "int32", "optional": False},
+        {"field": "ts_ms", "type": "int64", "optional": True},
+        {"field": "table", "type": "string", "optional": True},
+    ],
+}
+ENVELOPE = {
+    "type": "struct",
+    "optional": False,
+    "name": "s.Envelope",
+    "fields": [
+        {**ROW, "field": "before"},
+        {**ROW, "field": "after"},
+        {**SOURCE, "field": "source"},
+        {"field": "op", "type": "string", "optional": True},
+        {"field": "ts_ms", "type": "int64", "optional": True},
+    ],
+}
+CREATED = {"after": {"id": 1, "name": "a"}, "op": "c"}
+CHANGED = {"before": {"id": 1, "name": "a"}, "after": {"id": 1, "name": None}, "op": "u"}
+DELETED = {"before": {"id": 1, "name": "b"}, "op": "d"}
+TRUNCATED: dict[str, Any] = {"op": "t"}
+ALL = [CREATED, CHANGED, DELETED, None, TRUNCATED]
+FIRST, SECOND, LAST = {"id": 1, "name": "a"}, {"id": 1, "name": None}, {"id": 1, "name": "b"}
+
+
+def events(found: list[dict[str, Any] | None], *, schemas: bool = True, **more: Any) -> Batch:
+    texts = []
+    for event in found:
+        whole = event and {
+            "before": None,
+            "after": None,
+            "source": {"lsn": 7, "ts_ms": 8, "table": "t"},
+            "ts_ms": 9,
+            **event,
+        }
+        text = {"schema": ENVELOPE, "payload": whole} if schemas else whole
+        texts.append(None if event is None else json.dumps(text).encode())
+    converter = JsonConverter(schemas_enable=schemas)
+    converter.keep_text()
+    values = converter.decode(pa.array(texts, pa.binary())).values
+    return batch(values, has_schema=schemas, **more)
+
+
+def unwrap(**options: Any) -> dict[str, str]:
+    given = {f"transforms.t.{k.replace('_', '.')}": str(v) for k, v in options.items()}
+    return {"transforms": "t", "transforms.t.type": f"{DEBEZIUM}ExtractNewRecordState", **given}
+
+
+def rows(config: dict[str, str], records: Batch) -> list[Any]:
+    outcome = applied(config, records)
+    assert not outcome.refused
+    return list(outcome.batch.values.array.to_pylist())
+
+
+def with_flag(row: dict[str, Any], flag: str) -> dict[str, Any]:
+    return {**row, "__deleted": flag}
+
+
+@pytest.mark.parametrize("schemas", [True, False])
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, [FIRST, SECOND, None]),
+        ({"delete_tombstone_handling_mode": "drop"}, [FIRST, SECOND]),
+        ({"delete_tombstone_handling_mode": "delete-to-tombstone"}, [FIRST, SECOND, None]),
+        (
+            {"delete_tombstone_handling_mode": "rewrite"},
+            [with_flag(FIRST, "false"), with_flag(SECOND, "false"), with_flag(LAST, "true")],
+        ),
+        (
+            {"delete_tombstone_handling_mode": "rewrite-with-tombstone"},
+            [with_flag(FIRST, "false"), with_flag(SECOND, "false"), with_flag(LAST, "true"), None],
+        ),
+        ({"drop_tombstones": "true"}, [FIRST, SECOND]),
+        ({"drop_tombstones": "false"}, [FIRST, SECOND, None]),
+        ({"drop_tombstones": "false", "delete_handling_mode": "none"}, [FIRST, SECOND, None, None]),
+        (
+            {"delete_handling_mode": "rewrite"},
+            [with_flag(FIRST, "false"), with_flag(SECOND, "false"), with_flag(LAST, "true")],
+        ),
+    ],
+)
+def test_an_event_becomes_its_row_and_a_delete_what_the_mode_says(
+    options: dict[str, str], left: list[Any], schemas: bool
+) -> None:
+    assert rows(unwrap(**options), events(ALL, schemas=schemas)) == left
+
+
+def test_native_structs_are_unwrapped_like_json() -> None:
+    before = pa.struct([("id", pa.int32()), ("name", pa.string())])
+    kind = pa.struct(
+        [
+            ("before", before),
+            ("after", before),
+            ("source", pa.struct([("lsn", pa.int32())])),
+            ("op", pa.string()),
+        ]
+    )
+    found = pa.array(
+        [{"after": FIRST, "source": {"lsn": 1}, "op": "r"}, {"before": LAST, "op": "d"}], kind
+    )
+    config = unwrap(delete_tombstone_handling_mode="rewrite", add_fields="lsn")
+    assert rows(config, batch(found, has_schema=True)) == [
+        {**with_flag(FIRST, "false"), "__lsn": 1},
+        {**with_flag(LAST, "true"), "__lsn": None},
+    ]
+
+
+def test_other_records_pass_and_only_tombstones_go() -> None:
+    assert rows(unwrap(), batch([{"a": 1}, None])) == [{"a": 1}]
+    assert rows(unwrap(drop_tombstones="false"), batch([{"a": 1}, None])) == [{"a": 1}, None]
+    assert rows(unwrap(), batch([None])) == []
+
+
+def test_fields_of_the_event_are_added() -> None:
+    config = unwrap(
+        add_fields="op,lsn,source.ts_ms,table:from,ts_ms,missing,transaction.id",
+        delete_tombstone_handling_mode="rewrite",
+    )
+    own = {"__lsn": 7, "__source_ts_ms": 8, "__from": "t", "__ts_ms": 9}
+    found = rows(config, events([CREATED, DELETED]))
+    assert found == [
+        {**with_flag(FIRST, "false"), "__op": "c", **own},
+        {**with_flag(LAST, "true"), "__op": "d", **own},
+    ]
+    config = unwrap(add_fields="op", add_fields_prefix="m.")
+    assert rows(config, events([CREATED])) == [{**FIRST, "m.op": "c"}]
+
+
+def test_headers_of_the_event_are_added() -> None:
+    config = unwrap(add_headers="op,source.lsn", drop_tombstones="false")
+    records = events([CREATED, None], headers=[[("old", b"1")], []])
+    found = applied(config, records).batch.headers.to_pylist()
+    assert [[(h["key"], h["value"]) for h in each] for each in found] == [
+        [("old", b"1"), ("__op", b"c"), ("__source_lsn", b"7")],
+        [("__op", b"d")],
+    ]
+
+
+def test_a_field_of_the_row_names_the_topic() -> None:
+    config = unwrap(route_by_field="name", delete_handling_mode="none")
+    outcome = applied(config, events([CREATED, CHANGED, DELETED]))
+    assert outcome.batch.topics.to_pylist() == ["a", "orders", "b"]
+    (why,) = refusals(unwrap(route_by_field="z"), events([CREATED]))
+    assert why.endswith("z is not a valid field name")
+
+
+def test_a_key_that_is_not_available_is_refused() -> None:
+    with pytest.raises(ConfigError, match="fields are not dropped by headers"):
+        chain_of(unwrap(drop_fields_header_name="h"))
+
+
+LOGICAL = {
+    "transforms": "t",
+    "transforms.t.type": f"{DEBEZIUM}ByLogicalTableRouter",
+    "transforms.t.topic.regex": "(.*)_shard_.*",
+    "transforms.t.topic.replacement": "$1_all",
+}
+
+
+def test_shards_go_to_one_table_and_their_keys_stay_apart() -> None:
+    records = batch([{"a": 1}, None], [{"id": 5}, {"id": 6}], topic="x_shard_1")
+    made = applied(LOGICAL, records).batch
+    assert made.topics.to_pylist() == ["x_all"] * 2
+    name = "__dbz__physicalTableIdentifier"
+    assert made.keys.array.to_pylist() == [{"id": n, name: "x_shard_1"} for n in (5, 6)]
+    assert routed(LOGICAL, "x_shard_1") == "x_all"
+    more = {
+        "transforms.t.key.field.regex": ".*_shard_(.*)",
+        "transforms.t.key.field.replacement": "number $1",
+        "transforms.t.key.field.name": "shard",
+    }
+    made = applied(LOGICAL | more, records).batch
+    assert made.keys.array.to_pylist() == [{"id": n, "shard": "number 1"} for n in (5, 6)]
+    made = applied(LOGICAL | {"transforms.t.key.enforce.uniqueness": "false"}, records).batch
+    assert made.keys.array.to_pylist() == [{"id": 5}, {"id": 6}]
+
+
+def test_other_topics_and_null_keys_stay() -> None:
+    made = applied(LOGICAL, batch([{"a": 1}], [{"id": 5}], topic="y")).batch
+    assert (made.topics.to_pylist(), made.keys.array.to_pylist()) == (["y"], [{"id": 5}])
+    made = applied(LOGICAL, batch([{"a": 1}], topic="x_shard_1")).batch
+    assert (made.topics.to_pylist(), made.keys.array.to_pylist()) == (["x_all"], [None])
+
+
+def test_a_regex_for_keys_needs_a_replacement() -> None:
+    with pytest.raises(ConfigError, match="must be non-empty"):
+        chain_of(LOGICAL | {"transforms.t.key.field.regex": "x"})

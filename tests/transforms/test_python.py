@@ -1,0 +1,62 @@
+"""A function of Arrow batches in a chain."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from semel.errors import ConfigError
+from semel.transforms import chain_of
+from tests.transforms.records import applied, batch
+
+
+def doubled(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Drops tombstones, doubles n and makes a key of it."""
+    kept = records.filter(records.column("value").is_valid())
+    n = pc.multiply(kept.column("value").field("n"), 2)
+    kept = kept.set_column(1, "key", n)
+    return kept.set_column(2, "value", pa.StructArray.from_arrays([n], ["n"]))
+
+
+def strict(records: pa.RecordBatch) -> pa.RecordBatch:
+    if pc.any(pc.equal(records.column("value").field("n"), 3)).as_py():
+        raise KeyError("three")
+    return records
+
+
+def shuffled(records: pa.RecordBatch) -> pa.RecordBatch:
+    return records.take(pa.array([1, 0]))
+
+
+def with_function(name: str) -> dict[str, str]:
+    return {
+        "transforms": "t",
+        "transforms.t.type": "python",
+        "transforms.t.function": f"{__name__}:{name}",
+    }
+
+
+def test_a_function_changes_keys_and_values_and_drops_records() -> None:
+    made = applied(with_function("doubled"), batch([{"n": 1}, None, {"n": 3}])).batch
+    assert made.values.array.to_pylist() == [{"n": 2}, {"n": 6}]
+    assert made.keys.array.to_pylist() == [2, 6]
+    assert made.origin.column("__connect_offset").to_pylist() == [10, 12]
+
+
+def test_what_it_raises_for_is_refused_alone() -> None:
+    outcome = applied(with_function("strict"), batch([{"n": n} for n in (1, 3, 4, 3)]))
+    assert [(r.index, r.exception) for r in outcome.refused] == [(1, "KeyError"), (3, "KeyError")]
+    assert outcome.batch.values.array.to_pylist() == [{"n": 1}, {"n": 4}]
+
+
+def test_records_must_stay_in_order() -> None:
+    with pytest.raises(ConfigError, match="changed the column row"):
+        applied(with_function("shuffled"), batch([{"n": 1}, {"n": 2}]))
+
+
+@pytest.mark.parametrize("name", ["gone", "__name__", ""])
+def test_what_is_no_function_is_refused_with_the_key(name: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        chain_of(with_function(name))
+    assert "function=tests.transforms.test_python:" in str(refused.value)
