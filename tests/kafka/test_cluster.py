@@ -45,7 +45,7 @@ def test_an_end_that_is_none_during_an_election_is_asked_for_again(answers: list
 def test_an_end_that_stays_unknown_is_no_answer(answers: list[int]) -> None:
     answers += [-1]
     with pytest.raises(TransientError):
-        Cluster({"bootstrap.servers": "localhost:1"}).latest([ZERO], patience=0.2)
+        Cluster({"bootstrap.servers": "localhost:1"}).latest([ZERO], timeout=0.2)
 
 
 UNKNOWN, SILENCE = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._TIMED_OUT

@@ -50,7 +50,7 @@ def test_offsets_with_an_open_transaction_are_pending_and_are_told_without_it(
 @pytest.mark.long  # three brokers
 def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> None:
     """librdkafka's admin client dies of it, and the process with it."""
-    with Kafka(tmp_path, heap="256m", brokers=2, session=2) as kafka:
+    with Kafka(tmp_path, heap="256m", brokers=2, session=2, short_lived=True) as kafka:
         kafka.create_topic("t", 2)
         client = {"bootstrap.servers": kafka.bootstrap_servers}
         groups, broker = Groups(client), kafka.others[0]
@@ -82,7 +82,7 @@ def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> No
         names = (created(f"group-{number}") for number in range(50))
         group = next(name for name in names if coordinator(name) == broker.node)
         wait_until(lambda: told(5, "note"))
-        transactions, generation = Transactions("t", client), stranger(client, group)
+        transactions, generation = Transactions("connector t", client), stranger(client, group)
 
         def commit(position: int, send: Callable[[Producer, Report], None]) -> None:
             if not transactions.is_open:

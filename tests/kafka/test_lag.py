@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from semel.engine.direct import engine as direct
+from semel.engine import supervisor
 from semel.errors import SemelError, ServiceError
 from semel.kafka.lag import lag, published
 from semel.lab.embedded import Kafka
@@ -26,7 +26,7 @@ def test_positions_published_to_the_group_equal_the_ledger_after_a_run(
     configure: Configure,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct, "SETTLE", PATIENCE)  # what a task publishes last, as it closes
+    monkeypatch.setattr(supervisor, "SETTLE", PATIENCE)  # what a task publishes last, as it closes
     source = topic(partitions=3)
     produce(source, records(1000))
     config = configure(source, {"tasks.max": 2, "consumer.override.max.poll.records": 50})

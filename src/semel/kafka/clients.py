@@ -12,7 +12,14 @@ from confluent_kafka import (
     Producer,
 )
 
-from semel.config import ConnectorConfig, under
+from semel.config import (
+    CommonConfig,
+    ConnectorConfig,
+    SourceConnectorConfig,
+    group_of,
+    under,
+)
+from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError, Problem
 from semel.kafka import security
 
@@ -48,21 +55,23 @@ MEMBERSHIP: Mapping[str, int] = {
 """Milliseconds, of a task's membership in its group."""
 IDEMPOTENCE = "enable.idempotence"
 
+_SECURITY = ("security.", "sasl.", "ssl.")
+
 RESERVED = ("group.id", "group.instance.id", "enable.auto.commit", "partition.assignment.strategy")
 """Consumer keys that the engine sets; overriding them would break the guarantee."""
 
 
-def client_config(connector: ConnectorConfig, kind: str) -> dict[str, Any]:
+def client_config(connector: CommonConfig, kind: str) -> dict[str, Any]:
     """librdkafka's configuration for a ``consumer``, ``producer`` or ``admin`` client.
 
     Raises:
         ConfigError: a key that the engine reserves is overridden.
     """
     overrides = under(connector.originals, f"{kind}.override.")
-    if kind != "consumer":  # security settings are usually given once
-        consumer = under(connector.originals, "consumer.override.")
-        shared = ("security.", "sasl.", "ssl.")
-        overrides = {k: v for k, v in consumer.items() if k.startswith(shared)} | overrides
+    main = "producer" if isinstance(connector, SourceConnectorConfig) else "consumer"
+    if kind != main:  # security settings are usually given once
+        given = under(connector.originals, f"{main}.override.")
+        overrides = {k: v for k, v in given.items() if k.startswith(_SECURITY)} | overrides
     for name in RESERVED:
         if kind == "consumer" and name in overrides:
             raise ConfigError(
@@ -75,18 +84,35 @@ def client_config(connector: ConnectorConfig, kind: str) -> dict[str, Any]:
             f"connector {connector.name}: consumer.override.isolation.level={isolation}: semel "
             "reads committed records only; an aborted transaction's are none. Remove it"
         )
+    where = f"connector {connector.name}: {kind}.override."
+    config = _translated(connector.bootstrap_servers, overrides, where)
+    if kind == "consumer":  # Java's clients check them unless they are told not to
+        config.setdefault("check.crcs", True)
+    return config
+
+
+def worker_client(worker: WorkerConfig) -> dict[str, Any]:
+    """librdkafka's configuration for the worker's own client.
+
+    Raises:
+        ConfigError: a security setting that cannot be used.
+    """
+    own = {k: v for k, v in worker.originals.items() if k.startswith(_SECURITY)}
+    overrides = own | under(worker.originals, "admin.")
+    return _translated(worker.bootstrap_servers, overrides, "")
+
+
+def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[str, Any]:
     config: dict[str, Any] = {
-        "bootstrap.servers": connector.bootstrap_servers,
+        "bootstrap.servers": servers,
         # Once no broker has answered for a while, librdkafka (2.16) would give up all that it has
         # heard of and begin anew, and then wait for the group's coordinator for ever.
         "metadata.recovery.strategy": "none",
     }
-    if kind == "consumer":  # Java's clients check them unless they are told not to
-        config["check.crcs"] = True
     try:
         overrides = security.librdkafka(overrides)
     except ConfigError as error:
-        raise ConfigError(f"connector {connector.name}: {kind}.override.{error}") from None
+        raise ConfigError(f"{where}{error}") from None
     for name, value in overrides.items():
         translated = _JAVA_NAMES.get(name, name)
         if translated is not None:
@@ -94,30 +120,34 @@ def client_config(connector: ConnectorConfig, kind: str) -> dict[str, Any]:
     return config
 
 
-def check_clients(connector: ConnectorConfig) -> None:
+def check_clients(connector: CommonConfig) -> None:
     """Let librdkafka judge the overrides, without connecting to anything.
 
     Raises:
         ConfigError: a setting that it does not know, or a value that it does not take.
     """
     found: list[Problem] = []
-    for kind in ("consumer", "producer", "admin"):
+    main, *others = ("consumer", "producer", "admin")
+    if isinstance(connector, SourceConnectorConfig):
+        main, *others = ("producer", "consumer", "admin")
+    for kind in (main, *others):
         try:
             _check_client(connector, kind)
         except ConfigError as error:
-            # Security settings of the consumer are the others' too: what is wrong is told once.
-            told = {p.message.replace("consumer.", f"{kind}.", 1) for p in found}
+            # Security settings of the first are the others' too: what is wrong is told once.
+            told = {p.message.replace(f"{main}.", f"{kind}.", 1) for p in found}
             found += [p for p in error.problems if p.message not in told]
     if found:
         raise ConfigError(*found)
 
 
-def _check_client(connector: ConnectorConfig, kind: str) -> None:
+def _check_client(connector: CommonConfig, kind: str) -> None:
     config = client_config(connector, kind) | {"bootstrap.servers": "", "log_level": 0}
     problems = []
     if kind == "consumer":
         _check_heartbeat(connector.name, config)
-    if kind == "producer" and connector.dead_letter_topic and not confirms_all(config):
+    dead_letters = isinstance(connector, ConnectorConfig) and connector.dead_letter_topic
+    if kind == "producer" and dead_letters and not confirms_all(config):
         problems.append(
             Problem(
                 "producer.override.acks",
@@ -130,7 +160,7 @@ def _check_client(connector: ConnectorConfig, kind: str) -> None:
             if kind == "producer":
                 Producer({IDEMPOTENCE: confirms_all(config), **config})
             else:
-                Consumer({"group.id": connector.group_id, **config}).close()
+                Consumer({"group.id": group_of(connector.name), **config}).close()
             break
         except KafkaException as error:
             reason = error.args[0].str()

@@ -1,6 +1,6 @@
 """Closing a consumer in bounded time.
 
-One that has come upon damage in a log, or whose brokers have gone, may never finish closing.
+It may never finish after it has met damage in a log or lost its brokers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from semel.leftbehind import Left, within
 log = logging.getLogger(__name__)
 
 _END = 10.0
-"""Seconds that a consumer has to close."""
+"""Seconds that a consumer gets to close."""
 
 
 def close(consumer: Consumer) -> None:
-    """Close a consumer. It is left behind if that does not end in time."""
+    """Close a consumer, or leave it behind if it does not close in time."""
     try:
         within(_END, "closing a Kafka consumer", consumer.close)
     except (Left, KafkaException) as error:

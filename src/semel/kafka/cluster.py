@@ -22,17 +22,17 @@ from confluent_kafka.admin import (
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
-from semel.kafka.errors import GONE, MAY_PASS, REFUSED, failure
+from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, failure
 from semel.kafka.logids import Asked
 from semel.ledger import LogId, TopicPartition
 
 _TIMEOUT = 20.0
 _AT_FIRST = 2.0
-"""Seconds that a leader gets to answer at first: a client waits for one that it knew and that has
-gone, a new client asks the one that leads now."""
+"""Seconds that a leader gets to answer at first. A client waits for a leader that it knew and that
+has gone; a new client asks the present one."""
 _GONE_AFTER, _GONE_TIMES = 3.0, 3
-"""Seconds for which, and how often, a broker says that it does not know a partition before it is
-believed: it may hear of a new one later than its clients."""
+"""How long, in seconds, and how often a broker must deny a partition before it is believed: it may
+learn of a new one later than its clients."""
 
 _INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 
@@ -54,7 +54,7 @@ class Cluster:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """How its brokers are reached."""
+        """The client configuration that reaches its brokers."""
         return self._config
 
     def logs(self, topics: Collection[str]) -> dict[str, LogId]:
@@ -73,11 +73,11 @@ class Cluster:
         return Asked(self._admin, topics, _TIMEOUT, cluster=False)
 
     def connect_anew(self) -> None:
-        """After a question that failed: a client may never find its brokers again."""
+        """Reconnect after a failed question: a client may never find its brokers again."""
         self._admin = self._connected()
 
     def cluster_id(self) -> str:
-        """What tells this cluster from others, whatever names its brokers have."""
+        """The cluster's id, which does not depend on the names of its brokers."""
         try:
             found = self._admin.describe_cluster(request_timeout=_TIMEOUT).result()
         except KafkaException as error:
@@ -122,15 +122,15 @@ class Cluster:
         partitions: Iterable[TopicPartition],
         *,
         committed: bool = True,
-        patience: float = _TIMEOUT,
+        timeout: float = _TIMEOUT,
     ) -> dict[TopicPartition, int]:
         """The offset after the last one that a ``read_committed`` consumer may read."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        return self._offsets(partitions, OffsetSpec.latest(), level, patience)
+        return self._offsets(partitions, OffsetSpec.latest(), level, timeout)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """The offset after the last one, transactions that are open included, and the partition's
-        leader epoch; -1 if the broker does not tell."""
+        """The offset after the last one, including open transactions, and the partition's leader
+        epoch, -1 if the broker does not tell."""
         spec, level = OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED
         return self._listed(partitions, spec, level, _TIMEOUT)
 
@@ -139,9 +139,9 @@ class Cluster:
         partitions: Iterable[TopicPartition],
         spec: OffsetSpec,
         level: IsolationLevel,
-        patience: float = _TIMEOUT,
+        timeout: float = _TIMEOUT,
     ) -> dict[TopicPartition, int]:
-        found = self._listed(partitions, spec, level, patience)
+        found = self._listed(partitions, spec, level, timeout)
         return {tp: offset for tp, (offset, _) in found.items()}
 
     def _listed(
@@ -149,7 +149,7 @@ class Cluster:
         partitions: Iterable[TopicPartition],
         spec: OffsetSpec,
         level: IsolationLevel,
-        patience: float,
+        timeout: float,
     ) -> dict[TopicPartition, tuple[int, int]]:
         request = {KafkaPartition(tp.topic, tp.partition): spec for tp in partitions}
         if not request:
@@ -160,17 +160,18 @@ class Cluster:
             began = time.monotonic()
             try:
                 answers = self._admin.list_offsets(
-                    request, isolation_level=level, request_timeout=min(wait, patience)
+                    request, isolation_level=level, request_timeout=min(wait, timeout)
                 )
-                told = {tp: answer.result() for tp, answer in answers.items()}
+                results = {tp: answer.result() for tp, answer in answers.items()}
                 found = {
                     TopicPartition(kp.topic, kp.partition): (r.offset, _epoch(r.leader_epoch))
-                    for kp, r in told.items()
+                    for kp, r in results.items()
                 }
                 unknown = sorted(tp for tp, (offset, _) in found.items() if offset < 0)
                 if not unknown:
                     return found
-                # What nobody answers in time has neither an offset nor an error.
+                # A partition whose leader does not answer in time has neither an offset nor an
+                # error.
                 reason = f"{unknown[0]} has no leader"
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason))
             except KafkaException as error:
@@ -178,10 +179,10 @@ class Cluster:
                 now = time.monotonic()
                 if code in GONE:
                     gone.append(now)
-                    longest = min(patience, _GONE_AFTER)
+                    longest = min(timeout, _GONE_AFTER)
                     over = len(gone) >= _GONE_TIMES and now - gone[0] > longest
                 else:
-                    over = code in REFUSED or now - asked > patience
+                    over = code in NOT_AUTHORIZED or now - asked > timeout
                 if over:
                     raise self._failed(error) from None
                 # After a leader election librdkafka's ListOffsets asks with the old leader epoch,
@@ -222,12 +223,12 @@ class Cluster:
             ) from None
 
     def largest_batch(self, topic: str) -> int | None:
-        """How many bytes a topic takes at once; None where that may not be asked."""
+        """The largest batch, in bytes, that a topic accepts; None if this user may not ask."""
         config = self.topic_config(topic)
         return None if config is None else int(config["max.message.bytes"])
 
     def topic_config(self, topic: str) -> dict[str, str] | None:
-        """A topic's configuration, defaults included; None where that may not be asked."""
+        """A topic's configuration, including defaults; None if this user may not ask."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         asked = time.monotonic()
         while True:
@@ -235,7 +236,7 @@ class Cluster:
                 answer = self._admin.describe_configs([resource], request_timeout=_TIMEOUT)
                 return {k: str(v.value) for k, v in answer[resource].result().items()}
             except KafkaException as error:
-                # A broker may not have heard yet of a topic that was just created.
+                # A broker may not know yet of a topic that was just created.
                 gone = error.args[0].code() in GONE
                 if gone and time.monotonic() - asked < _GONE_AFTER:
                     time.sleep(0.05)
@@ -246,7 +247,7 @@ class Cluster:
                 return None
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
-        """Those of the topics in which a later record of a key may replace an earlier one."""
+        """The topics among these in which a later record of a key may replace an earlier one."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, t) for t in topics]
         if not resources:
             return set()
@@ -274,8 +275,8 @@ class Cluster:
         return found
 
 
-def _epoch(told: int | None) -> int:
-    return -1 if told is None else told
+def _epoch(epoch: int | None) -> int:
+    return -1 if epoch is None else epoch
 
 
 def admin_client(config: Mapping[str, Any]) -> AdminClient:

@@ -1,5 +1,5 @@
-"""First contact with a Kafka cluster: a mistake in the configuration is told at once, while a
-cluster that is starting or away is waited for."""
+"""First contact with a Kafka cluster: a mistake in the configuration is reported at once, while a
+cluster that is starting or unreachable is waited for."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from confluent_kafka import KafkaError, KafkaException
 
 from semel.errors import ServiceError
 from semel.kafka.cluster import admin_client
+from semel.kafka.errors import NOT_AUTHENTICATED
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 4.0
 _SAY_AFTER = 1.0
 _SILENT = 20.0
-"""Seconds for a cluster of which nothing is heard: the network may be slow."""
-_REFUSED = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL)
+"""Seconds to wait for a cluster that is silent: the network may be slow."""
+_REFUSED = (*NOT_AUTHENTICATED, KafkaError._SSL)
 _UNKNOWN_HOST = {KafkaError._RESOLVE, KafkaError._ALL_BROKERS_DOWN}
 
 
 def meet(
     client: Mapping[str, Any],
-    patience: float = _SILENT,
+    timeout: float = _SILENT,
     say: Callable[[str], None] = lambda _line: None,
     key: str = "bootstrap.servers",
 ) -> None:
@@ -31,8 +32,8 @@ def meet(
 
     Args:
         client: librdkafka's configuration.
-        patience: how many seconds to wait for brokers that refuse connections.
-        say: told, once, what is waited for.
+        timeout: seconds to wait for brokers that refuse connections.
+        say: called once, with what is waited for.
         key: the configuration's key that names the brokers, for the message.
 
     Raises:
@@ -53,17 +54,15 @@ def meet(
             if mistake:
                 raise ServiceError(f"Kafka at {servers}: {mistake}") from None
             waited = time.monotonic() - began
-            if waited > (patience if heard else max(patience, _SILENT)):
+            if waited > (timeout if heard else max(timeout, _SILENT)):
                 raise ServiceError(
                     f"no Kafka broker answers at {servers}: {last}. Check {key}, the "
                     "security settings, and that the broker runs"
                 ) from None
             if waited > _SAY_AFTER and not told:
                 told = True
-                say(
-                    f"no Kafka broker answers at {servers} yet: {last}. Trying for {patience:.0f} s"
-                )
-            wait = min(2 * wait, _LONGEST_WAIT, max(patience - waited, _FIRST_WAIT))
+                say(f"no Kafka broker answers at {servers} yet: {last}. Trying for {timeout:.0f} s")
+            wait = min(2 * wait, _LONGEST_WAIT, max(timeout - waited, _FIRST_WAIT))
 
 
 def _mistake(heard: Sequence[KafkaError], key: str) -> str:
@@ -78,7 +77,7 @@ def _mistake(heard: Sequence[KafkaError], key: str) -> str:
 
 
 def _reason(heard: Sequence[KafkaError]) -> str:
-    """The first error that says more than that all brokers are down."""
+    """The first error that is more specific than "all brokers down"."""
     telling = [e for e in heard if e.code() != KafkaError._ALL_BROKERS_DOWN]
     return _text(telling[0]) if telling else ""
 

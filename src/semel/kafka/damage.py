@@ -1,8 +1,8 @@
 """Record batches that cannot be read: damaged in Kafka's log, or on their way from it.
 
-After a batch whose checksum is wrong librdkafka reads on from the middle of it, and what it takes
-for the next offset there may be any number. So nothing that a consumer says of a partition after
-such a batch is used; the partition is read again from a known position.
+After a batch with a wrong checksum, librdkafka continues in the middle of it, and what it takes for
+the next offset may be any number. So semel uses nothing that a consumer reports of a partition
+after such a batch, and reads the partition again from a known position.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ UNREADABLE = (
     KafkaError.INVALID_MSG,
     KafkaError.MSG_SIZE_TOO_LARGE,
 )
-"""A consumer's errors for a batch that it cannot read."""
+"""The errors of a consumer that meets a batch it cannot read."""
 _TELL_THE_BATCH = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
-"""Those whose offset is the first one of the batch."""
+"""The errors whose offset is the first one of the batch."""
 
 _JAVA = re.compile(r"Record(?: batch)? for partition (\S+)-(\d+) at offset (\d+) is invalid")
-"""How Java's consumer tells it."""
+"""The message of the Java consumer."""
 
 _TRIES = 3
 _PAUSE = 1.0
@@ -44,7 +44,8 @@ _PATIENCE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Offsets that stay unreadable, over several connections; none of the batch can be trusted."""
+    """Offsets that remain unreadable over several connections; nothing in the batch can be
+    trusted."""
 
     range: OffsetRange
     reason: str
@@ -54,7 +55,8 @@ class Damage:
         return self.range.topic_partition
 
     def advances(self, position: int) -> list[Advance]:
-        """What moves a partition over it: to its start, if there is a gap, and past it."""
+        """The advances that move a partition past it: to its start, if there is a gap, and over
+        it."""
         tp, start = self.topic_partition, max(position, self.range.from_offset)
         hole = OffsetRange(*tp, start, self.range.until_offset)
         moved = [Advance(hole, lost=hole.until_offset - start, cause=DAMAGED)]
@@ -74,16 +76,16 @@ class Damage:
             timestamp=None,
             stage="KAFKA_CONSUME",
             exception="org.apache.kafka.common.errors.CorruptRecordException",
-            message=self.told(position),
+            message=self.described(position),
         )
 
-    def told(self, position: int) -> str:
-        """Which offsets cannot be read, and why."""
+    def described(self, position: int) -> str:
+        """The offsets that cannot be read, and the reason."""
         start, until = max(position, self.range.from_offset), self.range.until_offset
         return f"offsets {start} to {until - 1} cannot be read: {self.reason}"
 
     def stop(self, connector: str, position: int) -> BadRecord:
-        """The error of a connector that does not pass over it."""
+        """The error that stops a connector there."""
         start, until = max(position, self.range.from_offset), self.range.until_offset
         return BadRecord(
             f"connector {connector}: {self.topic_partition} is damaged: offsets {start} to "

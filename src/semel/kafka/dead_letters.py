@@ -10,7 +10,7 @@ Header = tuple[str, bytes | None]
 Headers = list[Header]
 
 ERRORS = "__connect.errors."
-"""What the names of a dead letter's context headers begin with."""
+"""The prefix of a dead letter's context headers."""
 
 
 def error_headers(connector: ConnectorConfig, letter: DeadLetter, task: int) -> Headers:
@@ -32,7 +32,8 @@ def error_headers(connector: ConnectorConfig, letter: DeadLetter, task: int) -> 
 
 
 def _executing_class(connector: ConnectorConfig, stage: str) -> str:
-    """What has failed, as Kafka Connect names it; a sink's refusals are its SinkTask's there."""
+    """The class that failed, as Kafka Connect names it; for a sink's refusals that is the
+    SinkTask's."""
     return {
         "KEY_CONVERTER": converters.full_name(connector.key_converter),
         "VALUE_CONVERTER": converters.full_name(connector.value_converter),

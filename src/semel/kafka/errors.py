@@ -1,15 +1,18 @@
-"""What Kafka's error codes mean: it may pass, it is refused, the position is to be looked up."""
+"""What Kafka's error codes mean: whether they pass, what they refuse, and for whom."""
 
 from __future__ import annotations
 
-from confluent_kafka import (
-    KafkaError,
-    KafkaException,
+from confluent_kafka import KafkaError, KafkaException
+
+from semel.errors import (
+    LedgerConflict,
+    NotAssigned,
+    SemelError,
+    ServiceError,
+    TransientError,
+    Unavailable,
 )
 
-from semel.errors import SemelError, ServiceError, TransientError, Unavailable
-
-GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 MAY_PASS = (
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
@@ -20,22 +23,55 @@ MAY_PASS = (
     KafkaError.NOT_CONTROLLER,
     KafkaError.THROTTLING_QUOTA_EXCEEDED,
 )
-REFUSED = (
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
+GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+"""The topic, or one of its partitions, does not exist."""
+SEEK_AGAIN = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+"""The position must be looked up, and judged, again."""
+
+NOT_AUTHENTICATED = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+NOT_AUTHORIZED = (
+    *NOT_AUTHENTICATED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
+"""This user may not do that, or is not logged in."""
+PRODUCER_REFUSED = (
+    *NOT_AUTHORIZED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError.OFFSET_METADATA_TOO_LARGE,
+)
+"""The producer's settings or rights must change."""
+RECORD_REFUSED = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+)
+"""The broker will never take this record."""
 
-SEEK_AGAIN = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-"""Errors after which the position must be looked up, and judged, again."""
+CONSUMER_FENCED = (KafkaError._FATAL, KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID)
+"""Another consumer has taken this one's place in the group."""
+PRODUCER_FENCED = (
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+)
+"""Another producer has taken this one's ``transactional.id``."""
+OTHER_GENERATION = (
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.FENCED_INSTANCE_ID,
+)
+"""The group has assigned its partitions anew since."""
 
 
 def failure(servers: str, error: KafkaException) -> SemelError:
     """What the error of a question to a cluster means."""
     cause = error.args[0]
-    if cause.code() in REFUSED:
+    if cause.code() in NOT_AUTHORIZED:
         return ServiceError(f"Kafka at {servers} refuses: {cause.str()}")
     if cause.code() in GONE:
         return ServiceError(
@@ -48,3 +84,18 @@ def failure(servers: str, error: KafkaException) -> SemelError:
         f"no Kafka broker answers at {servers}: {cause.str()}. Check bootstrap.servers and that "
         "the broker runs"
     )
+
+
+def producer_failure(owner: str, error: KafkaException) -> SemelError:
+    """What a producer's error means for its owner, such as ``connector orders``."""
+    cause = error.args[0]
+    code, text = cause.code(), f"{owner}: the target Kafka: {cause.str()}"
+    if code in PRODUCER_FENCED:
+        return LedgerConflict(
+            f"{text}. The transaction was aborted. Does another run of {owner} write too?"
+        )
+    if code in OTHER_GENERATION:
+        return NotAssigned(f"{text}. The transaction was aborted")
+    if code in PRODUCER_REFUSED:
+        return ServiceError(text)
+    return TransientError(text)

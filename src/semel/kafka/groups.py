@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 log = logging.getLogger("semel.kafka")
 _AT_ONCE = 1000
-"""Partitions in a question: librdkafka looks each of them up by going through all."""
+"""Partitions per request: librdkafka searches all of them for each one."""
 _PENDING = 1.0
-"""Seconds that a position may be on its way before an open transaction is what keeps it."""
+"""Seconds after which a missing position is due to an open transaction, not to the network."""
 _TIMEOUT = 5.0
 """A client that has seen a broker restart may ask its old coordinator for ever; a new one does
 not."""
@@ -39,7 +39,7 @@ _MOVED = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
 _MOVES_FOR = 30.0
-"""Seconds in which another broker takes a group over from one that has ended."""
+"""Seconds that another broker gets to take a group over."""
 _PAUSE = 0.2
 
 _UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT)
@@ -59,8 +59,8 @@ class Groups:
     ) -> tuple[dict[TopicPartition, tuple[int, str]], set[TopicPartition]]:
         """A group's offsets with their metadata.
 
-        With ``stable``, they are returned apart, without their offsets, if an open transaction may
-        yet have its say on one of them.
+        With ``stable``, the partitions that an open transaction may still change are returned
+        separately, without offsets.
         """
         wanted = list(partitions)
         try:
@@ -68,7 +68,7 @@ class Groups:
         except KafkaException as error:
             if not stable or error.args[0].code() not in _UNSTABLE:
                 raise self._failed(error) from None
-            self.offsets(group, wanted)  # which waits for no transaction: the broker does answer
+            self.offsets(group, wanted)  # which waits for no transaction, so the broker does answer
             return {}, set(wanted)
 
     def _committed(
@@ -99,7 +99,7 @@ class Groups:
         return self._readers[group, stable]
 
     def describe(self, group: str) -> ConsumerGroupDescription | None:
-        """Who is in a group now, by the coordinator's word; None if there is no group."""
+        """The members of a group, as its coordinator knows them; None if there is no group."""
 
         def ask() -> ConsumerGroupDescription:
             answer = self._admin.describe_consumer_groups([group], request_timeout=_TIMEOUT)

@@ -15,7 +15,7 @@ from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
 
 _PATIENCE = 1.0
-"""Seconds to wait for brokers that refuse connections: somebody sits before the screen."""
+"""Seconds to wait for brokers that refuse connections: a person is waiting for the answer."""
 _SHOWN = 20
 
 
@@ -74,7 +74,7 @@ def _unknown(connector: str, cluster: Cluster) -> SemelError:
 
 
 def published(client: Mapping[str, Any], group: str) -> dict[TopicPartition, int]:
-    """The positions that a consumer group has published for the topics that there are."""
+    """The positions that a consumer group has published for existing topics."""
     topics = Cluster(client).topics()
     places = [TopicPartition(t, p) for t, n in topics.items() for p in range(n)]
     found, _ = Groups(client).offsets(group, places)

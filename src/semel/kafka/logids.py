@@ -1,4 +1,4 @@
-"""Asking Kafka which log a topic's name stands for at the moment."""
+"""Asking Kafka which log a topic's name currently stands for."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NONE = "A" * 22
 
 
 class Asked:
-    """A question that is under way, to all of the topics at once; without ``cluster``, the answer
-    leaves the cluster's id out."""
+    """A request for all of the topics that is under way; without ``cluster``, the answer lacks the
+    cluster's id."""
 
     def __init__(
         self, admin: AdminClient, topics: Collection[str], timeout: float, *, cluster: bool = True
@@ -31,7 +31,7 @@ class Asked:
         )
 
     def done(self, within: float = 0) -> bool:
-        """Whether it is answered, well or badly, after so many seconds at most."""
+        """Wait for at most so many seconds; whether there is an answer or an error."""
         cluster = [self._cluster] if self._cluster is not None else []
         return not wait([*cluster, *self._topics.values()], within).not_done
 
@@ -45,10 +45,10 @@ class Asked:
         found = {}
         for topic, future in self._topics.items():
             try:
-                told = str(future.result().topic_id or "")
+                topic_id = str(future.result().topic_id or "")
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
             else:
-                found[topic] = LogId(cluster, "" if told == _NONE else told)
+                found[topic] = LogId(cluster, "" if topic_id == _NONE else topic_id)
         return found

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.config import ConnectorConfig
+from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig
 from semel.errors import BadRecord, OffsetOutOfRange, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.damage import UNREADABLE, Damage, examine
@@ -21,33 +21,34 @@ _BATCH = 50_000
 _ROOM = 16 * 1024 * 1024
 """Records, and their bytes, that are read at once."""
 _SILENCE = 1.0
-"""Seconds of silence that one poll may count for: one that took longer was frozen."""
+"""One poll counts as at most so many seconds of silence: a longer one was frozen."""
 
 
 def read_ranges(
-    connector: ConnectorConfig,
+    connector: ConnectorConfig | SourceConnectorConfig,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     *,
     client: Mapping[str, Any] | None = None,
-    patience: float = 30.0,
+    timeout: float = 30.0,
     damaged: Callable[[Damage], None] | None = None,
 ) -> Generator[Sequence[Message]]:
     """Yield the committed records in ``[start, end)`` of each partition, a poll at a time.
 
     ``client`` is the configuration of a consumer in another cluster than the connector reads from;
-    ``damaged`` hears of offsets that cannot be read and are passed over.
+    ``damaged`` is called with offsets that cannot be read, which are skipped.
 
     Raises:
         OffsetOutOfRange: records at a start are gone.
-        BadRecord: some cannot be read, and nobody wants to hear of it.
-        TransientError: Kafka sends nothing for ``patience`` seconds before the ranges are read.
+        BadRecord: some cannot be read, and there is no ``damaged``.
+        TransientError: Kafka sends nothing for ``timeout`` seconds before the ranges are read.
     """
     open_ = {tp: end for tp, end in ends.items() if starts[tp] < end}
     if not open_:
         return
     config = {
         "fetch.queue.backoff.ms": 10,
+        "fetch.wait.max.ms": 10,  # the end of a range may be told by an empty fetch
         "queued.max.messages.kbytes": _ROOM // 1024,
         **(client_config(connector, "consumer") if client is None else client),
         "group.id": f"{connector.group_id}-reader",
@@ -67,9 +68,9 @@ def read_ranges(
             polled: list[Message] = []
             sizes.gather(consumer.consume, polled, most=_BATCH, room=_ROOM, wait=0.1)
             silent = 0.0 if polled else silent + min(time.monotonic() - began, _SILENCE)
-            if silent > patience:
+            if silent > timeout:
                 raise TransientError(
-                    f"connector {connector.name}: Kafka sent nothing for {patience:.0f} s; "
+                    f"connector {connector.name}: Kafka sent nothing for {timeout:.0f} s; "
                     f"{', '.join(map(str, sorted(open_)))} could not be read to the end"
                 )
             records, unreadable = _judged(connector, consumer, polled, at, open_)
@@ -88,24 +89,24 @@ def read_ranges(
 
 
 def _after(
-    connector: ConnectorConfig,
+    connector: CommonConfig,
     config: Mapping[str, Any],
     tp: TopicPartition,
     position: int,
     damaged: Callable[[Damage], None] | None,
 ) -> int:
-    """Where to read on after what could not be read: there, if it was whole when asked again."""
+    """Where to continue after unreadable offsets: at the same place, if a retry can read it."""
     found = examine(connector.name, config, tp, position)
     if found is None:
         return position
     if damaged is None:
-        raise BadRecord(f"connector {connector.name}: {tp}: {found.told(position)}")
+        raise BadRecord(f"connector {connector.name}: {tp}: {found.described(position)}")
     damaged(found)
     return found.range.until_offset
 
 
 def _judged(
-    connector: ConnectorConfig,
+    connector: CommonConfig,
     consumer: Consumer,
     polled: Sequence[Message],
     at: dict[TopicPartition, int],

@@ -1,7 +1,7 @@
 """What a topic's retention does to records that keep an older timestamp.
 
-A broker deletes by record timestamp. A dead letter, or a copy, keeps the timestamp of its record,
-so a topic with the usual seven days deletes it at the next check if the record is older than that.
+A broker deletes by record timestamp. Dead letters and copies keep the timestamps of their records,
+so a topic with the usual seven days deletes one at the next check if its record is older than that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEAD_LETTERS: Mapping[str, str] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
 }
-"""The configuration of a dead letter topic that semel creates: it keeps all."""
+"""The configuration of a dead letter topic that semel creates: it keeps everything."""
 
 _COPIED = (
     "cleanup.policy",
@@ -53,7 +53,7 @@ def deletes_after(config: Mapping[str, str]) -> int | None:
 def of_copy(
     target: str, there: Mapping[str, str], source: str, here: Mapping[str, str]
 ) -> str | None:
-    """A warning, if the target deletes records that the source still has."""
+    """A warning if the target deletes records that the source still has."""
     kept = deletes_after(there)
     if kept is None:
         return None
@@ -68,7 +68,7 @@ def of_copy(
 
 
 def of_dead_letters(topic: str, config: Mapping[str, str]) -> str | None:
-    """A warning, if the topic deletes dead letters by the age of their records."""
+    """A warning if the topic deletes dead letters by the age of their records."""
     kept = deletes_after(config)
     if kept is None:
         return None

@@ -1,7 +1,7 @@
-"""Kafka's security settings, in the words of both clients: librdkafka's and Java's.
+"""Kafka's security settings, translated between librdkafka's names and the Java client's.
 
 semel's own clients are librdkafka; micro-batches are read by the Java client in Spark. A connector
-gives its settings once, in the words of either.
+gives its settings once, under the names of either client.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _LIBRDKAFKA_ONLY = (
 
 
 def librdkafka(given: Mapping[str, str]) -> dict[str, str]:
-    """Client settings with Java's security settings in librdkafka's words.
+    """Client settings with Java's security settings under librdkafka's names.
 
     Raises:
-        ConfigError: one that librdkafka has no counterpart for.
+        ConfigError: librdkafka has no counterpart for one of them.
     """
     made = {k: v for k, v in given.items() if not k.startswith(_JAVA_ONLY)}
     mechanism = given.get("sasl.mechanism") or given.get("sasl.mechanisms", "PLAIN")
@@ -82,7 +82,7 @@ def _require(given: Mapping[str, str], store: str, kinds: Sequence[str], convert
 
 
 def java(given: Mapping[str, str]) -> dict[str, str]:
-    """Client settings with librdkafka's security settings in the Java client's words.
+    """Client settings with librdkafka's security settings under the Java client's names.
 
     Raises:
         ConfigError: a file that cannot be read, or a key in a form that Java does not take.

@@ -1,11 +1,11 @@
-"""Which topic a consumer really fetches, by the topic's id.
+"""Which topic a consumer actually fetches, by the topic's id.
 
 Brokers since Kafka 3.1 are asked for records by topic id (KIP-516, librdkafka 2.5 and later), and
 serve no other topic under it. After a topic is created again, librdkafka goes on with the new id at
-the same offset. It says so only in a debug line. That line waits in the queue in which the records
-come, and stands there before the first record of the new topic.
+the same offset. It reports that only in a debug line. The line arrives in the same queue as the
+records, before the first record of the new topic.
 
-No broker has to be asked, so none can answer with what it has not heard yet.
+No broker has to be asked, so none can answer from stale metadata.
 """
 
 from __future__ import annotations

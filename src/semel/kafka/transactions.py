@@ -1,4 +1,4 @@
-"""Transactions of one producer, what their errors mean, and fencing."""
+"""The transactions of one producer, and fencing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.errors import LedgerConflict, NotAssigned, SemelError, ServiceError, TransientError
+from semel.errors import SemelError
 from semel.kafka.clients import IDEMPOTENCE, confirms_all, is_idempotent
+from semel.kafka.errors import RECORD_REFUSED, producer_failure
 from semel.leftbehind import Left, within
 
 log = logging.getLogger("semel.kafka")
@@ -62,42 +63,12 @@ LEFT_BEHIND = "sending offsets to a transaction"
 TIMEOUT = "transaction.timeout.ms"
 _OWNER_GONE = 30_000
 
-_REPLACED = (
-    KafkaError._FENCED,
-    KafkaError.PRODUCER_FENCED,
-    KafkaError.INVALID_PRODUCER_EPOCH,
-)
-_MOVED = (
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.FENCED_INSTANCE_ID,
-)
-_FORBIDDEN = (
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.INVALID_TRANSACTION_TIMEOUT,
-    KafkaError.OFFSET_METADATA_TOO_LARGE,
-)
-REFUSED = (
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_MSG_SIZE,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
-)
-"""What a broker answers to a record that it will never take."""
-
-
 Report = Callable[[KafkaError, object], None]
-"""Told of each record that could not be delivered."""
+"""Called with each record that could not be delivered."""
 
 
 class RecordsRefused(Exception):
-    """A broker takes one or more of the records under no circumstances; nothing was written."""
+    """A broker will never accept one or more of the records; nothing was written."""
 
 
 def settle(producer: Producer, enough: Callable[[], bool]) -> None:
@@ -115,15 +86,15 @@ def settle(producer: Producer, enough: Callable[[], bool]) -> None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, _UNCONFIRMED))
 
 
-def _told(error: KafkaError, message: Any) -> KafkaError:
-    """A record's error, with the topic where this user lacks a right."""
+def _named(error: KafkaError, message: Any) -> KafkaError:
+    """A record's error, which names the topic if this user lacks a right on it."""
     if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED or message is None:
         return error
     return KafkaError(error.code(), f"{error.str()}: topic {message.topic()}. Grant WRITE on it")
 
 
 def _in_time(call: Callable[[], None]) -> None:
-    """Leave a call behind that does not end: where a group's coordinator has gone, librdkafka waits
+    """Leave a call behind that does not end: if a group's coordinator has gone, librdkafka waits
     for it whatever the timeout (its issues 5456 and 5511).
 
     Raises:
@@ -136,10 +107,10 @@ def _in_time(call: Callable[[], None]) -> None:
 
 
 class PlainProducer:
-    """A producer without transactions, which is made when it is first used."""
+    """A producer without transactions, created on first use. Errors name its ``owner``."""
 
-    def __init__(self, connector: str, client: Mapping[str, Any]) -> None:
-        self._connector = connector
+    def __init__(self, owner: str, client: Mapping[str, Any]) -> None:
+        self._owner = owner
         self._client = {**DEFAULTS, IDEMPOTENCE: confirms_all(client), **client}
         self._producer: Producer | None = None
 
@@ -152,7 +123,7 @@ class PlainProducer:
 
         Raises:
             RecordsRefused: some of it.
-            TransientError: they may have some of it, all of it or nothing.
+            TransientError: the brokers may have some of it, all of it or nothing.
         """
         if self._producer is None:
             self._producer = Producer(self._client, logger=log)
@@ -160,16 +131,16 @@ class PlainProducer:
         failures: list[KafkaError] = []
         try:
             for send in sends:
-                send(producer, lambda error, message: failures.append(_told(error, message)))
+                send(producer, lambda error, message: failures.append(_named(error, message)))
             before_end()
             settle(producer, lambda: bool(failures))
         except KafkaException as error:
             failures.append(error.args[0])
         if failures:
             self.drop()
-            if any(e.code() in REFUSED for e in failures):
+            if any(e.code() in RECORD_REFUSED for e in failures):
                 raise RecordsRefused
-            raise meaning(self._connector, KafkaException(failures[0]))
+            raise producer_failure(self._owner, KafkaException(failures[0]))
 
     def drop(self) -> None:
         """Forget the producer, and what it has not sent yet."""
@@ -184,8 +155,8 @@ class Transactions:
     A new one fences all that came before it, wherever they run, and aborts what they left open.
     """
 
-    def __init__(self, connector: str, client: Mapping[str, Any]) -> None:
-        self._connector = connector
+    def __init__(self, owner: str, client: Mapping[str, Any]) -> None:
+        self._owner = owner
         dropped = _ACKS if is_idempotent(client) else (*_ACKS, *_NOT_IDEMPOTENT)
         settings = {k: v for k, v in client.items() if k not in dropped}
         self._client = {**DEFAULTS, TIMEOUT: _OWNER_GONE, **settings}
@@ -193,8 +164,8 @@ class Transactions:
         self._id = ""
 
     def limit(self, batch: int) -> None:
-        """A broker takes no batch of more bytes than this, and librdkafka does not split one that
-        was refused. A single record that is larger is sent all the same."""
+        """Limit batches to the size that a broker accepts: librdkafka does not split a refused one.
+        A single larger record is still sent."""
         if batch < int(self._client["batch.size"]):
             self._client["batch.size"] = batch
             self.drop()
@@ -209,13 +180,13 @@ class Transactions:
         return self._producer is not None
 
     def open(self, transactional_id: str) -> None:
-        """Take the id; whoever had it is fenced."""
+        """Take the id and fence its previous owner."""
         self.drop()
         self._id = transactional_id
         self._producer = self._initialised(transactional_id)
 
     def fence(self, transactional_id: str) -> None:
-        """End another one's transaction and its right to begin a new one."""
+        """End another producer's transaction and keep it from beginning a new one."""
         self._initialised(transactional_id)
 
     def _initialised(self, transactional_id: str, **settings: Any) -> Producer:
@@ -239,7 +210,7 @@ class Transactions:
 
         Raises:
             RecordsRefused: nothing was written.
-            NotAssigned: the group's generation is another one.
+            NotAssigned: the group is in another generation.
             LedgerConflict: another producer of this id has fenced this one.
             TransientError: the outcome is unknown; the producer is gone.
         """
@@ -248,7 +219,7 @@ class Transactions:
         failed: list[KafkaError] = []
         try:
             producer.begin_transaction()
-            send(producer, lambda error, message: failed.append(_told(error, message)))
+            send(producer, lambda error, message: failed.append(_named(error, message)))
             if offsets:
                 send_offsets = producer.send_offsets_to_transaction
                 _in_time(lambda: send_offsets(offsets, generation, _STUCK))
@@ -259,7 +230,7 @@ class Transactions:
             producer.commit_transaction(_STUCK)
         except KafkaException as error:
             cause = error.args[0]
-            refused = any(e.code() in REFUSED for e in (cause, *failed))
+            refused = any(e.code() in RECORD_REFUSED for e in (cause, *failed))
             if cause.txn_requires_abort() and not failed and not refused:
                 self._abort(producer)
             else:  # after a failed delivery an abort may take long; the next producer aborts, too
@@ -297,19 +268,4 @@ class Transactions:
             self._producer = None
 
     def _meaning(self, error: KafkaException) -> SemelError:
-        return meaning(self._connector, error)
-
-
-def meaning(connector: str, error: KafkaException) -> SemelError:
-    """What a producer's error means for the connector."""
-    cause = error.args[0]
-    code, text = cause.code(), f"connector {connector}: the target Kafka: {cause.str()}"
-    if code in _REPLACED:
-        return LedgerConflict(
-            f"{text}. The transaction was aborted. Does another run of {connector} write too?"
-        )
-    if code in _MOVED:
-        return NotAssigned(f"{text}. The transaction was aborted")
-    if code in _FORBIDDEN:
-        return ServiceError(text)
-    return TransientError(text)
+        return producer_failure(self._owner, error)

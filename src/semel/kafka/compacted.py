@@ -1,0 +1,198 @@
+"""A compacted topic as a table: the last committed value of each key."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.errors import ConfigError, ServiceError, TransientError
+from semel.kafka.cluster import Cluster
+from semel.kafka.errors import failure
+from semel.kafka.presence import check_replicas, is_there
+from semel.ledger import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_POLL = 0.02
+_BATCH = 10_000
+_SILENT = 10.0
+"""Seconds after which a broker that sends neither records nor the end is asked anew."""
+
+_CONFIG = {
+    "cleanup.policy": "compact",
+    # The whole topic is read at each start. Kafka compacts closed segments only, and would close
+    # them at 1 GB.
+    "segment.bytes": str(8 * 1024 * 1024),
+}
+"""Of a topic that semel creates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The last value of each key. ``is_complete``: no open transaction hides a record that was
+    there when the topic was read."""
+
+    values: Mapping[bytes, bytes] = field(default_factory=dict)
+    is_complete: bool = True
+
+
+class CompactedTopic:
+    """Reads the topic ``name``, which messages call ``what``. ``client`` configures a consumer in
+    its cluster; with ``committed`` false, it sees what open and aborted transactions wrote, too."""
+
+    def __init__(
+        self,
+        connector: str,
+        what: str,
+        name: str,
+        cluster: Cluster,
+        client: Mapping[str, Any],
+        *,
+        committed: bool = True,
+    ) -> None:
+        self.name = name
+        self._where = f"connector {connector}: {what} {name}"
+        self._what = what
+        self._cluster = cluster
+        self._client = {
+            **client,
+            "group.id": f"{connector}-ledger",  # librdkafka wants one; it is never joined
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "allow.auto.create.topics": False,
+            "fetch.wait.max.ms": 10,  # the end is told by a fetch that finds nothing
+            "log_level": 0,
+        }
+        self._consumer: Consumer | None = None
+        self._is_prepared = False
+
+    def prepare(self, partitions: int, replication: int) -> None:
+        """Create the topic if it is missing, and refuse one that forgets.
+
+        Raises:
+            ConfigError: its cleanup.policy is not compact.
+            ServiceError: it cannot be created.
+        """
+        try:
+            self._cluster.create_topic(self.name, partitions, replication, _CONFIG)
+        except ServiceError as error:
+            raise ServiceError(
+                f"{self._where}: {error}. Create it with cleanup.policy=compact and "
+                f"{partitions} partition{'s' if partitions > 1 else ''}, or set "
+                "offset.storage.replication.factor to at most the number of brokers"
+            ) from None
+        config = self._cluster.topic_config(self.name)
+        if config is None:
+            log.warning("%s: may not be described; needs cleanup.policy=compact", self._where)
+        elif config["cleanup.policy"] != "compact":
+            raise ConfigError(
+                f"{self._where} has cleanup.policy={config['cleanup.policy']}: Kafka would delete "
+                "positions after a while, and records would be written again. Set it to compact "
+                f"(kafka-configs.sh --alter --entity-type topics --entity-name {self.name} "
+                "--add-config cleanup.policy=compact), or name another topic in "
+                "offset.storage.topic"
+            )
+        check_replicas(self._where, self._cluster, self.name)
+        self._is_prepared = True
+
+    def read(
+        self,
+        wants: Callable[[bytes], bool],
+        partitions: Collection[int] | None,
+        timeout: float,
+        *,
+        expected: bool = False,
+    ) -> Values:
+        """All committed records up to the topic's present end. Open transactions below the end are
+        waited for, but not longer than ``timeout`` seconds.
+
+        Nothing is stored if there is no topic. That must be certain: records would be written again
+        if a broker had only not heard of the topic yet.
+
+        Args:
+            wants: whether a key is wanted.
+            partitions: those to read, or all with None.
+            timeout: how long to wait for open transactions.
+            expected: the topic has been prepared, and must be there.
+
+        Raises:
+            ServiceError: the topic may not be described, or is expected and gone.
+            TransientError: no answer has come.
+        """
+        count = self._cluster.topics().get(self.name, 0)
+        if not count:
+            expected = expected or self._is_prepared
+            if not is_there(self._cluster.config, self.name, expected=expected):
+                return Values()
+            count = self._cluster.topics().get(self.name, 1)
+        places = [TopicPartition(self.name, p) for p in partitions or range(count)]
+        ends = self._cluster.latest(places, committed=False)
+        open_ = {tp.partition: end for tp, end in ends.items() if end}
+        found: dict[bytes, bytes] = {}
+        return Values(found, not open_ or self._collect(open_, timeout, wants, found))
+
+    def _collect(
+        self,
+        open_: dict[int, int],
+        timeout: float,
+        wants: Callable[[bytes], bool],
+        found: dict[bytes, bytes],
+    ) -> bool:
+        """Fill ``found``; whether all below the ends was read."""
+        if self._consumer is None:
+            self._consumer = Consumer(self._client, logger=log)
+        consumer, asked = self._consumer, time.monotonic()
+        heard, held = asked, set[int]()
+        try:
+            # Not OFFSET_BEGINNING: a new consumer takes half a second to ask where the log begins.
+            consumer.assign([KafkaPartition(self.name, p, 0) for p in open_])
+            while open_:
+                messages = consumer.consume(_BATCH, _POLL)
+                now = time.monotonic()
+                for message in messages:
+                    heard, partition = now, int(message.partition() or 0)
+                    stands = int(message.offset() or 0)
+                    if (error := message.error()) is None:
+                        stands += 1
+                        held.discard(partition)
+                        _keep(found, message.key(), message.value(), wants)
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        held.add(partition)  # by an open transaction, unless this is the end
+                    else:
+                        raise KafkaException(error)
+                    if stands >= open_.get(partition, stands + 1):
+                        del open_[partition]
+                if open_ and open_.keys() <= held and now - asked > timeout:
+                    return False
+                if open_ and now - heard > _SILENT + timeout:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return True
+        except KafkaException as error:
+            self._consumer = None
+            raise self._failed(error) from None
+        finally:
+            if self._consumer is not None:
+                consumer.unassign()
+
+    def _failed(self, error: KafkaException) -> Exception:
+        cause = error.args[0]
+        if cause.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+            return TransientError(f"{self._where}: {cause.str()}")
+        return failure(str(self._client["bootstrap.servers"]), error)
+
+
+def _keep(found: dict[bytes, bytes], key: Any, value: Any, wants: Callable[[bytes], bool]) -> None:
+    if key is None or not wants(key):
+        return
+    if value is None:
+        found.pop(key, None)
+    else:
+        found[key] = value

@@ -1,0 +1,186 @@
+"""A topic that is read from its beginning and then followed, in a thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.errors import ConfigError, ServiceError, TransientError
+from semel.kafka.cluster import Cluster
+from semel.ledger import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_BATCH = 1000
+_POLL = 0.1
+_AGAIN = 1.0
+
+Apply = Callable[[bytes, bytes | None], object]
+"""Takes in the key and the value of a record."""
+
+
+class FollowedTopic:
+    """Reads the committed records of ``name``; ``key`` is the configuration key that names it.
+
+    ``apply`` is called with each record that has a key, in the order of its partition and by one
+    thread; with ``applied``, others learn that a batch of them has been taken in.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        name: str,
+        cluster: Cluster,
+        apply: Apply,
+        applied: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._where = f"{key}={name}"
+        self._cluster = cluster
+        self._apply = apply
+        self._applied = applied
+        self._client = {
+            **cluster.config,
+            "group.id": f"{name}-followers",  # librdkafka wants one; it is never joined
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "allow.auto.create.topics": False,
+            "fetch.wait.max.ms": 50,
+            "log_level": 0,
+        }
+        self._reached: dict[int, int] = {}
+        self._moved = threading.Condition()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True, name=f"semel-{name}")
+
+    def prepare(self, partitions: int, replication: int, *, exactly: bool = False) -> None:
+        """Create the topic if it is missing; refuse one that forgets, and with ``exactly`` one of
+        another number of partitions.
+
+        Raises:
+            ConfigError: says what to change.
+            ServiceError: it cannot be created.
+        """
+        try:
+            self._cluster.create_topic(
+                self.name, partitions, replication, {"cleanup.policy": "compact"}
+            )
+        except ServiceError as error:
+            setting = f"{self._where.split('=')[0].removesuffix('.topic')}.replication.factor"
+            raise ServiceError(
+                f"{self._where}: {error}. Create it with cleanup.policy=compact and {partitions} "
+                f"partition{'s' if partitions > 1 else ''}, or set {setting} to at most the number "
+                "of brokers"
+            ) from None
+        config = self._cluster.topic_config(self.name)
+        if config is not None and config["cleanup.policy"] != "compact":
+            raise ConfigError(
+                f"{self._where} has cleanup.policy={config['cleanup.policy']}: Kafka would delete "
+                "connectors and their states after a while. Set it to compact, or name another "
+                "topic"
+            )
+        count = self._cluster.topics().get(self.name, partitions)
+        if exactly and count != partitions:
+            raise ConfigError(
+                f"{self._where} has {count} partitions, and must have {partitions}: the order of "
+                "its records counts. Name another topic"
+            )
+
+    def start(self, timeout: float = 60.0) -> None:
+        """Read what is there, and go on.
+
+        Raises:
+            TransientError: it could not be read within ``timeout`` seconds.
+        """
+        self._thread.start()
+        self.catch_up(timeout)
+
+    def catch_up(self, timeout: float = 30.0, *, committed: bool = True) -> None:
+        """Wait until all that is committed now has been taken in. Without ``committed``, wait for
+        the end of open transactions, too: it reaches a partition some time after the producer was
+        told of it.
+
+        Raises:
+            TransientError: that took longer than ``timeout`` seconds.
+        """
+        count = self._cluster.topics().get(self.name, 0)
+        places = [TopicPartition(self.name, partition) for partition in range(count)]
+        latest = self._cluster.latest(places, committed=committed)
+        ends = {tp.partition: at for tp, at in latest.items() if at}
+        with self._moved:
+            done = self._moved.wait_for(
+                lambda: all(self._reached.get(p, 0) >= at for p, at in ends.items()), timeout
+            )
+        if not done or not count:
+            raise TransientError(f"{self._where}: could not be read to its end in {timeout:.0f} s")
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(10.0)
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._read()
+            except KafkaException as error:
+                log.warning("%s: %s; it is read again", self._where, error.args[0].str())
+                self._stop.wait(_AGAIN)
+            except TransientError as error:
+                log.warning("%s: %s; it is read again", self._where, error)
+                self._stop.wait(_AGAIN)
+
+    def _read(self) -> None:
+        """From where reading has come to, until the end or an error."""
+        count = self._cluster.topics().get(self.name, 0)
+        consumer = Consumer(self._client, logger=log)
+        try:
+            consumer.assign(
+                [
+                    KafkaPartition(self.name, p, self._reached.get(p, OFFSET_BEGINNING))
+                    for p in range(count)
+                ]
+            )
+            while not self._stop.is_set() and count:
+                messages = consumer.consume(_BATCH, _POLL)
+                if messages:
+                    self._take(messages)
+            if not count:
+                self._stop.wait(_AGAIN)
+        finally:
+            consumer.close()
+
+    def _take(self, messages: list[Message]) -> None:
+        reached: dict[int, int] = {}
+        for message in messages:
+            partition, offset = int(message.partition() or 0), int(message.offset() or 0)
+            error = message.error()
+            if error is None:
+                key = message.key()
+                if key is not None:
+                    self._apply(_bytes(key), _value(message))
+                offset += 1
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            reached[partition] = max(offset, reached.get(partition, 0))
+        self._applied()
+        with self._moved:
+            self._reached |= reached
+            self._moved.notify_all()
+
+
+def _bytes(text: bytes | str) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _value(message: Message) -> bytes | None:
+    value: Any = message.value()
+    return None if value is None else _bytes(value)

@@ -1,0 +1,175 @@
+"""Source offsets in Kafka Connect's own format: a compacted topic, one record for each partition.
+
+A key is ``["<connector>",{<source partition>}]``, a value ``{<source offset>}``, both JSON without
+schema; a tombstone forgets a partition. So a connector that Kafka Connect has run goes on here, and
+the other way round.
+
+One more record, with the key ``["<connector>",null]``, says which run of semel owns the connector
+and how many tasks it has. Kafka Connect passes over such a key without a word. A run writes it
+before it fences the producers of all tasks; a task reads it after it has made its own producer. So
+a task of an older run, however late Spark starts it again, either is fenced or finds out that it
+has been replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Producer
+
+from semel.config import SourceConnectorConfig
+from semel.errors import ServiceError, TransientError
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
+from semel.kafka.compacted import CompactedTopic, Values
+
+_RUN, _TASKS = "run", "tasks"
+
+Record = tuple[bytes, bytes | None]
+"""Key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The run that owns a connector, and its number of tasks."""
+
+    run: str = ""
+    tasks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffsets:
+    """What the topic holds of one connector. ``keys`` are the keys of its records as they are
+    written there, by :func:`_canonical`."""
+
+    connector: str
+    offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = ()
+    owner: Owner = Owner()
+    keys: Mapping[str, bytes] = field(default_factory=dict)
+
+    def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The last offset of a source partition; None if none is known."""
+        wanted = _canonical(partition)
+        return next((o for p, o in self.offsets if _canonical(p) == wanted), None)
+
+    def record(self, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> Record:
+        """What stores an offset, or forgets it with None, once it is committed. A partition that is
+        known keeps its key, to the byte: the order of fields may differ between writers."""
+        key = self.keys.get(_canonical(partition)) or _dumped([self.connector, dict(partition)])
+        return key, None if offset is None else _dumped(dict(offset))
+
+    def owned_by(self, owner: Owner) -> Record:
+        """What says who owns the connector."""
+        return _dumped([self.connector, None]), _dumped({_RUN: owner.run, _TASKS: owner.tasks})
+
+
+class SourceOffsets:
+    """The offsets of one connector in its offsets topic."""
+
+    def __init__(self, connector: SourceConnectorConfig, cluster: Cluster) -> None:
+        self._connector = connector
+        client = client_config(connector, "consumer")
+        topic = partial(
+            CompactedTopic,
+            connector.name,
+            "offsets topic",
+            connector.offsets_topic,
+            cluster,
+            client,
+        )
+        self._topic = topic()
+        self._uncommitted = topic(committed=False)
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._topic.name
+
+    def prepare(self) -> None:
+        """Create the topic if it is missing, and refuse one that forgets.
+
+        Raises:
+            ConfigError: its cleanup.policy is not compact.
+            ServiceError: it cannot be created.
+        """
+        config = self._connector
+        self._topic.prepare(config.offsets_partitions, config.offsets_replication)
+
+    def read(self, timeout: float = 60.0, *, expected: bool = True) -> StoredOffsets:
+        """All that was committed until now. Other connectors' open transactions may hide it, and
+        are waited for.
+
+        Raises:
+            ServiceError: the topic is gone, or a record in it cannot be read.
+            TransientError: a transaction does not end, or no answer has come.
+        """
+        found = self._topic.read(self._is_mine, None, timeout, expected=expected)
+        if not found.is_complete:
+            raise TransientError(
+                f"connector {self._connector.name}: offsets topic {self.topic}: an open "
+                f"transaction of another producer has not ended for {timeout:.0f} s; the offsets "
+                "behind it cannot be read yet"
+            )
+        return self._parsed(found)
+
+    def owner(self) -> Owner:
+        """Who owns the connector. The record is written without a transaction, so nobody's open
+        transaction keeps the answer back."""
+        return self._parsed(self._uncommitted.read(self._is_mine, None, 0.0, expected=True)).owner
+
+    def _is_mine(self, key: bytes) -> bool:
+        return _dumped(self._connector.name) in key
+
+    def send(
+        self, producer: Producer, records: Sequence[Record], failed: Callable[..., None]
+    ) -> None:
+        """Queue records; ``failed`` hears of those that are not delivered. The partition follows
+        from the key as in Java's producer."""
+        for key, value in records:
+            producer.produce(self.topic, value, key, on_delivery=failed)
+
+    def _parsed(self, found: Values) -> StoredOffsets:
+        name = self._connector.name
+        offsets, keys, owner = [], {}, Owner()
+        for key, value in found.values.items():
+            match _loaded(key):
+                case [str(connector), dict(partition)] if connector == name:
+                    offsets.append((partition, self._offset(key, value)))
+                    keys[_canonical(partition)] = key
+                case [str(connector), None] if connector == name:
+                    facts = self._offset(key, value)
+                    owner = Owner(str(facts.get(_RUN, "")), int(facts.get(_TASKS, 0)))
+        latest = {_canonical(p): (p, o) for p, o in offsets}
+        return StoredOffsets(name, tuple(latest.values()), owner, keys)
+
+    def _offset(self, key: bytes, value: bytes) -> dict[str, Any]:
+        offset = _loaded(value)
+        if not isinstance(offset, dict):
+            raise ServiceError(
+                f"connector {self._connector.name}: offsets topic {self.topic}: the record with "
+                f"key {key.decode(errors='replace')} is no source offset: "
+                f"{value.decode(errors='replace')[:200]}. Does another program write to the topic? "
+                "Stop it, and set the offset with semel offsets set"
+            )
+        return offset
+
+
+def _canonical(partition: Mapping[str, Any]) -> str:
+    """The same text for the same partition, in whatever order its fields were written."""
+    return json.dumps(dict(partition), sort_keys=True)
+
+
+def _dumped(facts: Any) -> bytes:
+    """As Kafka Connect's JsonConverter writes it."""
+    return json.dumps(facts, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _loaded(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
