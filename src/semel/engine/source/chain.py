@@ -1,0 +1,45 @@
+"""The transforms of a source connector."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from semel import transforms
+from semel.config import SourceConnectorConfig
+from semel.engine.chains import by_topic, chained
+from semel.errors import BadRecord
+from semel.records import HEADERS_TYPE, ConnectRecords
+
+
+class SourceChain:
+    """Applies the transforms of one connector to what its source has read."""
+
+    def __init__(self, connector: SourceConnectorConfig) -> None:
+        self._name = connector.name
+        self._chain = transforms.chain_of(connector.originals)
+
+    def applied(self, records: ConnectRecords) -> list[ConnectRecords]:
+        """The records by where they go; those that transforms drop are left out.
+
+        Raises:
+            BadRecord: a transform refuses one. No record of a source is passed over.
+        """
+        if not self._chain or not len(records):
+            return [records]
+        if records.headers is None and self._chain.needs_headers:
+            none = pa.array([[]] * len(records), HEADERS_TYPE)
+            records = ConnectRecords(
+                records.topic, records.origin, records.keys, records.values, none
+            )
+        index = np.arange(len(records))
+        made, _, refused, topics = chained(self._chain, records, index, True, True)
+        if refused:
+            first = min(refused, key=lambda f: f.index)
+            raise BadRecord(
+                f"connector {self._name}: a record for topic {records.topic} failed in "
+                f"{first.stage}: {first.message}. Everything before it is committed"
+            )
+        if topics is None:
+            topics = pa.repeat(pa.scalar(self._chain.route(records.topic)), len(made))
+        return by_topic(made, topics)

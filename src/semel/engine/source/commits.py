@@ -1,0 +1,167 @@
+"""Commits of records and source offsets, in a thread of their own: one at a time, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Producer
+
+from semel.config import SourceConnectorConfig
+from semel.delivery import Delivery, Guarantee
+from semel.engine.deliveries import Counter, Deliveries
+from semel.errors import BadRecord
+from semel.failpoints import hit
+from semel.kafka.clients import client_config
+from semel.kafka.messages import Messages
+from semel.kafka.source_offsets import Record, SourceOffsets
+from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Transactions
+
+Reached = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""A source partition, and an offset that was reached in it."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What one commit writes: messages, and the offsets behind them by partition. ``begun`` are the
+    partitions whose transaction has not ended yet, where the source says where it does."""
+
+    messages: list[Messages] = field(default_factory=list)
+    reached: dict[int, Reached] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
+    records: int = 0
+    nbytes: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is anything to commit, and no transaction would be divided."""
+        return bool(self.reached) and not self.begun
+
+
+class Commits:
+    """Writes with one producer as the guarantee demands."""
+
+    def __init__(
+        self,
+        connector: SourceConnectorConfig,
+        guarantee: Guarantee,
+        offsets: SourceOffsets,
+        task: int,
+    ) -> None:
+        self._name = connector.name
+        self._id = connector.transactional_id(task)
+        self._offsets = offsets
+        client = client_config(connector, "producer")
+        self._exactly_once = guarantee.delivery is Delivery.EXACTLY_ONCE
+        self._transactions = Transactions(f"connector {connector.name}", client)
+        self._plain = PlainProducer(f"connector {connector.name}", client)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-commit")
+        self._open: tuple[Work, Future[None]] | None = None
+        self._counter = Counter()
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """What became of its commits."""
+        return self._counter.found
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a commit has begun whose end was not waited for."""
+        return self._open is not None
+
+    @property
+    def seconds(self) -> float:
+        """How long a transaction may last."""
+        return self._transactions.seconds
+
+    def open(self) -> None:
+        """Fence the producer that had this task's place, and end its transaction.
+
+        Raises:
+            TransientError, ServiceError: no producer could be made.
+        """
+        if self._exactly_once:
+            self._transactions.open(self._id)
+
+    def limit(self, batch: int | None) -> None:
+        """No batch may have more bytes than this. No commit may be under way."""
+        if batch is not None and self._exactly_once:
+            reopen = self._transactions.is_open
+            self._transactions.limit(batch)
+            if reopen and not self._transactions.is_open:
+                self.open()
+
+    def begin(self, work: Work, records: Sequence[Record]) -> None:
+        """Begin to commit; ``records`` store the offsets. The last commit must have ended."""
+        assert self._open is None
+        self._open = work, self._thread.submit(self._commit, work, records)
+
+    def wait(self) -> Work | None:
+        """Wait for the commit under way; what it has written.
+
+        Raises:
+            LedgerConflict: another producer has taken this one's place; nothing was written.
+            TransientError: the outcome is unknown; the stored offsets tell.
+            BadRecord: a broker does not take a record; nothing was written.
+        """
+        if self._open is None:
+            return None
+        (work, future), self._open = self._open, None
+        future.result()
+        return work
+
+    def drop(self) -> None:
+        """Forget the producer; its open transaction is aborted."""
+        self._transactions.drop()
+        self._plain.drop()
+
+    def close(self) -> None:
+        """Wait for the commit under way, whatever becomes of it."""
+        self._thread.shutdown(wait=True)
+        self.drop()
+
+    def _commit(self, work: Work, records: Sequence[Record]) -> None:
+        try:
+            with self._counter.counting(work.records):
+                if self._exactly_once:
+                    self._transact(work, records)
+                else:
+                    self._send(work, records)
+        except RecordsRefused:
+            raise self._refusal(work) from None
+        hit("sink.after_commit")
+
+    def _transact(self, work: Work, records: Sequence[Record]) -> None:
+        def send(producer: Producer, failed: Report) -> None:
+            for messages in work.messages:
+                messages.send(producer, failed)
+            hit("source.after_records")
+            self._offsets.send(producer, records, failed)
+            hit("sink.after_positions")
+
+        self._transactions.run(send, [], None, lambda: hit("sink.before_commit"))
+
+    def _send(self, work: Work, records: Sequence[Record]) -> None:
+        """Records first, offsets once the brokers have them."""
+        self._plain.send([m.send for m in work.messages], lambda: hit("sink.before_commit"))
+        hit("deliver.between")
+        self._plain.send([lambda p, failed: self._offsets.send(p, records, failed)], lambda: None)
+
+    def _refusal(self, work: Work) -> BadRecord:
+        sizes = {
+            m.topic: max(
+                (len(v or b"") + len(k or b"") for k, v in zip(m.keys, m.values, strict=True)),
+                default=0,
+            )
+            for m in work.messages
+        }
+        largest = max(sizes, key=lambda topic: sizes[topic])
+        keyless = next((m.topic for m in work.messages if None in m.keys), "")
+        return BadRecord(
+            f"connector {self._name}: the brokers refuse a record; nothing of its transaction was "
+            f"written. The largest one is for topic {largest} and has {sizes[largest]:,} bytes: is "
+            f"that more than max.message.bytes of {largest} allows?"
+            + (f" Is {keyless} compacted? It has records without a key." if keyless else "")
+        )

@@ -1,0 +1,154 @@
+"""The source engine's driver: it divides the source, fences what ran before, and starts tasks.
+
+What a task may rely on when it starts: the offsets topic names this run as the owner, and after
+that was written, the producers of all tasks of earlier runs were fenced. So a task of an earlier
+run that lives on cannot commit, and one that is started again finds out that it has been replaced:
+no other task reads the same source partition, however the partitions were divided before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import SparkContext
+
+from semel import failpoints
+from semel.config import SourceConnectorConfig
+from semel.delivery import Delivery, Guarantee
+from semel.engine.base import Progress
+from semel.engine.lines import serving
+from semel.engine.orders import Orders
+from semel.engine.source.task import SourceSpec
+from semel.engine.source.topics import Topics
+from semel.engine.supervisor import Supervisor
+from semel.errors import TransientError
+from semel.kafka.cluster import Cluster
+from semel.kafka.source_offsets import SourceOffsets
+from semel.kafka.source_owner import own
+from semel.leftbehind import Started
+from semel.sources.base import Source
+from semel.transforms import known_chain
+
+log = logging.getLogger(__name__)
+
+Partitions = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRun:
+    """What a run was asked to do."""
+
+    connector: SourceConnectorConfig
+    guarantee: Guarantee
+    source: Source
+    cluster: Cluster
+    orders: Orders
+
+
+class SourceEngine:
+    """One run of a source connector."""
+
+    def __init__(self, run: SourceRun, spark: Callable[[], SparkContext]) -> None:
+        self._run = run
+        self._spark = spark
+        self._offsets = SourceOffsets(run.connector, run.cluster)
+        self._supervisor = Supervisor(run.orders, spark)
+
+    def run(self) -> Progress:
+        """Divide the source and run its tasks, again and again as its partitions change.
+
+        Raises:
+            SemelError: what ended the connector.
+        """
+        run = self._run
+        self._offsets.prepare()
+        topics = Topics(run.connector, run.cluster)
+        chain = known_chain(run.connector.originals)
+        for topic in run.source.topics() if chain.goes_by_topic else ():
+            topics.ensure(chain.route(topic))
+        partitions = run.source.partitions()
+        while True:
+            watch = _Watch(run.connector.name, run.source, partitions)
+            progress = self._run_tasks(partitions, watch)
+            if watch.changed is None:
+                return progress
+            partitions = watch.changed
+            log.info(
+                "connector %s: there are %d source partitions now: dividing them anew",
+                *(run.connector.name, len(partitions)),
+            )
+
+    def _run_tasks(self, partitions: Partitions, watch: _Watch) -> Progress:
+        """Run tasks until the run is over, or the partitions have changed."""
+        run = self._run
+        parts = run.source.divide(partitions, run.connector.tasks_max)
+        exactly_once = run.guarantee.delivery is Delivery.EXACTLY_ONCE
+        owner = own(run.connector, self._offsets, len(parts), fences=exactly_once)
+        server, address = serving(self._spark())
+        spec = SourceSpec(
+            connector=run.connector,
+            control=address,
+            environment=failpoints.environment(),
+            guarantee=run.guarantee,
+            owner=owner,
+            parts=parts,
+            until_caught_up=run.orders.until_caught_up,
+        )
+
+        def over(progress: Progress) -> bool:
+            if run.orders.stop.is_set():
+                return True
+            reports = [progress.tasks.get(n) for n in range(len(parts))]
+            caught_up = all(report is not None and report.caught_up for report in reports)
+            return (run.orders.until_caught_up and caught_up) or watch.look()
+
+        try:
+            return self._supervisor.supervise(server, spec, len(parts), over)
+        finally:
+            server.close()
+
+
+class _Watch:
+    """Asks a source for its partitions now and then; ``changed`` are those that there are once they
+    have changed."""
+
+    def __init__(self, connector: str, source: Source, partitions: Partitions) -> None:
+        self._connector = connector
+        self._source = source
+        self._known = _canonical(partitions)
+        self._due = time.monotonic() + source.refresh
+        self._asked: Started[Partitions] | None = None
+        self.changed: Partitions | None = None
+
+    def look(self) -> bool:
+        """Whether they have changed. Does not wait for the source.
+
+        Raises:
+            SemelError: the source fails for good.
+        """
+        if self._asked is None:
+            if time.monotonic() >= self._due:
+                what = f"asking connector {self._connector}'s source for its partitions"
+                self._asked = Started(what, self._source.partitions)
+            return False
+        if not self._asked.ended(0):
+            return False
+        asked, self._asked = self._asked, None
+        self._due = time.monotonic() + self._source.refresh
+        try:
+            found = asked.result()
+        except TransientError as error:
+            log.warning("%s; asking for its partitions again later", error)
+            return False
+        if _canonical(found) != self._known:
+            self.changed = found
+        return self.changed is not None
+
+
+def _canonical(partitions: Partitions) -> list[str]:
+    return sorted(json.dumps(dict(p), sort_keys=True) for p in partitions)

@@ -1,0 +1,69 @@
+"""The source partitions of one task, each read on from its offset."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from semel.kafka.source_offsets import StoredOffsets
+from semel.sources.base import Source, SourceBatch
+
+
+class Readers:
+    """Reads some partitions in turn."""
+
+    def __init__(
+        self, source: Source, partitions: Sequence[Mapping[str, Any]], stored: StoredOffsets
+    ) -> None:
+        self._partitions = partitions
+        self._open = {
+            n: source.read(partition, stored_offset(source, partition, stored))
+            for n, partition in enumerate(partitions)
+        }
+
+    def round(self, room: int, only: Collection[int] = ()) -> Iterator[tuple[int, SourceBatch]]:
+        """One batch of each partition that has any, with its number, until they hold ``room``
+        bytes: those that have not had their turn are the first of the next round. ``only`` these
+        partitions are read, if there are any."""
+        chosen = [(n, r) for n, r in self._open.items() if not only or n in only]
+        for number, reader in chosen:
+            if room <= 0:
+                return
+            del self._open[number]
+            try:
+                batch = next(reader)
+            except StopIteration:  # it will never have more
+                continue
+            self._open[number] = reader  # behind the others
+            if batch is not None:
+                room -= nbytes(batch)
+                yield number, batch
+
+    def partition(self, number: int) -> Mapping[str, Any]:
+        """The partition of a number."""
+        return self._partitions[number]
+
+    def close(self) -> None:
+        """Let each free what it holds."""
+        for reader in self._open.values():
+            close = getattr(reader, "close", None)
+            if close is not None:
+                close()
+        self._open.clear()
+
+
+def stored_offset(
+    source: Source, partition: Mapping[str, Any], stored: StoredOffsets
+) -> Mapping[str, Any] | None:
+    """Where reading goes on: the partition's offset, or one under a name that it had before."""
+    offset = stored.offset(partition)
+    if offset is None:
+        offset = next(
+            (o for p in source.former(partition) if (o := stored.offset(p)) is not None), None
+        )
+    return offset
+
+
+def nbytes(batch: SourceBatch) -> int:
+    """The bytes that a batch holds in memory."""
+    return sum(int(r.values.nbytes) + int(r.keys.nbytes) for r in batch.records)

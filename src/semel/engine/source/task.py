@@ -1,0 +1,303 @@
+"""One task of the source engine: fence, read offsets, then read, encode and commit, in a loop.
+
+While one batch is being committed by a second thread, the next one is read and encoded; batches
+commit in order, one at a time. After any error whose outcome is unknown, what is in hand is
+dropped, a new producer fences the old one, and reading goes on from the stored offsets. Nothing
+that the task remembers is needed to go on, so killing it is always safe.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from semel import leftbehind
+from semel.config import SourceConnectorConfig
+from semel.delivery import Guarantee
+from semel.engine import memory
+from semel.engine.attempt import TaskSpec
+from semel.engine.control import ControlLine
+from semel.engine.overdue import Overdue
+from semel.engine.progress import Progress
+from semel.engine.retry import Retries
+from semel.engine.source.chain import SourceChain
+from semel.engine.source.commits import Commits, Work
+from semel.engine.source.encoder import Encoder
+from semel.engine.source.readers import Readers, nbytes
+from semel.engine.source.topics import Topics
+from semel.errors import Fenced, LedgerConflict, SemelError, ServiceError, TransientError
+from semel.failpoints import hit
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
+from semel.kafka.source_offsets import Owner, SourceOffsets, StoredOffsets
+from semel.sources import source_class
+
+log = logging.getLogger(__name__)
+
+_WORD = 2.0
+"""Seconds until a task that wakes up has received the driver's "stop"."""
+_CONFLICTS = 5
+"""Conflicts in a row that may be a coincidence."""
+_SHORTEST, _LONGEST = 0.01, 0.25
+"""Seconds between two looks at a source that has nothing new."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSpec(TaskSpec):
+    """Everything a task needs: ``parts`` are the source partitions of each, ``owner`` is the run
+    that the tasks belong to."""
+
+    connector: SourceConnectorConfig
+    guarantee: Guarantee
+    owner: Owner
+    parts: Sequence[Sequence[Mapping[str, Any]]]
+    until_caught_up: bool = False
+
+    def task(self, index: int, attempt: int, line: ControlLine) -> SourceTask:
+        return SourceTask(self, index, attempt, line)
+
+
+class SourceTask:
+    """Lives for as long as the connector runs, or until it is restarted elsewhere."""
+
+    heartbeats = _WORD
+
+    def __init__(self, spec: SourceSpec, index: int, attempt: int, line: ControlLine) -> None:
+        connector = spec.connector
+        self._spec = spec
+        self._connector = connector
+        self._partitions = spec.parts[index]
+        self._line = line
+        self._progress = Progress(line, index, attempt)
+        tell = self._progress.tell
+        self._source = source_class(connector.connector_class.strip())(connector)
+        self._log = _Forwarded(type(self._source), tell)
+        cluster = Cluster(client_config(connector, "admin"))
+        self._topics = Topics(connector, cluster)
+        self._offsets = SourceOffsets(connector, cluster)
+        self._commits = Commits(connector, spec.guarantee, self._offsets, index)
+        self._progress.deliveries = lambda: self._commits.deliveries
+        self._chain = SourceChain(connector)
+        self._encoder = Encoder(connector)
+        self._retries = Retries(connector, tell)
+        self._overdue = Overdue(tell, lambda: "the task reads and encodes")
+        self._garbage = memory.Garbage()
+        self._stored = StoredOffsets(connector.name)
+        self._readers: Readers | None = None
+        self._of_source = connector.transaction_boundary == "connector"
+        self._waiting = Work()
+        self._due = 0.0
+        self._pause = _SHORTEST
+        self._conflicts = 0
+
+    def excuse(self, error: Fenced) -> str:
+        """Why a fence proves nothing: it always does, as the stored owner was compared."""
+        return ""
+
+    def run(self) -> None:
+        """Loop until the driver says stop; commits what is in hand.
+
+        Raises:
+            SemelError: what ends the connector.
+        """
+        self._progress.report("started")
+        try:
+            while not self._line.stop.is_set():
+                try:
+                    self._step()
+                except LedgerConflict as conflict:
+                    self._conflict(conflict)
+                except TransientError as error:
+                    self._drop()
+                    if self._line.stop.wait(self._retries.failed(error)):
+                        break
+            if self._waiting.is_whole:
+                self._submit()
+            self._settle()
+            self._progress.report("progress")
+        except TransientError as error:
+            if not self._line.stop.is_set():
+                raise
+            log.info("%s", error)  # it is read again after the restart
+        finally:
+            self._close()
+
+    def _step(self) -> None:
+        """One round over the partitions, encoded while the one before it commits."""
+        leftbehind.check()
+        if self._line.paused.is_set():
+            self._hold()
+            return
+        readers = self._readers or self._begin()
+        found = self._read(readers)
+        if self._waiting.is_whole and (self._is_due or (not found and self._spec.until_caught_up)):
+            self._submit()
+        if found:
+            self._pause = _SHORTEST
+            self._progress.caught_up(False)
+            return
+        self._settle()
+        if not self._waiting.reached or self._waiting.begun:
+            self._progress.caught_up(True)
+            self._garbage.collect()
+        self._progress.report_in_time()
+        self._line.stop.wait(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST)
+
+    def _begin(self) -> Readers:
+        """Fence, then read the offsets, then read on from them.
+
+        Raises:
+            Fenced: another run owns the connector.
+        """
+        self._commits.open()
+        self._stored = self._offsets.read()
+        self._check_owner(self._stored.owner)
+        self._readers = Readers(self._source, self._partitions, self._stored)
+        self._due = time.monotonic() + self._connector.transaction_interval_ms / 1000
+        self._progress.report("assigned")
+        return self._readers
+
+    def _check_owner(self, owner: Owner) -> None:
+        if owner != self._spec.owner:
+            raise Fenced(
+                f"connector {self._connector.name}: another run of it has taken over: offsets "
+                f"topic {self._offsets.topic} names run {owner.run}, this one is "
+                f"{self._spec.owner.run}. Run it in one place only"
+            )
+
+    def _read(self, readers: Readers) -> bool:
+        """Read and encode one round; whether anything was there."""
+        found, work = False, self._waiting
+        room = self._connector.transaction_bytes - (0 if work.begun else work.nbytes)
+        for number, batch in readers.round(room, work.begun):
+            self._overdue.begin()
+            hit("task.after_poll")
+            for read in batch.records:
+                for records in self._chain.applied(read):
+                    self._ensure(records.topic)
+                    work.messages.append(self._encoder.messages(records))
+            work.reached[number] = readers.partition(number), batch.offset
+            if self._of_source:
+                work.begun.discard(number) if batch.ends_transaction else work.begun.add(number)
+            work.records += len(batch)
+            work.nbytes += nbytes(batch)
+            found = True
+        if found:
+            hit("task.after_convert")
+        return found
+
+    def _ensure(self, topic: str) -> None:
+        """Look at a topic before its first record, and heed how much it takes at once."""
+        before = self._topics.largest
+        self._topics.ensure(topic)
+        if self._topics.largest != before:
+            self._settle()
+            self._commits.limit(self._topics.largest)
+
+    @property
+    def _is_due(self) -> bool:
+        if self._connector.transaction_boundary != "interval":
+            return True
+        full = self._waiting.nbytes >= self._connector.transaction_bytes
+        return full or time.monotonic() >= self._due
+
+    def _submit(self) -> None:
+        """Begin to commit what waits, once the commit before it has ended."""
+        self._settle()
+        work, self._waiting = self._waiting, Work()
+        self._due = time.monotonic() + self._connector.transaction_interval_ms / 1000
+        records = [self._stored.record(*reached) for reached in work.reached.values()]
+        self._commits.begin(work, records)
+
+    def _settle(self) -> None:
+        """Let the open commit end, and note what it has written."""
+        work = self._commits.wait()
+        if work is None:
+            return
+        self._overdue.end()
+        self._retries.succeeded()
+        self._conflicts = 0
+        self._progress.counted(work.records)
+        self._garbage.note(work.nbytes)
+        for partition, offset in work.reached.values():
+            self._source.committed(partition, offset)
+
+    def _hold(self) -> None:
+        """Commit what is in hand, then read nothing until the driver lets the task go on: from the
+        stored offsets, which may be others by then."""
+        if self._waiting.is_whole:
+            self._submit()
+        self._settle()
+        self._drop()
+        self._progress.report("paused")
+        while self._line.paused.is_set() and not self._line.stop.wait(_LONGEST):
+            pass
+
+    def _conflict(self, conflict: LedgerConflict) -> None:
+        """Another producer has this one's place: that of a task which has replaced this one, of
+        another run, or none, where the broker has ended a transaction that lasted too long.
+
+        Raises:
+            Fenced: another run has taken over.
+            ServiceError: it is the brokers, again and again.
+        """
+        if isinstance(conflict, Fenced):
+            raise conflict
+        self._drop()
+        if self._line.stop.wait(_WORD):
+            return
+        self._check_owner(self._offsets.owner())
+        self._conflicts += 1
+        if self._conflicts > _CONFLICTS:
+            raise ServiceError(
+                f"connector {self._connector.name}: {self._conflicts} transactions in a row were "
+                f"aborted by the brokers, and no other run has taken over. Each may last for "
+                f"{self._commits.seconds:g} s: is that too little? Raise "
+                "producer.override.transaction.timeout.ms"
+            ) from None
+        self._progress.tell(f"{conflict}; reading on from the stored offsets")
+
+    def _drop(self) -> None:
+        """Forget what is in hand: it is read again from the stored offsets."""
+        try:
+            self._commits.wait()
+        except SemelError as error:
+            log.info("%s", error)
+        self._commits.drop()
+        self._waiting = Work()
+        self._overdue.end()
+        if self._readers is not None:
+            self._readers.close()
+            self._readers = None
+
+    def _close(self) -> None:
+        """Never raises: it would hide what ended the task."""
+        try:
+            self._drop()
+            self._commits.close()
+            self._source.close()
+        except Exception as error:
+            log.info("closing: %s", error)
+        self._log.close()
+
+
+class _Forwarded(logging.Handler):
+    """Takes the warnings of a source's package to the driver's log."""
+
+    def __init__(self, source: type, tell: Any) -> None:
+        super().__init__(logging.WARNING)
+        module = source.__module__
+        self._logger = logging.getLogger(module.rpartition(".")[0] or module)
+        self._tell = tell
+        self._logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(record.getMessage())
+
+    def close(self) -> None:
+        self._logger.removeHandler(self)
+        super().close()

@@ -1,0 +1,62 @@
+"""Sources: one module a system. Third parties add theirs by the entry point group
+``semel.sources``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from semel import aliases
+from semel.errors import ConfigError
+from semel.sources.base import Source
+
+_MODULES = {
+    "semel.sources.filestream:FileStreamSource": "semel.sources.filestream",
+    "semel.sources.jdbc.source:JdbcSource": "semel.sources.jdbc.config",
+}
+"""Source -> the module whose ``CLASSES`` are the ``connector.class`` names it answers to."""
+
+
+def is_source(name: str) -> bool:
+    """Whether a ``connector.class`` is a source's."""
+    classes = known()
+    return name in classes or bool(aliases.matches(name, classes, "Connector"))
+
+
+def source_class(name: str) -> type[Source]:
+    """The source for a ``connector.class``.
+
+    Raises:
+        ConfigError: there is none, or it cannot be loaded.
+    """
+    target = known().get(full_name(name))
+    if target is None:
+        raise ConfigError(f"connector.class={name!r} is not a source connector that semel has")
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"connector.class={name}: cannot load {target}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Source)):
+        raise ConfigError(f"connector.class={name}: {target} is not a semel Source")
+    return found
+
+
+def full_name(name: str) -> str:
+    """The class that a name stands for; the name itself if there is none.
+
+    Raises:
+        ConfigError: it may stand for several.
+    """
+    return aliases.full_name(name, known(), "Connector")
+
+
+def known() -> Mapping[str, str]:
+    """Every ``connector.class`` of a source, with what is loaded for it."""
+    own = {
+        name: target
+        for target, module in _MODULES.items()
+        for name in import_module(module).CLASSES
+    }
+    return {e.name: e.value for e in entry_points(group="semel.sources")} | own

@@ -1,0 +1,206 @@
+"""The contract between the engine and a system that records are read from.
+
+A source divides its system into *source partitions* (a file, a table, a shard): mappings of strings
+to plain values, which name them for ever. How far one has been read is a *source offset*, again a
+mapping (a byte position, an id, a timestamp), which only the source understands. Choose partitions
+that can be read side by side, and offsets from which reading can go on exactly: records come in the
+same order each time, and none that arrives later belongs before an offset that was reached.
+
+The engine stores an offset in the Kafka transaction that holds the records before it. A source
+keeps no state of its own: after a crash, an error or a restart it is given the last committed
+offset, and nothing else.
+
+=================================  ==========================================================
+the process dies                   Kafka holds
+=================================  ==========================================================
+before the commit                  nothing new that a ``read_committed`` consumer sees; the
+                                   records are read again
+after the commit                   the records and the offset behind them; reading goes on there
+between records and offset         only with at-least-once: the records, which come again
+=================================  ==========================================================
+
+A source is plain Python and Arrow: no Spark, no Kafka. It is made from configuration alone (so that
+``semel validate`` touches no service), lives in one process, connects when first used and is used
+by one thread at a time. The driver has one to ask for partitions; each task has one to read.
+
+What it logs as a warning, with :mod:`logging` and under its package's name, appears in the driver's
+log. Every method that reaches the system may raise :class:`~semel.errors.TransientError` (it may
+pass: the engine waits and reads on from the last committed offset), or any other
+:class:`~semel.errors.SemelError` (it will not).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from semel.delivery import Support
+from semel.records import PARTITION, TIMESTAMP, TIMESTAMP_TYPE, ConnectRecords
+
+if TYPE_CHECKING:
+    from semel.config import SourceConnectorConfig
+
+SourcePartition = Mapping[str, Any]
+SourceOffset = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBatch:
+    """Records read from one source partition, and the offset reached after the last of them.
+
+    They are committed together, or not at all: an offset inside a batch is never stored. There may
+    be records of several topics, and none where only the offset has moved.
+
+    With ``transaction.boundary=connector``, a batch that does not end a transaction is committed
+    together with the batches of its partition that follow, up to one that does. A transaction is
+    held in memory until then.
+    """
+
+    records: Sequence[ConnectRecords]
+    offset: SourceOffset
+    ends_transaction: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        values: pa.Array,
+        offset: SourceOffset,
+        *,
+        keys: pa.Array | None = None,
+        headers: pa.Array | None = None,
+        timestamps: pa.Array | None = None,
+        partitions: pa.Array | None = None,
+    ) -> SourceBatch:
+        """A batch for one topic; see :func:`source_records`."""
+        found = source_records(
+            topic, values, keys=keys, headers=headers, timestamps=timestamps, partitions=partitions
+        )
+        return cls((found,), offset)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.records))
+
+
+def source_records(
+    topic: str,
+    values: pa.Array,
+    *,
+    keys: pa.Array | None = None,
+    headers: pa.Array | None = None,
+    timestamps: pa.Array | None = None,
+    partitions: pa.Array | None = None,
+) -> ConnectRecords:
+    """Records for a topic, in columns of equal length.
+
+    Args:
+        topic: where they go, unless a transform says otherwise.
+        values: of any type; a struct array for objects. Null is a tombstone.
+        keys: of any type; none by default.
+        headers: see :data:`~semel.records.HEADERS_TYPE`.
+        timestamps: of any timestamp type; by default the time of sending.
+        partitions: int32, the partitions of the topic; by default the hash of the key decides, and
+            records without a key are spread. Null does so for a single record.
+    """
+    columns = {}
+    if timestamps is not None:
+        columns[TIMESTAMP] = timestamps.cast(TIMESTAMP_TYPE, safe=False)
+    if partitions is not None:
+        columns[PARTITION] = partitions.cast(pa.int32())
+    # Without any column, a table would not know how many rows it has.
+    origin = pa.table(columns or {PARTITION: pa.nulls(len(values), pa.int32())})
+    keys = pa.nulls(len(values)) if keys is None else keys
+    return ConnectRecords(topic, origin, keys, values, headers)
+
+
+class Source(ABC):
+    """A system that records are read from. The module says how it is used."""
+
+    section: ClassVar[type]
+    """The dataclass of the source's own configuration keys."""
+
+    ignored: ClassVar[Mapping[str, str]] = {}
+    """Keys of equivalent connectors that have no effect here, with the reason."""
+
+    defaults: ClassVar[Mapping[str, str]] = {}
+    """Keys of any connector that have another default with this source."""
+
+    prefixes: ClassVar[tuple[str, ...]] = ()
+    """Keys under these are the source's own, whatever they are called."""
+
+    defines_transactions: ClassVar[bool] = False
+    """Whether batches say where a transaction ends: ``transaction.boundary=connector`` needs it."""
+
+    refresh: float = 60.0
+    """Seconds between two questions for the partitions."""
+
+    @abstractmethod
+    def __init__(self, connector: SourceConnectorConfig) -> None:
+        """Read the source's keys from ``connector.originals``. Raises ConfigError; reaches no
+        service."""
+
+    def describe(self) -> dict[str, str]:
+        """What ``semel describe`` says of the source, by short names; ``reads`` and ``writes``
+        among them."""
+        return {}
+
+    @abstractmethod
+    def exactly_once(self) -> Support:
+        """Whether this configuration can be read again from an offset without losing or repeating
+        a record, and why (not)."""
+
+    @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        """The keys that name a place relative to the driver's working directory, made absolute:
+        executors have another one."""
+        return {}
+
+    def topics(self) -> Sequence[str]:
+        """The topics that the configuration names. They are checked, and created if that is
+        allowed, before anything is read; others when their first record comes."""
+        return ()
+
+    @abstractmethod
+    def partitions(self) -> Sequence[SourcePartition]:
+        """The source partitions that exist now. The driver asks at the start, and again every
+        ``refresh`` seconds; when they have changed, it divides them anew and restarts the tasks."""
+
+    def former(self, partition: SourcePartition) -> Sequence[SourcePartition]:
+        """Other names that Kafka Connect, or an older version, has given a partition. Where it has
+        no offset under its own name, reading goes on from the first that is stored under these."""
+        return ()
+
+    def divide(
+        self, partitions: Sequence[SourcePartition], tasks: int
+    ) -> Sequence[Sequence[SourcePartition]]:
+        """What each task reads: at most ``tasks`` parts, with each partition in one of them."""
+        return [partitions[n::tasks] for n in range(min(tasks, len(partitions)))]
+
+    @abstractmethod
+    def read(
+        self, partition: SourcePartition, offset: SourceOffset | None
+    ) -> Iterator[SourceBatch | None]:
+        """Read on from an offset; None begins at the beginning.
+
+        Each step takes what is there, in batches of some megabytes, and does not wait: where there
+        is nothing now, it yields None, and the engine reads other partitions, pauses, and asks
+        again. The iterator ends when the partition will never have more. A generator is closed
+        when the task stops, so it can free what it holds in ``finally``.
+
+        Raises:
+            ConfigError: the offset makes no sense, and it would be wrong to begin anew.
+        """
+
+    def committed(self, partition: SourcePartition, offset: SourceOffset) -> None:  # noqa: B027
+        """Everything up to this offset is committed. Called once per transaction and partition; not
+        after a crash, so nothing may depend on it."""
+
+    def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:  # noqa: B027
+        """Called by ``semel offsets set``. Raises ConfigError: the source cannot begin there."""
+
+    def close(self) -> None:  # noqa: B027
+        """Drop connections. May be called twice."""

@@ -1,0 +1,136 @@
+"""Rows of one query as batches that are committed together, each with the position behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.sources.jdbc.offsets import Position
+from semel.sources.jdbc.queries import Shape, Unreadable, null_of
+from semel.sources.jdbc.values import converted, shown, struct
+
+LARGEST = 1 << 30
+"""Bytes of the rows that are committed together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows as values of records, with their numbers and their times in microseconds since 1970."""
+
+    values: pa.StructArray
+    numbers: pa.Array | None = None
+    times: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def slice(self, start: int, stop: int) -> Rows:
+        """Some of the rows."""
+        parts = (self.values, self.numbers, self.times)
+        return Rows(*(None if p is None else p.slice(start, stop - start) for p in parts))
+
+    @property
+    def position(self) -> Position:
+        """The position behind the last row."""
+        numbers = None if self.numbers is None else self.numbers[-1].as_py()
+        times = None if self.times is None else self.times[-1].as_py()
+        return Position(numbers, times)
+
+
+Together = tuple[list[pa.StructArray], Position]
+"""Values that are committed together, and the position behind them."""
+
+
+def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -> Rows:
+    """What a database has given.
+
+    Raises:
+        Unreadable: a value cannot be what its column says.
+    """
+    arrays = {}
+    for column in shape.columns:
+        values = batch.column(column.name)
+        if column.guard and column.nullable:
+            absent = batch.column(null_of(column))
+            values = pc.if_else(pc.equal(absent, 1), pa.scalar(None, values.type), values)
+        try:
+            arrays[column.name] = converted(values, column, timezone, exact=column in shape.times)
+        except pa.ArrowException as error:
+            raise Unreadable(
+                f"column {column.name} of type {column.type} has a value that is no "
+                f"{column.arrow}: {error}. Leave it out, or convert it, with query"
+            ) from None
+    numbers = times = None
+    if shape.number is not None:
+        numbers = arrays[shape.number.name].cast(pa.int64())
+    if shape.times:
+        times = pc.coalesce(*(arrays[c.name] for c in shape.times)).cast(pa.int64())
+    values = [shown(a, granularity) for a in arrays.values()]
+    return Rows(struct(values, shape.columns), numbers, times)
+
+
+def in_order(found: Iterable[Rows]) -> Iterator[Together]:
+    """Whole groups of rows that have the same position: reading on from it would skip the others.
+    These are rows of one time, or of one number if it is not unique."""
+    waiting: list[Rows] = []
+    for batch in found:
+        if not len(batch):
+            continue
+        last = _last_group(batch)
+        if last or (waiting and waiting[-1].position != batch.position):
+            complete = [*waiting, batch.slice(0, last)] if last else waiting
+            yield [c.values for c in complete], complete[-1].position
+            waiting = []
+        waiting.append(batch.slice(last, len(batch)))
+        _check(waiting, "have the same position")
+    if waiting:
+        yield [w.values for w in waiting], waiting[-1].position
+
+
+def _last_group(batch: Rows) -> int:
+    """Where the rows begin that have the position of the last one."""
+    start = 0
+    for column in (batch.times, batch.numbers):
+        if column is not None:
+            values = column.to_numpy()[start:]
+            start += int(np.searchsorted(values, values[-1]))
+    return start
+
+
+def at_once(found: Iterable[Rows], after: Position) -> Iterator[Together]:
+    """All rows of a query together."""
+    waiting = []
+    for batch in found:
+        waiting.append(batch)
+        _check(waiting, "are read by one query")
+    yield [w.values for w in waiting if len(w)], after
+
+
+def in_parts(found: Iterable[Rows], before: Position, after: Position) -> Iterator[Together]:
+    """The rows of a query as they come; only behind the last ones it is over."""
+    for batch in found:
+        yield [batch.values], before
+    yield [], after
+
+
+def ahead(found: Iterator[Together]) -> Iterator[Together]:
+    """The same, one step ahead: when the last batch is given, the query is over."""
+    held = next(found, None)
+    while held is not None:
+        following = next(found, None)
+        yield held
+        held = following
+
+
+def _check(waiting: list[Rows], why: str) -> None:
+    size = sum(w.values.nbytes for w in waiting)
+    if size > LARGEST:
+        raise Unreadable(
+            f"{sum(map(len, waiting)):,} rows of {size:,} bytes {why} and would have to be "
+            f"committed together, but {LARGEST:,} bytes are the most. Set "
+            "mode=timestamp+incrementing or mode=incrementing, or delivery=at-least-once"
+        )

@@ -1,0 +1,370 @@
+"""The keys of Confluent's and Aiven's JDBC sources, one meaning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+from semel.config import HIGH, LOW, MEDIUM, Type, key
+from semel.errors import ConfigError, Problem
+
+CLASSES = (
+    "io.confluent.connect.jdbc.JdbcSourceConnector",
+    "io.aiven.connect.jdbc.JdbcSourceConnector",
+    "JdbcSourceConnector",
+    "JdbcSource",
+)
+
+BULK, INCREMENTING, TIMESTAMP = "bulk", "incrementing", "timestamp"
+BOTH = "timestamp+incrementing"
+
+IGNORED = {
+    "batch.max.rows": "batches are bounded by their bytes",
+    "dialect.name": "the dialect follows from connection.url",
+    "connection.attempts": "see max.retries",
+    "connection.backoff.ms": "see retry.backoff.ms",
+    "transaction.isolation.mode": "each query reads one snapshot of the database",
+    "quote.sql.identifiers": "names of tables and columns are always quoted; columns are also "
+    "found where only the case differs",
+    "sql.quote.identifiers": "names of tables and columns are always quoted; columns are also "
+    "found where only the case differs",
+    "max.buffer.size": "batches are bounded by their bytes",
+    "poll.linger.ms": "batches are committed as they are read",
+    "query.retry.attempts": "see max.retries",
+    "table.monitoring.startup.polling.limit.ms": "tables are listed before reading begins",
+    "date.calendar.system": "dates and times are of the proleptic Gregorian calendar",
+    "table.names.qualify": "tables are always queried by their full names",
+}
+
+
+def _timezone(name: str) -> None:
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        raise ValueError("is not the name of a time zone, such as Europe/Berlin") from None
+
+
+def _unordered(relaxed: bool) -> None:
+    if relaxed:
+        raise ValueError(
+            "is not available: rows that become visible out of order cannot be read exactly once. "
+            "Remove it, or use mode=timestamp+incrementing with timestamp.delay.interval.ms"
+        )
+
+
+@dataclass(frozen=True)
+class JdbcSourceConfig:
+    """What is read, how new rows are found, and which topics they go to."""
+
+    connection_url: str = key(
+        "connection.url",
+        doc="The database, such as jdbc:postgresql://host:port/database.",
+        secret=True,
+        importance=HIGH,
+        group="Database",
+        display="JDBC URL",
+    )
+    connection_user: str = key(
+        "connection.user",
+        "",
+        "The user, if connection.url names none.",
+        aliases=("connection.username",),
+        importance=HIGH,
+        group="Database",
+        display="JDBC User",
+    )
+    connection_password: str = key(
+        "connection.password",
+        "",
+        "The user's password.",
+        secret=True,
+        importance=HIGH,
+        group="Database",
+        display="JDBC Password",
+    )
+    whitelist: tuple[str, ...] = key(
+        "table.whitelist",
+        (),
+        "Tables to read: table, schema.table or database.schema.table. Empty: all there are.",
+        importance=MEDIUM,
+        group="Database",
+        display="Table Whitelist",
+    )
+    blacklist: tuple[str, ...] = key(
+        "table.blacklist",
+        (),
+        "Tables to leave out.",
+        importance=MEDIUM,
+        group="Database",
+        display="Table Blacklist",
+    )
+    include: tuple[str, ...] = key(
+        "table.include.list",
+        (),
+        "Regular expressions for the full names of tables to read.",
+        importance=MEDIUM,
+        group="Database",
+    )
+    exclude: tuple[str, ...] = key(
+        "table.exclude.list",
+        (),
+        "Regular expressions for the full names of tables to leave out.",
+        importance=MEDIUM,
+        group="Database",
+    )
+    catalog_pattern: str | None = key(
+        "catalog.pattern",
+        None,
+        "Pattern of LIKE for the databases whose tables are read.",
+        importance=MEDIUM,
+        group="Database",
+    )
+    schema_pattern: str | None = key(
+        "schema.pattern",
+        None,
+        "Pattern of LIKE for the schemas whose tables are read.",
+        importance=HIGH,
+        group="Database",
+    )
+    table_types: tuple[str, ...] = key(
+        "table.types",
+        ("TABLE",),
+        "TABLE and VIEW, in any case; PARTITIONED TABLE and MATERIALIZED VIEW with PostgreSQL.",
+        importance=LOW,
+        group="Connector",
+    )
+    numeric_mapping: str | None = key(
+        "numeric.mapping",
+        None,
+        "What NUMERIC becomes: none, a decimal; precision_only, an integer if it has no fraction "
+        "and up to 18 digits; best_fit, such an integer, or a double with a fraction; "
+        "best_fit_eager_double, a double with any fraction.",
+        choices=("none", "precision_only", "best_fit", "best_fit_eager_double"),
+        importance=LOW,
+        group="Database",
+    )
+    precision_mapping: bool = key(
+        "numeric.precision.mapping",
+        False,
+        "true is numeric.mapping=precision_only.",
+        importance=LOW,
+        group="Database",
+    )
+    mode: str = key(
+        "mode",
+        doc="How new rows are found: bulk, incrementing, timestamp or timestamp+incrementing.",
+        choices=(BULK, INCREMENTING, TIMESTAMP, BOTH),
+        importance=HIGH,
+        group="Mode",
+        display="Table Loading Mode",
+    )
+    incrementing_column: str = key(
+        "incrementing.column.name",
+        "",
+        "The column that grows with each new row. Empty: the one that the database numbers.",
+        importance=MEDIUM,
+        group="Mode",
+    )
+    incrementing_initial: int | None = key(
+        "incrementing.initial",
+        None,
+        "Without an offset, only rows with a larger number than this are read; all if empty.",
+        importance=LOW,
+        group="Mode",
+    )
+    incrementing_relaxed: bool = key(
+        "incrementing.relaxed.monotonic",
+        False,
+        "Only false.",
+        validator=_unordered,
+        importance=LOW,
+        group="Mode",
+    )
+    timestamp_columns: tuple[str, ...] = key(
+        "timestamp.column.name",
+        (),
+        "The columns that say when a row was changed; the first that is not null counts.",
+        importance=MEDIUM,
+        group="Mode",
+    )
+    timestamp_initial: int | None = key(
+        "timestamp.initial",
+        None,
+        "Without an offset, only rows changed after this are read: milliseconds since 1970, or -1 "
+        "for the time of the first query.",
+        aliases=("timestamp.initial.ms",),
+        at_least=-1,
+        importance=LOW,
+        group="Mode",
+    )
+    timestamp_delay_ms: int = key(
+        "timestamp.delay.interval.ms",
+        0,
+        "Rows are read once their time is this long ago, so that earlier transactions can commit.",
+        at_least=0,
+        importance=HIGH,
+        group="Connector",
+    )
+    timestamp_granularity: str = key(
+        "timestamp.granularity",
+        "connect_logical",
+        "How times are written.",
+        choices=(
+            "connect_logical",
+            "micros_long",
+            "micros_string",
+            "micros_iso_datetime_string",
+            "nanos_long",
+            "nanos_string",
+            "nanos_iso_datetime_string",
+        ),
+        importance=LOW,
+        group="Connector",
+    )
+    validate_non_null: bool = key(
+        "validate.non.null",
+        True,
+        "Refuse tables whose incrementing column, or all of whose timestamp columns, may be null.",
+        importance=LOW,
+        group="Mode",
+    )
+    plain_query: str = key(
+        "query",
+        "",
+        "A query to read instead of tables.",
+        importance=MEDIUM,
+        group="Mode",
+    )
+    masked_query: str = key(
+        "query.masked",
+        "",
+        "The same, never shown.",
+        secret=True,
+        importance=MEDIUM,
+        group="Mode",
+    )
+    query_suffix: str = key(
+        "query.suffix",
+        "",
+        "Appended to each query.",
+        importance=LOW,
+        group="Mode",
+    )
+    poll_interval_ms: int = key(
+        "poll.interval.ms",
+        5000,
+        "Time between two queries of a table.",
+        type=Type.INT,
+        at_least=0,
+        importance=HIGH,
+        group="Connector",
+    )
+    table_poll_ms: int = key(
+        "table.poll.interval.ms",
+        60_000,
+        "Time between two looks for new and dropped tables.",
+        at_least=1,
+        importance=LOW,
+        group="Connector",
+    )
+    topic_prefix: str = key(
+        "topic.prefix",
+        "",
+        "Must be given, empty or not: what topics begin with; the table's name follows. With "
+        "query, the whole topic.",
+        importance=HIGH,
+        group="Connector",
+    )
+    timezone: str = key(
+        "db.timezone",
+        "UTC",
+        "The time zone of columns that have none.",
+        validator=_timezone,
+        importance=MEDIUM,
+        group="Connector",
+    )
+
+    def __post_init__(self) -> None:
+        problems = [*self._which_tables(), *self._which_columns()]
+        if problems:
+            raise ConfigError(*problems)
+
+    def _which_tables(self) -> Sequence[Problem]:
+        chosen: Mapping[str, Sequence[str]] = {
+            "table.whitelist": self.whitelist,
+            "table.blacklist": self.blacklist,
+            "table.include.list": self.include,
+            "table.exclude.list": self.exclude,
+        }
+        given = [name for name, tables in chosen.items() if tables]
+        lists = [given] if {"table.whitelist", "table.blacklist"} <= set(given) else []
+        if self.plain_query.strip() and self.masked_query.strip():
+            return [Problem("query", "query and query.masked exclude each other: set one")]
+        if self.query and not self.topic_prefix:
+            return [Problem("topic.prefix", "topic.prefix is required with query: it is the topic")]
+        if self.query and given:
+            return [Problem(given[0], f"{given[0]} and query exclude each other: set one")]
+        if lists or ({"table.whitelist", "table.blacklist"} & set(given) and len(given) > 1):
+            return [Problem(given[0], f"{' and '.join(given)} exclude each other: set one")]
+        problems = []
+        for name in ("table.include.list", "table.exclude.list"):
+            for pattern in chosen[name]:
+                try:
+                    re.compile(pattern)
+                except re.error as error:
+                    problems.append(
+                        Problem(name, f"{name}: {pattern!r} is no regular expression: {error}")
+                    )
+        return problems
+
+    def _which_columns(self) -> Sequence[Problem]:
+        if self.by_time and not self.timestamp_columns:
+            return [
+                Problem(
+                    "timestamp.column.name",
+                    f"timestamp.column.name is required with mode={self.mode}: name the columns "
+                    "that say when a row was changed",
+                )
+            ]
+        if self.by_number and self.query and not self.incrementing_column:
+            return [
+                Problem(
+                    "incrementing.column.name",
+                    f"incrementing.column.name is required with mode={self.mode} and query: name "
+                    "the column that grows with each new row",
+                )
+            ]
+        return []
+
+    @property
+    def query(self) -> str:
+        """The query to read; empty if tables are read."""
+        return (self.plain_query.strip() or self.masked_query.strip()).rstrip("; \n\t")
+
+    @property
+    def by_time(self) -> bool:
+        """Whether new rows are found by a time."""
+        return self.mode in (TIMESTAMP, BOTH)
+
+    @property
+    def by_number(self) -> bool:
+        """Whether new rows are found by a number."""
+        return self.mode in (INCREMENTING, BOTH)
+
+    @property
+    def numerics(self) -> str:
+        """What NUMERIC becomes."""
+        return self.numeric_mapping or ("precision_only" if self.precision_mapping else "none")
+
+    def takes(self, name: str, full_name: str) -> bool:
+        """Whether a table is to be read, by its own name and by its full one."""
+        names = {name, full_name, ".".join(f'"{p}"' for p in full_name.split("."))}
+        if self.whitelist:
+            return bool(names & set(self.whitelist))
+        if self.include and not any(re.fullmatch(p, full_name) for p in self.include):
+            return False
+        if any(re.fullmatch(p, full_name) for p in self.exclude):
+            return False
+        return not names & set(self.blacklist)

@@ -1,0 +1,115 @@
+"""What the JDBC source asks of a database.
+
+Everything of one query happens inside :meth:`Database.snapshot`: the columns that are described,
+the time, and the rows belong to one state of the database.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from semel.sinks.sql.names import quote
+
+
+@dataclass(frozen=True, slots=True)
+class TableId:
+    """A table's full name, in the parts that the database has."""
+
+    catalog: str | None
+    schema: str | None
+    name: str
+
+    @property
+    def quoted(self) -> str:
+        """As SQL. The catalog is not part of it where there are schemas: it is the session's."""
+        parts = (self.schema, self.name) if self.schema else (self.catalog, self.name)
+        return ".".join(quote(p) for p in parts if p)
+
+    def __str__(self) -> str:
+        return ".".join(p for p in (self.catalog, self.schema, self.name) if p)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table or query.
+
+    ``arrow`` is its type in records; ``expression`` is the SQL that reads it, by default its name.
+    ``guard`` is a value of its type that stands for null where a client cannot tell a column's type
+    from nulls.
+    """
+
+    name: str
+    type: str
+    arrow: pa.DataType
+    nullable: bool = True
+    counts: bool = False
+    """Whether the database numbers it."""
+    digits: int = 6
+    """Of the fraction of a second."""
+    expression: str = ""
+    guard: str = ""
+
+    @property
+    def sql(self) -> str:
+        """What reads it."""
+        return self.expression or quote(self.name)
+
+
+class Database(ABC):
+    """A session of one database, opened when first used, and again after it was lost. All errors
+    leave as semel's."""
+
+    where: str
+    """What database this is, without credentials."""
+    kinds: tuple[str, ...] = ("TABLE", "VIEW")
+    """What ``table.types`` may hold."""
+
+    @abstractmethod
+    def snapshot(self) -> AbstractContextManager[None]:
+        """A transaction that reads one state of the database."""
+
+    @abstractmethod
+    def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
+        """The tables that this user may see, without those of the system."""
+
+    @abstractmethod
+    def table(self, name: str) -> TableId:
+        """The table of a full name, whether it is there or not."""
+
+    def former_names(self, table: TableId) -> Sequence[str]:
+        """Other full names that JDBC drivers have given a table."""
+        return []
+
+    @abstractmethod
+    def columns(self, table: TableId) -> Sequence[Column]:
+        """The columns of a table; none if it is not there."""
+
+    @abstractmethod
+    def columns_of(self, query: str) -> Sequence[Column]:
+        """The columns of a query."""
+
+    @abstractmethod
+    def now(self) -> int:
+        """The time of the snapshot, in microseconds since 1970."""
+
+    @abstractmethod
+    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of a query in batches of some megabytes, as they come. Nothing else may be run
+        before the last one has come."""
+
+    def time(self, column: Column) -> str:
+        """A timestamp column as what :meth:`instant` is compared with."""
+        return quote(column.name)
+
+    @abstractmethod
+    def instant(self, microseconds: int, column: Column, timezone: str) -> str:
+        """A literal of a timestamp column's type for a time since 1970."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the session. May be called twice."""

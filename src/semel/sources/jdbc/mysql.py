@@ -1,0 +1,182 @@
+"""MariaDB and MySQL: rows come through PyMySQL, column by column from blocks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from semel.config import read
+from semel.sinks.sql.dialect import fetched_batches
+from semel.sinks.sql.mysql import Mysql as MysqlSession
+from semel.sinks.sql.mysql_config import MysqlConfig
+from semel.sinks.sql.names import literal, quote
+from semel.sources.jdbc.config import JdbcSourceConfig
+from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.queries import Unreadable
+from semel.sources.jdbc.values import INSTANT, numeric_type, wall
+
+_KINDS = {"TABLE": "BASE TABLE", "VIEW": "VIEW"}
+_NOT_NULL, _UNSIGNED, _NUMBERED = 1, 32, 512
+_BINARY = 63
+"""The character set of what is no text."""
+_WALL = pa.timestamp("us")
+_NUMBERS = {
+    "TINY": (pa.int8(), pa.int16()),
+    "SHORT": (pa.int16(), pa.int32()),
+    "INT24": (pa.int32(), pa.int32()),
+    "LONG": (pa.int32(), pa.int64()),
+    "LONGLONG": (pa.int64(), pa.int64()),
+    "FLOAT": (pa.float32(), pa.float32()),
+    "DOUBLE": (pa.float64(), pa.float64()),
+    "YEAR": (pa.int32(), pa.int32()),
+}
+"""Their types with and without a sign. Larger numbers than a bigint's are refused."""
+
+
+class _Session(MysqlSession):
+    """A session whose streams can be left in the middle."""
+
+    def described(self, query: str) -> Sequence[Any]:
+        """The columns of a query, as the server describes them."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM ({query}\n) AS q LIMIT 0")
+            found: Sequence[Any] = cursor._result.fields
+            return found
+
+    def rows(
+        self, sql: str, schema_of: Callable[[Sequence[Any]], pa.Schema]
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows in the types that the described columns ask for."""
+        from pymysql.cursors import SSCursor
+
+        cursor = self._connection.cursor(SSCursor)  # the rows stay with the server
+        ended = False
+        try:
+            cursor.execute(sql)
+            yield from fetched_batches(cursor, schema_of(cursor._result.fields))
+            ended = True
+        except pa.ArrowException as error:
+            raise Unreadable(
+                f"a value does not fit its column's type: {error}. Leave it out, or convert it, "
+                "with query"
+            ) from None
+        finally:
+            if ended:
+                cursor.close()
+            else:
+                self._abandon(cursor)
+
+    def _abandon(self, cursor: Any) -> None:
+        """End the session: its cursor would read all the other rows before it closes."""
+        if cursor._result is not None:
+            cursor._result.unbuffered_active = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection._force_close()
+
+
+class Mysql(Database):
+    """See :class:`~semel.sources.jdbc.database.Database`."""
+
+    def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
+        self._config = config
+        keys = {
+            "connector.class": "mysql",
+            "connection.url": config.connection_url,
+            "connection.user": config.connection_user,
+            "connection.password": config.connection_password,
+        }
+        self._session = _Session(read(MysqlConfig, keys), connector)
+        self.where = self._session.where
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with self._session.transaction(reading=True):
+            yield
+
+    def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
+        types = ", ".join(literal(_KINDS[k]) for k in kinds)
+        pattern = self._config.catalog_pattern
+        where = "= database()" if pattern is None else f"LIKE {literal(pattern)}"
+        found = self._session.query(
+            "SELECT table_schema AS s, table_name AS t FROM information_schema.tables "
+            f"WHERE table_schema {where} AND table_type IN ({types}) "
+            "AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') "
+            "ORDER BY table_schema, table_name"
+        )
+        return [TableId(row["s"], None, row["t"]) for row in found.to_pylist()]
+
+    def table(self, name: str) -> TableId:
+        database, _, table = name.partition(".")
+        return TableId(database, None, table) if table else TableId(None, None, name)
+
+    def columns(self, table: TableId) -> Sequence[Column]:
+        database = "database()" if table.catalog is None else literal(table.catalog)
+        there = self._session.query(
+            "SELECT count(*) AS n FROM information_schema.tables "
+            f"WHERE table_schema = {database} AND table_name = {literal(table.name)}"
+        )
+        if not there.column(0)[0].as_py():
+            return []
+        return self._described(f"SELECT * FROM {table.quoted}")
+
+    def columns_of(self, query: str) -> Sequence[Column]:
+        with self.snapshot():
+            return self._described(query)
+
+    def _described(self, query: str) -> Sequence[Column]:
+        return [self._column(field) for field in self._session.described(query)]
+
+    def _column(self, field: Any) -> Column:
+        from pymysql.constants import FIELD_TYPE
+
+        names = reversed(vars(FIELD_TYPE).items())  # of several, the first
+        types = {code: name for name, code in names if isinstance(code, int)}
+        type_, unsigned = types[field.type_code], bool(field.flags & _UNSIGNED)
+        nullable, counts = not field.flags & _NOT_NULL, bool(field.flags & _NUMBERED)
+
+        def column(kind: pa.DataType, *, digits: int = 6, expression: str = "") -> Column:
+            return Column(field.name, type_, kind, nullable, counts, digits, expression)
+
+        if type_ in _NUMBERS:
+            return column(_NUMBERS[type_][unsigned])
+        if type_ in ("DECIMAL", "NEWDECIMAL"):
+            digits = field.length - (0 if unsigned else 1) - (1 if field.scale else 0)
+            return column(numeric_type(digits, field.scale, self._config.numerics))
+        if type_ in ("DATETIME", "TIMESTAMP"):
+            return column(INSTANT, digits=min(field.scale, 6))
+        if type_ == "DATE":
+            return column(pa.date32())
+        if type_ in ("BIT", "GEOMETRY") or (
+            field.charsetnr == _BINARY and ("BLOB" in type_ or "STRING" in type_)
+        ):
+            return column(pa.binary())
+        text = (
+            type_ in ("STRING", "VAR_STRING", "VARCHAR", "JSON", "ENUM", "SET") or "BLOB" in type_
+        )
+        expression = "" if text else f"CAST({quote(field.name)} AS CHAR)"
+        return column(pa.string(), expression=expression)
+
+    def _schema(self, fields: Sequence[Any]) -> pa.Schema:
+        """What the client gives: DATETIME has no time zone, but TIMESTAMP is in the session's."""
+        columns = map(self._column, fields)
+        return pa.schema([(c.name, _WALL if c.type == "DATETIME" else c.arrow) for c in columns])
+
+    def now(self) -> int:
+        found = self._session.query(
+            "SELECT CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED) AS now"
+        )
+        return int(found.column(0)[0].as_py())
+
+    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
+        yield from self._session.rows(sql, self._schema)
+
+    def instant(self, microseconds: int, column: Column, timezone: str) -> str:
+        zone = timezone if column.type == "DATETIME" else None
+        return f"TIMESTAMP '{wall(microseconds, zone)}'"
+
+    def close(self) -> None:
+        self._session.close()

@@ -1,0 +1,103 @@
+"""Source partitions and offsets as Confluent's JDBC source stores them.
+
+A table is ``{"protocol":"1","table":"schema.table"}``, a query ``{"query":"query"}``. An offset is
+``{"incrementing":5}``, ``{"timestamp":1700000000123,"timestamp_nanos":123456000}`` (milliseconds
+since 1970, and the nanoseconds of its second), or both. Confluent's source stores none for bulk;
+here it is ``{"bulk":<milliseconds>}``, the time of the last query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from semel.sources.base import SourceOffset, SourcePartition
+from semel.sources.jdbc.database import TableId
+
+_TABLE, _PROTOCOL, _QUERY = "table", "protocol", "query"
+_INCREMENTING, _TIMESTAMP, _NANOS, _BULK = "incrementing", "timestamp", "timestamp_nanos", "bulk"
+_SECOND, _MICROSECOND = 10**9, 10**3
+
+QUERY: SourcePartition = {_QUERY: _QUERY}
+"""The only partition of a connector that reads a query."""
+
+
+def partition_of(table: object) -> SourcePartition:
+    """The partition of a table, by its full name."""
+    return {_PROTOCOL: "1", _TABLE: str(table)}
+
+
+def former(table: TableId, names: Sequence[str]) -> Sequence[SourcePartition]:
+    """Partitions under which the table's offset may have been stored before: other full names, and
+    the name alone, as Confluent's source did up to version 5.0."""
+    return [*map(partition_of, names), {_TABLE: table.name}]
+
+
+def table_of(partition: SourcePartition) -> str:
+    """The full name of a partition's table; empty for a query's.
+
+    Raises:
+        ValueError: it is no partition of this kind.
+    """
+    if partition == QUERY:
+        return ""
+    table = partition.get(_TABLE)
+    if partition.keys() != {_TABLE, _PROTOCOL} or partition[_PROTOCOL] != "1" or not table:
+        raise ValueError(
+            f"source partition {dict(partition)} must be a table, such as "
+            f'{{"{_PROTOCOL}":"1","{_TABLE}":"public.orders"}}, or {{"{_QUERY}":"{_QUERY}"}}'
+        )
+    return str(table)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a table has been read. ``timestamp`` is in microseconds since 1970."""
+
+    incrementing: int | None = None
+    timestamp: int | None = None
+    queried_ms: int | None = None
+
+    @property
+    def offset(self) -> SourceOffset:
+        """What is stored."""
+        found: dict[str, Any] = {}
+        if self.incrementing is not None:
+            found[_INCREMENTING] = self.incrementing
+        if self.timestamp is not None:
+            found[_TIMESTAMP] = self.timestamp // 1000
+            found[_NANOS] = self.timestamp % 1_000_000 * _MICROSECOND
+        if self.queried_ms is not None:
+            found[_BULK] = self.queried_ms
+        return found
+
+
+def position(offset: SourceOffset | None) -> Position:
+    """What an offset says.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
+    if not offset:
+        return Position()
+    milliseconds, nanos = _number(offset, _TIMESTAMP), _number(offset, _NANOS)
+    timestamp = None
+    if milliseconds is not None:
+        timestamp = milliseconds * 1000
+        if nanos is not None:
+            if not 0 <= nanos < _SECOND:
+                raise ValueError(
+                    f"source offset {dict(offset)}: {_NANOS} must be between 0 and {_SECOND - 1}"
+                )
+            timestamp = milliseconds // 1000 * 1_000_000 + nanos // _MICROSECOND
+    return Position(_number(offset, _INCREMENTING), timestamp, _number(offset, _BULK))
+
+
+def _number(offset: SourceOffset, name: str) -> int | None:
+    value = offset.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"source offset {dict(offset)}: {name} must be a whole number")
+    return value

@@ -1,0 +1,207 @@
+"""PostgreSQL: rows come by COPY, in columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from semel.errors import ServiceError
+from semel.sinks.postgresql.connection import Connection
+from semel.sinks.postgresql.url import libpq_uri
+from semel.sinks.sql.names import literal, quote
+from semel.sources.jdbc.config import JdbcSourceConfig
+from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.values import INSTANT, numeric_type, unbounded_type, wall
+
+_IDLE_MS = 3_600_000
+"""A query that waits for Kafka holds no lock that others wait for."""
+
+_KINDS = {
+    "TABLE": "r",
+    "PARTITIONED TABLE": "p",
+    "VIEW": "v",
+    "MATERIALIZED VIEW": "m",
+    "FOREIGN TABLE": "f",
+}
+
+_TABLES = """SELECT n.nspname AS schema, c.relname AS name
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = ANY ('{{{kinds}}}'::"char"[]) AND NOT c.relispartition
+AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+AND n.nspname LIKE {schema} AND current_database() LIKE {catalog}
+AND has_table_privilege(c.oid, 'SELECT')
+ORDER BY n.nspname, c.relname"""
+
+_COLUMNS = """SELECT a.attname::text AS name, coalesce(b.typname, t.typname)::text AS base,
+format_type(coalesce(b.oid, a.atttypid), NULL) AS plain,
+format_type(a.atttypid, a.atttypmod) AS type, t.typtype = 'd' AS domain,
+CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END::int AS modifier,
+a.attnotnull OR t.typnotnull AS required,
+a.attidentity <> '' OR coalesce(pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%', false) AS counts
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = to_regclass({table}) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum"""
+
+_VIEW = "semel_query"
+
+_AS_THEY_ARE = {
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "bool": pa.bool_(),
+    "text": pa.string(),
+    "varchar": pa.string(),
+    "bpchar": pa.string(),
+    "name": pa.string(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": INSTANT,
+    "timestamptz": INSTANT,
+    "_int2": pa.list_(pa.int16()),
+    "_int4": pa.list_(pa.int32()),
+    "_int8": pa.list_(pa.int64()),
+    "_float4": pa.list_(pa.float32()),
+    "_float8": pa.list_(pa.float64()),
+    "_text": pa.list_(pa.string()),
+    "_varchar": pa.list_(pa.string()),
+}
+
+
+class Postgresql(Database):
+    """See :class:`~semel.sources.jdbc.database.Database`."""
+
+    kinds = tuple(_KINDS)
+
+    def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
+        uri = libpq_uri(
+            config.connection_url,
+            config.connection_user,
+            config.connection_password,
+            f"semel-{connector}",
+        )
+        uri = re.sub(r"&?\btarget_session_attrs=read-write\b", "", uri)  # a standby will do
+        self._config = config
+        self._connection = Connection(uri, _IDLE_MS, connector)
+        self._database = unquote(urlsplit(uri).path.lstrip("/"))
+        self.where = self._connection.where
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with self._connection.transaction(reading=True):
+            yield
+
+    def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
+        sql = _TABLES.format(
+            kinds=",".join(_KINDS[k] for k in kinds),
+            schema=literal(self._config.schema_pattern or "%"),
+            catalog=literal(self._config.catalog_pattern or "%"),
+        )
+        return [
+            TableId(None, r["schema"], r["name"]) for r in self._connection.query(sql).to_pylist()
+        ]
+
+    def table(self, name: str) -> TableId:
+        schema, _, table = name.rpartition(".") if name.count(".") < 2 else name.partition(".")
+        return TableId(None, schema or None, table)
+
+    def former_names(self, table: TableId) -> Sequence[str]:
+        return [f"{self._database}.{table}"]  # of pgjdbc since 42.7.5
+
+    def columns(self, table: TableId) -> Sequence[Column]:
+        return self._columns(table.quoted)
+
+    def columns_of(self, query: str) -> Sequence[Column]:
+        try:
+            return self._viewed(query)
+        except ServiceError as error:
+            if "read-only" not in str(error) and "permission denied" not in str(error):
+                raise
+        with self.snapshot():  # a standby, or no right to make views: types without their digits
+            found = self._connection.query(f"SELECT * FROM ({query}\n) AS q LIMIT 0").schema
+        return [self._described(field) for field in found]
+
+    def _described(self, field: pa.Field) -> Column:
+        base = (field.metadata or {}).get(b"ADBC:postgresql:typname", b"").decode()
+        kind = field.type
+        if pa.types.is_timestamp(kind):
+            base = "timestamptz" if kind.tz else "timestamp"
+            type_ = f"timestamp with{'' if kind.tz else 'out'} time zone"
+            return Column(field.name, type_, _AS_THEY_ARE[base])
+        if base == "numeric":
+            return self._numeric(Column(field.name, base, kind), -1)
+        if isinstance(kind, pa.BaseExtensionType):
+            return Column(field.name, base, pa.string(), expression=f"{quote(field.name)}::text")
+        return Column(field.name, base or str(kind), kind)
+
+    def _viewed(self, query: str) -> Sequence[Column]:
+        """A view of this session has the columns of its query, with all that is known of them."""
+        with self._connection.transaction():
+            self._connection.execute(f"CREATE TEMPORARY VIEW {_VIEW} AS {query}")
+            found = self._columns(f"pg_temp.{_VIEW}")
+            self._connection.execute(f"DROP VIEW pg_temp.{_VIEW}")
+        return [replace(c, nullable=True) for c in found]
+
+    def _columns(self, table: str) -> Sequence[Column]:
+        found = self._connection.query(_COLUMNS.format(table=literal(table)))
+        return [self._column(**r) for r in found.to_pylist()]
+
+    def _column(
+        self,
+        name: str,
+        base: str,
+        plain: str,
+        type: str,
+        domain: bool,
+        modifier: int,
+        required: bool,
+        counts: bool,
+    ) -> Column:
+        expression = f"{quote(name)}::{plain}" if domain else ""
+        column = Column(name, type, pa.string(), not required, counts, expression=expression)
+        if base in _AS_THEY_ARE:
+            times = base in ("timestamp", "timestamptz")
+            digits = modifier if times and modifier >= 0 else 6
+            return replace(column, arrow=_AS_THEY_ARE[base], digits=digits)
+        if base == "numeric":
+            return self._numeric(column, modifier)
+        if base == "oid":
+            return replace(column, arrow=pa.int64(), expression=f"{quote(name)}::bigint")
+        return replace(column, expression=f"{quote(name)}::text")
+
+    def _numeric(self, column: Column, modifier: int) -> Column:
+        kind = unbounded_type(self._config.numerics)
+        if modifier >= 4:
+            precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+            scale = scale - 2048 if scale > 1023 else scale
+            kind = numeric_type(precision, scale, self._config.numerics)
+        name = quote(column.name)
+        if pa.types.is_integer(kind):
+            return replace(column, arrow=kind, expression=f"{name}::bigint")
+        if pa.types.is_floating(kind):
+            return replace(column, arrow=kind, expression=f"{name}::float8")
+        return replace(column, arrow=kind, expression=f"{name}::text")
+
+    def now(self) -> int:
+        found = self._connection.query("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
+        return int(found.column(0)[0].as_py())
+
+    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
+        yield from self._connection.stream(sql)
+
+    def instant(self, microseconds: int, column: Column, timezone: str) -> str:
+        if "with time zone" in column.type:
+            return f"TIMESTAMPTZ '{wall(microseconds, None)}+00'"
+        return f"TIMESTAMP '{wall(microseconds, timezone)}'"
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,189 @@
+"""The SQL that reads on from a position, and the columns that positions are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from semel.sinks.sql.names import quote
+from semel.sources.jdbc.config import JdbcSourceConfig
+from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.offsets import Position
+from semel.sources.jdbc.values import INSTANT
+
+ROWS = "semel_rows"
+
+
+class Unreadable(Exception):
+    """Why a table or query cannot be read in a mode, and what to do; the message goes on from its
+    name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns of a table or query, and those of them that find new rows."""
+
+    columns: Sequence[Column]
+    number: Column | None = None
+    times: Sequence[Column] = ()
+
+    @property
+    def digits(self) -> int:
+        """The digits of a second that all its times have."""
+        return min((c.digits for c in self.times), default=6)
+
+
+def shape(config: JdbcSourceConfig, columns: Sequence[Column], *, of_query: bool) -> Shape:
+    """What finds new rows.
+
+    Raises:
+        Unreadable: a column is missing, of another type, or may be null.
+    """
+    number = _number(config, columns) if config.by_number else None
+    times = [_time(name, columns) for name in config.timestamp_columns] if config.by_time else []
+    found = Shape(columns, number, times)
+    if config.validate_non_null and not of_query:
+        if number is not None and number.nullable:
+            raise Unreadable(
+                f"incrementing column {number.name} may be null: rows without a number would never "
+                "be read. Declare it NOT NULL, or set validate.non.null=false"
+            )
+        if times and all(c.nullable for c in times):
+            names = ", ".join(c.name for c in times)
+            raise Unreadable(
+                f"all timestamp columns ({names}) may be null: rows without a time would never be "
+                "read. Declare one NOT NULL, or set validate.non.null=false"
+            )
+    return found
+
+
+def _number(config: JdbcSourceConfig, columns: Sequence[Column]) -> Column:
+    if not config.incrementing_column:
+        for column in columns:
+            if column.counts:
+                return column
+        raise Unreadable(
+            "has no column that the database numbers. Name the one that grows with each new row in "
+            "incrementing.column.name"
+        )
+    column = _named(config.incrementing_column, "incrementing.column.name", columns)
+    whole = pa.types.is_decimal(column.arrow) and column.arrow.scale == 0
+    if not (pa.types.is_integer(column.arrow) or whole):
+        raise Unreadable(
+            f"incrementing.column.name={column.name} is of type {column.type}: it must be a whole "
+            "number"
+        )
+    return column
+
+
+def _time(name: str, columns: Sequence[Column]) -> Column:
+    column = _named(name, "timestamp.column.name", columns)
+    if column.arrow != INSTANT:
+        raise Unreadable(
+            f"timestamp.column.name={column.name} is of type {column.type}: it must be a timestamp"
+        )
+    return column
+
+
+def _named(name: str, key: str, columns: Sequence[Column]) -> Column:
+    exact = [c for c in columns if c.name == name]
+    found = exact or [c for c in columns if c.name.lower() == name.lower()]
+    if len(found) != 1:
+        there = ", ".join(c.name for c in columns)
+        raise Unreadable(f"has no column {name}, which {key} names. It has {there}")
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Reads on from a position up to a time; ``until`` is in microseconds since 1970."""
+
+    config: JdbcSourceConfig
+    database: Database
+    table: TableId | None
+    shape: Shape
+    position: Position
+    until: int | None
+
+    @property
+    def sql(self) -> str:
+        """The whole statement."""
+        columns = ", ".join(selected(c) for c in self.shape.columns)
+        lines = [f"SELECT {columns} FROM {source(self.config, self.table)}"]
+        if conditions := self._conditions():
+            lines.append(f"WHERE {' AND '.join(conditions)}")
+        if order := self._order():
+            lines.append(f"ORDER BY {', '.join(order)}")
+        if self.config.query_suffix:
+            lines.append(self.config.query_suffix)
+        return " ".join(lines)
+
+    def _conditions(self) -> list[str]:
+        found, number, time = [], self._number, self._time
+        after, begin = self.position.incrementing, self.position.timestamp
+        if time is not None:
+            assert self.until is not None
+            found.append(f"{time} < {self._instant(self.until)}")
+        if time is not None and number is not None and begin is not None and after is not None:
+            at = self._instant(begin)
+            found.append(f"({time} > {at} OR ({time} = {at} AND {number} > {after}))")
+            found.append(f"{time} >= {at}")  # what an index can begin with
+        elif time is not None and begin is not None:
+            found.append(f"{time} > {self._instant(begin)}")
+        elif number is not None and after is not None and time is None:
+            found.append(f"{number} > {after}")
+        if number is not None and self.shape.number is not None and self.shape.number.nullable:
+            found.append(f"{number} IS NOT NULL")
+        return found
+
+    def _order(self) -> list[str]:
+        return [part for part in (self._time, self._number) if part is not None]
+
+    @property
+    def _number(self) -> str | None:
+        return None if self.shape.number is None else quote(self.shape.number.name)
+
+    @property
+    def _time(self) -> str | None:
+        if not self.shape.times:
+            return None
+        times = [self.database.time(c) for c in self.shape.times]
+        return times[0] if len(times) == 1 else f"COALESCE({', '.join(times)})"
+
+    def _instant(self, microseconds: int) -> str:
+        return self.database.instant(microseconds, self.shape.times[0], self.config.timezone)
+
+
+def source(config: JdbcSourceConfig, table: TableId | None) -> str:
+    """What stands behind FROM."""
+    if table is not None:
+        return table.quoted
+    return f"({config.query}\n) AS {ROWS}"  # its last line may be a comment
+
+
+def selected(column: Column) -> str:
+    """A column in the list of a SELECT, and whether it is null beside it if it has a guard."""
+    if not column.guard:
+        expression = f"{column.sql} AS {quote(column.name)}"
+        return quote(column.name) if column.sql == quote(column.name) else expression
+    null = f", {quote(column.name)} IS NULL AS {quote(null_of(column))}" if column.nullable else ""
+    return f"coalesce({column.sql}, {column.guard}) AS {quote(column.name)}{null}"
+
+
+def null_of(column: Column) -> str:
+    """The name of what says whether a guarded column is null."""
+    return f"{column.name} is null"
+
+
+def floor(microseconds: int, digits: int) -> int:
+    """A time without the digits of a second that a column does not have: rows of the second that
+    has begun may still come."""
+    unit: int = 10 ** (6 - digits)
+    return microseconds // unit * unit
+
+
+def without(columns: Sequence[Column]) -> str:
+    """That all these columns are null."""
+    return " AND ".join(f"{quote(c.name)} IS NULL" for c in columns)

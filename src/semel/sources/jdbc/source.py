@@ -1,0 +1,296 @@
+"""The JDBC source connector."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+
+import pyarrow as pa
+
+from semel.config import SourceConnectorConfig, read
+from semel.delivery import Delivery, Support
+from semel.errors import ConfigError, Problem, TransientError
+from semel.sinks.sql.errors import SchemaChanged
+from semel.sinks.sql.files import anchored
+from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, source_records
+from semel.sources.jdbc import batches, offsets
+from semel.sources.jdbc.batches import Rows, Together
+from semel.sources.jdbc.config import BULK, IGNORED, INCREMENTING, TIMESTAMP, JdbcSourceConfig
+from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.databases import database_of
+from semel.sources.jdbc.offsets import QUERY, Position
+from semel.sources.jdbc.queries import Query, Shape, Unreadable, floor, shape, without
+
+log = logging.getLogger(__name__)
+
+
+class JdbcSource(Source):
+    """One source partition for each table, or one for the query."""
+
+    section = JdbcSourceConfig
+    ignored = IGNORED
+
+    def __init__(self, connector: SourceConnectorConfig) -> None:
+        self._name = connector.name
+        if "topic.prefix" not in connector.originals:
+            raise ConfigError(
+                Problem(
+                    "topic.prefix",
+                    "topic.prefix is required: what topics begin with. It may be empty",
+                )
+            )
+        self._config = read(JdbcSourceConfig, connector.originals)
+        self._whole = connector.delivery is not Delivery.AT_LEAST_ONCE
+        self._database: Database = database_of(self._config, connector.name)
+        self._check_kinds()
+        self._query_columns: Sequence[Column] = ()
+        self._is_querying = False
+        self._said: dict[str, str] = {}
+        self._looked_at: set[str] = set()
+        self.refresh = self._config.table_poll_ms / 1000
+
+    def _check_kinds(self) -> None:
+        known = self._database.kinds
+        wrong = [k for k in self._config.table_types if k.upper() not in known]
+        if wrong:
+            raise ConfigError(
+                Problem(
+                    "table.types",
+                    f"table.types={wrong[0]} must be one of {', '.join(known)}",
+                )
+            )
+
+    # What a configuration means
+
+    def describe(self) -> dict[str, str]:
+        config = self._config
+        what = "a query" if config.query else "tables"
+        topic = f"topic {config.topic_prefix}" if config.query else "a topic for each table"
+        return {
+            "reads": f"{what} of {self._database.where} (mode {config.mode})",
+            "writes": topic,
+            "not read": _NOT_READ[config.mode].format(delay=config.timestamp_delay_ms),
+        }
+
+    def exactly_once(self) -> Support:
+        config = self._config
+        if config.mode == TIMESTAMP and config.query_suffix:
+            return Support(
+                False,
+                "query.suffix may end a query between rows that have the same time, of which the "
+                "others would be lost. Remove it, or set mode=timestamp+incrementing",
+            )
+        return Support(True, _WHY[config.mode])
+
+    @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        url = raw.get("connection.url", "").strip().removeprefix("jdbc:")
+        system = url.partition(":")[0]
+        return anchored(raw, system) if system in ("sqlite", "duckdb") else {}
+
+    def topics(self) -> Sequence[str]:
+        if self._config.query:
+            return [self._config.topic_prefix]
+        return []
+
+    def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
+        self._table(partition)
+        self._position(offset)
+
+    # Partitions
+
+    def partitions(self) -> Sequence[SourcePartition]:
+        if self._config.query:
+            return [QUERY]
+        kinds = [k.upper() for k in self._config.table_types]
+        with self._database.snapshot():
+            there = self._database.tables(kinds)
+        found = [t for t in there if self._config.takes(t.name, str(t))]
+        by_topic: dict[str, TableId] = {}
+        for table in found:
+            other = by_topic.setdefault(table.name, table)
+            if other != table:
+                raise ConfigError(
+                    f"connector {self._name}: tables {other} and {table} would go to the same "
+                    f"topic, {self._config.topic_prefix}{table.name}. Choose one with "
+                    "table.whitelist or schema.pattern, and read the other with a connector that "
+                    "has another topic.prefix"
+                )
+        if not found:
+            self._warn("", f"{self._database.where} has no table to read: waiting for one")
+        return [offsets.partition_of(t) for t in found]
+
+    def former(self, partition: SourcePartition) -> Sequence[SourcePartition]:
+        table = self._table(partition)
+        if table is None or self._config.mode == BULK:
+            return []
+        return offsets.former(table, self._database.former_names(table))
+
+    # Reading
+
+    def read(
+        self, partition: SourcePartition, offset: SourceOffset | None
+    ) -> Iterator[SourceBatch | None]:
+        table = self._table(partition)
+        position = self._position(offset)
+        topic = f"{self._config.topic_prefix}{table.name if table else ''}"
+        due = self._first(position)
+        while True:
+            if self._is_querying or time.time() < due:
+                yield None
+                continue
+            self._is_querying = True
+            some = False
+            try:
+                with closing(self._rows(table, position)) as found:
+                    for values, position in found:
+                        some = True
+                        records = [source_records(topic, v) for v in values]
+                        yield SourceBatch(records, position.offset)
+            finally:
+                self._is_querying = False
+            due = time.time() + self._config.poll_interval_ms / 1000
+            if not some:
+                yield None
+
+    def _first(self, position: Position) -> float:
+        """When the first query is due: that of bulk as long after the last one as any other."""
+        if position.queried_ms is None or self._config.mode != BULK:
+            return 0.0
+        return (position.queried_ms + self._config.poll_interval_ms) / 1000
+
+    def _rows(self, table: TableId | None, position: Position) -> Generator[Together, None, None]:
+        """The rows of one query. When the last ones are given, the query is over."""
+        what = f"table {table}" if table else "query"
+        try:
+            if table is None and not self._query_columns:
+                self._query_columns = self._database.columns_of(self._config.query)
+            yield from batches.ahead(self._queried(table, position))
+        except Unreadable as error:
+            self._query_columns = ()
+            raise ConfigError(f"connector {self._name}: {what}: {error}") from None
+        except SchemaChanged as error:
+            self._query_columns = ()
+            if table is None:
+                raise ConfigError(f"connector {self._name}: query: {error}") from None
+            raise TransientError(f"connector {self._name}: {what}: {error}") from None
+        except (OSError, pa.ArrowException) as error:  # of a stream that ends in the middle
+            reason = " ".join(str(error).split())
+            raise TransientError(
+                f"connector {self._name}: {what}: {self._database.where}: {reason}"
+            ) from None
+
+    def _queried(self, table: TableId | None, position: Position) -> Iterator[Together]:
+        config, database = self._config, self._database
+        with database.snapshot():
+            columns = self._query_columns if table is None else database.columns(table)
+            if not columns:
+                self._warn(str(table), f"table {table} is not there: waiting for it")
+                return
+            found = shape(config, columns, of_query=table is None)
+            self._warn_of_nulls(table, found)
+            until, now = None, 0
+            if found.times or config.mode == BULK:
+                now = database.now()
+                if self._begun(position, now) != position:
+                    position = self._begun(position, now)
+                    yield [], position
+                until = floor(now - config.timestamp_delay_ms * 1000, found.digits)
+            query = Query(config, database, table, found, self._after(position), until)
+            # Closed before the snapshot ends, where reading is left in the middle.
+            with closing(database.stream(query.sql)) as stream:
+                read = (
+                    batches.rows(b, found, config.timezone, config.timestamp_granularity)
+                    for b in stream
+                )
+                yield from self._together(read, position, now)
+
+    def _together(self, read: Iterator[Rows], position: Position, now: int) -> Iterator[Together]:
+        """What is committed together."""
+        if self._config.mode == BULK:
+            after = Position(queried_ms=now // 1000)
+            if self._whole:
+                return batches.at_once(read, after)
+            return batches.in_parts(read, position, after)
+        return batches.in_order(read)
+
+    def _begun(self, position: Position, now: int) -> Position:
+        """Where to begin without a time in the offset."""
+        initial = self._config.timestamp_initial
+        if position.timestamp is not None or initial is None or not self._config.by_time:
+            return position
+        return Position(None, now if initial == -1 else initial * 1000)
+
+    def _after(self, position: Position) -> Position:
+        """The same with ``incrementing.initial`` where no number is known."""
+        if self._config.mode != INCREMENTING or position.incrementing is not None:
+            return position
+        return Position(self._config.incrementing_initial)
+
+    def _warn_of_nulls(self, table: TableId | None, found: Shape) -> None:
+        """Say so where rows are not read for want of a number or a time."""
+        if table is None or self._config.validate_non_null or str(table) in self._looked_at:
+            return
+        self._looked_at.add(str(table))
+        for columns in filter(None, ([found.number] if found.number else [], found.times)):
+            if all(c.nullable for c in columns) and self._any(table, without(columns)):
+                names = ", ".join(c.name for c in columns)
+                log.warning(
+                    "connector %s: table %s: rows with null in %s are not read",
+                    *(self._name, table, names),
+                )
+
+    def _any(self, table: TableId, condition: str) -> bool:
+        sql = f"SELECT 1 AS one FROM {table.quoted} WHERE {condition} LIMIT 1"
+        return any(batch.num_rows for batch in list(self._database.stream(sql)))
+
+    def _table(self, partition: SourcePartition) -> TableId | None:
+        try:
+            name = offsets.table_of(partition)
+        except ValueError as error:
+            raise ConfigError(f"connector {self._name}: {error}") from None
+        if not name:
+            return None
+        return self._database.table(name)
+
+    def _position(self, offset: SourceOffset | None) -> Position:
+        try:
+            return offsets.position(offset)
+        except ValueError as error:
+            raise ConfigError(
+                f"connector {self._name}: {error}. Correct it with semel offsets set, or forget it "
+                "with semel offsets reset"
+            ) from None
+
+    def _warn(self, what: str, message: str) -> None:
+        """Say something once."""
+        if self._said.get(what) != message:
+            log.warning("connector %s: %s", self._name, message)
+        self._said[what] = message
+
+    def close(self) -> None:
+        self._database.close()
+
+
+_WHY = {
+    INCREMENTING: "rows and the last number are committed in one Kafka transaction; numbers must "
+    "grow in the order in which rows are committed",
+    "timestamp+incrementing": "rows and the last time and number are committed in one Kafka "
+    "transaction; rows must be committed within timestamp.delay.interval.ms of their time",
+    TIMESTAMP: "all rows that have the same time are committed in one Kafka transaction, with that "
+    "time; rows must be committed within timestamp.delay.interval.ms of their time",
+    BULK: "all rows of a query are committed in one Kafka transaction, with its time",
+}
+
+_LATE = (
+    "rows that commit more than {delay} ms (timestamp.delay.interval.ms) after their time, which "
+    "nothing can tell; deletes; changes between two queries"
+)
+_NOT_READ = {
+    INCREMENTING: "rows that commit after one with a larger number was read; updates; deletes",
+    "timestamp+incrementing": _LATE,
+    TIMESTAMP: _LATE,
+    BULK: "changes between two queries",
+}

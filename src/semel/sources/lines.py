@@ -1,0 +1,58 @@
+"""Lines of text in blocks of bytes, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_LF, _CR = 10, 13
+ENDS = (b"\n", b"\r")
+"""What the last byte of a line's end is."""
+
+
+def split(block: bytes, most: int) -> Iterator[tuple[pa.Array, int]]:
+    """The whole lines at the beginning of a block, at most ``most`` at a time, without their ends,
+    and how many bytes each lot takes with them.
+
+    A line ends with LF, CR LF or CR. A CR at the very end of the block ends none yet: an LF may
+    follow.
+    """
+    ends = _ends(block)
+    begin = 0
+    for first in range(0, len(ends), most):
+        count = min(most, len(ends) - first)
+        end = int(ends[first + count - 1])
+        yield _lines(block[begin:end], count), end - begin
+        begin = end
+
+
+def text(line: bytes) -> str:
+    """UTF-8 as a string; what is none becomes U+FFFD, as in Java."""
+    return line.decode("utf-8", "replace")
+
+
+def _ends(block: bytes) -> np.ndarray:
+    """The position behind the end of each whole line."""
+    found = np.frombuffer(block, np.uint8)
+    if b"\r" not in block:
+        return np.flatnonzero(found == _LF) + 1
+    feeds, returns = found == _LF, found == _CR
+    returns[:-1] &= ~feeds[1:]
+    returns[-1] = False
+    return np.flatnonzero(feeds | returns) + 1
+
+
+def _lines(block: bytes, count: int) -> pa.Array:
+    """The lines of a block that ends with a line's end."""
+    try:
+        whole = pa.array([block], pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:  # not UTF-8
+        whole = pa.array([text(block)], pa.string())
+    if b"\r" in block:
+        pieces = pc.split_pattern_regex(whole, "\r\n|\r|\n")
+    else:
+        pieces = pc.split_pattern(whole, "\n")
+    return pieces.flatten().slice(0, count)

@@ -1,0 +1,514 @@
+"""Source connectors end to end: nothing lost and nothing twice for a read_committed consumer."""
+
+from __future__ import annotations
+
+import json
+import threading
+import tomllib
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from semel import failpoints
+from semel.audit import audit_source
+from semel.audit.source import TopicAudit
+from semel.cli import app
+from semel.engine.control import Address
+from semel.engine.source.task import SourceSpec
+from semel.engine.states import State
+from semel.errors import (
+    BadRecord,
+    ConfigError,
+    Fenced,
+    LedgerConflict,
+    NothingToAudit,
+    ServiceError,
+)
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
+from semel.kafka.source_offsets import Owner, SourceOffsets, StoredOffsets
+from semel.kafka.source_owner import own
+from semel.kafka.transactions import Transactions
+from semel.lab.embedded import Kafka
+from semel.plan import SourcePlan, plan_source
+from semel.runtime import Runtime
+from semel.runtime.source_positions import set_source_offsets
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Config, Start
+from tests.engine.harness import LocalSpark, drive, name, wait_until
+from tests.sinks.kafka.copying import consume
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "examples" / "semel-folder"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "lines.txt"
+
+
+@pytest.fixture(scope="module")
+def offsets_topic() -> str:
+    return f"connect-offsets-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def source(kafka: Kafka, path: Path, topic: MakeTopic, offsets_topic: str) -> Callable[..., Config]:
+    """A connector from the test's file to a topic of its own, with keys of the test's own."""
+
+    def make(**keys: str) -> Config:
+        config = {
+            "name": name(),
+            "connector.class": "FileStreamSource",
+            "file": str(path),
+            "topic": keys.get("topic") or topic(),
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+            "offsets.storage.topic": offsets_topic,
+            "offset.storage.partitions": "3",
+            "batch.size": "10",
+            "retry.backoff.ms": "100",
+        }
+        return config | {k.replace("_", "."): v for k, v in keys.items()}
+
+    return make
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for the source of docs/write-a-source.md, which is found by its entry point."""
+    site = tmp_path / "site"
+    info = site / "semel_folder-1.0.0.dist-info"
+    info.mkdir(parents=True)
+    found = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: semel-folder\nVersion: 1.0.0\n")
+    entry = found["entry-points"]["semel.sources"]["folder"]
+    (info / "entry_points.txt").write_text(f"[semel.sources]\nfolder = {entry}\n")
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    monkeypatch.syspath_prepend(str(site))
+    made = tmp_path / "folder"
+    made.mkdir()
+    return made
+
+
+def lines(count: int, start: int = 0) -> list[str]:
+    return [f"line {n}" for n in range(start, start + count)]
+
+
+def append(path: Path, new: list[str]) -> None:
+    with path.open("a") as file:
+        file.write("".join(f"{line}\n" for line in new))
+
+
+def seen(config: Config) -> list[str]:
+    """What a read_committed consumer sees."""
+    records = consume(config["bootstrap.servers"], config["topic"])
+    return [(record.value or b"").decode() for record in records]
+
+
+def stored(config: Config) -> StoredOffsets:
+    connector = plan_source(config).connector
+    return SourceOffsets(connector, Cluster(client_config(connector, "admin"))).read()
+
+
+def test_lines_are_written_once_and_reading_goes_on_after_a_restart(
+    path: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = source()
+    append(path, lines(25))
+    assert start(config, until_caught_up=True).wait().records == 25
+    assert stored(config).offset({"filename": str(path)}) == {"position": path.stat().st_size}
+    append(path, lines(5, 25))
+    running = start(config)
+    running.until(lambda p: p.records == 5)
+    append(path, lines(5, 30))
+    running.until(lambda p: p.records == 10)
+    running.stop()
+    assert seen(config) == lines(35)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "sink.before_commit",
+        "sink.after_commit",
+        pytest.param("task.after_convert", marks=pytest.mark.long),
+        pytest.param("sink.after_positions", marks=pytest.mark.long),
+    ],
+)
+def test_a_task_that_is_killed_anywhere_loses_and_repeats_nothing(
+    place: str, path: Path, points: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = source()
+    append(path, lines(60))
+    failpoints.arm(points, place, "kill-worker", 2)
+    running = start(config, spark=LocalSpark(points), until_caught_up=True)
+    running.wait()
+    assert failpoints.fired(points)
+    assert seen(config) == lines(60)
+
+
+def test_a_driver_that_is_killed_between_records_and_commit_repeats_nothing(
+    path: Path, points: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = source()
+    append(path, lines(60))
+    failpoints.arm(points, "sink.before_commit", "kill-driver", 2)
+    assert drive(config, points) == -9
+    assert start(config, until_caught_up=True).wait().records == 40
+    assert seen(config) == lines(60)
+
+
+def test_a_frozen_task_that_was_replaced_cannot_commit(
+    path: Path, points: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = source()
+    append(path, lines(60))
+    failpoints.arm(points, "sink.before_commit", "freeze", 2)
+    running = start(config, spark=LocalSpark(points))
+    wait_until(lambda: bool(failpoints.fired(points)))
+    frozen = running.spark.replace(0)
+    running.until(lambda p: p.records >= 40)
+    failpoints.thaw(points, frozen)
+    append(path, lines(10, 60))
+    wait_until(lambda: len(seen(config)) >= 70)
+    running.stop()
+    assert seen(config) == lines(70)
+
+
+def test_of_two_runs_at_once_the_later_one_goes_on(
+    path: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = source()
+    append(path, lines(10))
+    first = start(config)
+    first.until(lambda p: p.records == 10)
+    second = start(config)
+    with pytest.raises(Fenced, match="another run of it has taken over"):
+        while True:
+            append(path, lines(1, len(path.read_text().splitlines())))
+            first._thread.join(0.2)
+            if not first.alive:
+                first.wait()
+    written = path.read_text().splitlines()
+    wait_until(lambda: len(seen(config)) >= len(written))
+    second.stop()
+    assert seen(config) == written
+
+
+def test_fewer_tasks_than_before_fence_those_beyond(
+    source: Callable[..., Config], path: Path
+) -> None:
+    """A task that lives on from a run with more tasks cannot commit what it holds."""
+    connector = plan_source(source()).connector
+    offsets = SourceOffsets(connector, Cluster(client_config(connector, "admin")))
+    offsets.prepare()
+    assert own(connector, offsets, 3, fences=True).tasks == 3
+    producer = Transactions(f"connector {connector.name}", client_config(connector, "producer"))
+    producer.open(connector.transactional_id(2))
+    found = own(connector, offsets, 1, fences=True)
+    assert offsets.read().owner == found == Owner(found.run, 1)
+    with pytest.raises(LedgerConflict, match="Does another run"):
+        producer.run(lambda p, _failed: p.produce(connector.originals["topic"], b"late"), [], None)
+    assert seen(dict(connector.originals)) == []
+
+
+def spec_of(planned: SourcePlan, owner: Owner) -> SourceSpec:
+    """What the tasks of a run are started with."""
+    return SourceSpec(
+        connector=planned.connector,
+        control=Address("nowhere", 0, b""),
+        environment={},
+        guarantee=planned.guarantee,
+        owner=owner,
+        parts=[planned.source.partitions()],
+    )
+
+
+def test_a_task_of_an_earlier_run_that_starts_again_finds_itself_replaced(
+    source: Callable[..., Config], path: Path
+) -> None:
+    """Spark may start it after the new run has fenced its place, and before the new task takes it:
+    it would read a source partition that another task of the new run has by now."""
+    planned = plan_source(source())
+    append(path, lines(10))
+    connector = planned.connector
+    offsets = SourceOffsets(connector, Cluster(client_config(connector, "admin")))
+    offsets.prepare()
+    owner = own(connector, offsets, 1, fences=True)
+    own(connector, offsets, 2, fences=True)
+    spec = spec_of(planned, owner)
+    line: Any = SimpleNamespace(
+        stop=threading.Event(), paused=threading.Event(), send=lambda _report: None
+    )
+    with pytest.raises(Fenced, match="another run of it has taken over"):
+        spec.task(0, 0, line).run()
+    assert seen(dict(connector.originals)) == []
+
+
+def test_partitions_are_read_side_by_side_and_divided_anew_when_there_are_more(
+    folder: Path, source: Callable[..., Config], start: Start
+) -> None:
+    """The source of docs/write-a-source.md: a file each, two tasks, and a third file later."""
+    config = source(connector_class="folder", folder_path=str(folder), tasks_max="2")
+    expected = {}
+    for letter in "ab":
+        expected[letter] = [f"{letter}{n}" for n in range(30)]
+        append(folder / letter, expected[letter])
+    running = start(config)
+    running.until(lambda p: p.records == 60)
+    assert set(running.progress.states) == {0, 1}
+    expected["c"] = [f"c{n}" for n in range(30)]
+    append(folder / "c", expected["c"])
+    append(folder / "a", ["a30"])
+    expected["a"].append("a30")
+    running.until(lambda p: p.records == 91)
+    running.stop()
+    records = consume(config["bootstrap.servers"], config["topic"])
+    by_key: dict[str, list[str]] = {}
+    for record in records:
+        by_key.setdefault((record.key or b"").decode(), []).append((record.value or b"").decode())
+    assert by_key == expected
+
+
+def test_an_interval_commits_many_batches_at_once(
+    path: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = source(transaction_boundary="interval", transaction_boundary_interval_ms="60000")
+    append(path, lines(95))
+    progress = start(config, until_caught_up=True).wait()
+    assert (progress.records, progress.commits) == (95, 1)
+    assert seen(config) == lines(95)
+
+
+LEDGERS = """
+from dataclasses import replace
+
+import semel_folder
+
+semel_folder.MOST = 1  # one line a batch
+
+
+class LedgerSource(semel_folder.FolderSource):
+    defines_transactions = True
+
+    def read(self, partition, offset):
+        for batch in super().read(partition, offset):
+            ends = batch is not None and batch.records[0].values[0].as_py() == "commit"
+            yield batch and replace(batch, ends_transaction=ends)
+"""
+
+
+def test_a_source_may_say_where_its_transactions_end(
+    folder: Path, source: Callable[..., Config], start: Start
+) -> None:
+    """A transaction is neither divided nor committed before its end, and others wait for it."""
+    site = folder.parent / "site"
+    (site / "semel_ledgers.py").write_text(LEDGERS)
+    entry_points = site / "semel_folder-1.0.0.dist-info" / "entry_points.txt"
+    entry_points.write_text("[semel.sources]\nledgers = semel_ledgers:LedgerSource\n")
+    config = source(
+        connector_class="ledgers", folder_path=str(folder), transaction_boundary="connector"
+    )
+    append(folder / "a", ["a0", "a1", "commit", "a2"])
+    append(folder / "b", ["b0", "commit"])
+    assert start(config, until_caught_up=True).wait().commits == 1
+    assert sorted(seen(config)) == ["a0", "a1", "b0", "commit", "commit"]
+    assert stored(config).offset({"file": "a"}) == {"line": 3}
+    append(folder / "a", ["commit"])
+    assert start(config, until_caught_up=True).wait().commits == 1
+    assert sorted(seen(config))[:4] == ["a0", "a1", "a2", "b0"]
+
+
+def test_a_transaction_that_the_brokers_abort_again_and_again_is_not_called_another_run(
+    source: Callable[..., Config], path: Path
+) -> None:
+    planned = plan_source(source())
+    connector = planned.connector
+    offsets = SourceOffsets(connector, Cluster(client_config(connector, "admin")))
+    offsets.prepare()
+    line: Any = SimpleNamespace(
+        stop=SimpleNamespace(wait=lambda _seconds: False), send=lambda _report: None
+    )
+    spec = spec_of(planned, own(connector, offsets, 1, fences=True))
+    task = spec.task(0, 0, line)
+    for _ in range(5):
+        task._conflict(LedgerConflict("fenced"))
+    with pytest.raises(ServiceError, match=r"no other run .* Raise producer\.override\.transact"):
+        task._conflict(LedgerConflict("fenced"))
+
+
+def test_at_least_once_repeats_after_a_crash_but_loses_nothing(
+    path: Path, points: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = source(delivery="at-least-once")
+    append(path, lines(30))
+    failpoints.arm(points, "deliver.between", "kill-worker", 1)
+    start(config, spark=LocalSpark(points), until_caught_up=True).wait()
+    found = seen(config)
+    assert sorted(set(found)) == sorted(lines(30))
+    assert len(found) == 40
+
+
+def test_a_topic_is_created_as_configured_and_never_by_accident(
+    kafka: Kafka, path: Path, source: Callable[..., Config], start: Start
+) -> None:
+    missing = f"missing-{uuid.uuid4().hex[:8]}"
+    config = source(topic=missing)
+    append(path, lines(3))
+    with pytest.raises(ConfigError, match=rf"topic {missing} does not exist"):
+        start(config).wait()
+    cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
+    assert missing not in cluster.topics()
+    creation = {
+        "topic.creation.default.partitions": "2",
+        "topic.creation.default.replication.factor": "1",
+        "topic.creation.default.retention.ms": "-1",
+    }
+    start({**config, **creation}, until_caught_up=True).wait()
+    assert cluster.topics()[missing] == 2
+    assert (cluster.topic_config(missing) or {})["retention.ms"] == "-1"
+    assert sorted(seen(config)) == lines(3)
+
+
+def test_a_line_that_the_topic_does_not_take_stops_the_connector(
+    path: Path, source: Callable[..., Config], topic: MakeTopic, start: Start
+) -> None:
+    config = source(topic=topic(config={"max.message.bytes": "2000"}))
+    append(path, [*lines(10), "x" * 3000])
+    with pytest.raises(
+        BadRecord, match=r"has 3,000 bytes: is that more than max\.message\.bytes.* Is .* compacted"
+    ):
+        start(config).wait()
+    assert seen(config) == lines(10)
+
+
+def test_pause_resume_and_restart(path: Path, source: Callable[..., Config]) -> None:
+    config = source()
+    append(path, lines(5))
+    with Runtime(LocalSpark()) as runtime:  # type: ignore[arg-type]
+        connector = runtime.start(config)
+
+        def written(count: int) -> bool:
+            progress = connector.progress
+            return progress is not None and progress.records == count
+
+        wait_until(lambda: written(5))
+        connector.pause()
+        wait_until(lambda: connector.status().tasks[0].state is State.PAUSED)
+        append(path, lines(5, 5))
+        connector.resume()
+        wait_until(lambda: written(10))
+        connector.restart_task(0)
+        append(path, lines(5, 10))
+        wait_until(lambda: written(15))
+        wait_until(lambda: connector.status().tasks[0].state is State.RUNNING)
+        assert list(connector.status().tasks) == [0]
+    assert seen(config) == lines(15)
+
+
+def test_a_missing_file_is_told_in_the_drivers_log(
+    path: Path, source: Callable[..., Config], start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = source()
+    running = start(config)
+    wait_until(lambda: f"file {path} is not there: waiting for it" in caplog.text)
+    append(path, lines(1))
+    running.until(lambda p: p.records == 1)
+    running.stop()
+    assert seen(config) == lines(1)
+
+
+def test_the_audit_of_a_source_finds_each_record_that_is_wrong(
+    path: Path,
+    source: Callable[..., Config],
+    start: Start,
+    produce: Produce,
+    written: Callable[[Config], Path],
+) -> None:
+    config = source()
+    topic = config["topic"]
+    append(path, [*lines(30), "line 7"])
+    with pytest.raises(NothingToAudit):
+        audit_source(plan_source(config))
+    start(config, until_caught_up=True).wait()
+    append(path, [*lines(5, 30), "line 7"])
+    report = audit_source(plan_source(config))
+    assert report.topics == [TopicAudit(topic, 31, 31, 0, 0, 0, 0, 6)]
+    assert not report.broken
+    skipped = {"position": len("".join(f"{line}\n" for line in [*lines(31), "line 7"]))}
+    set_source_offsets(plan_source(config), [({"filename": str(path)}, skipped)])
+    report = audit_source(plan_source(config))
+    assert report.topics == [TopicAudit(topic, 32, 31, 1, 0, 0, 0, 5)]
+    assert report.broken
+    produce(topic, ["line 3", "line 30"])
+    for there, then in (("line 8\n", "LINE 8\n"), ("line 12\nline 13\n", "line 13\nline 12\n")):
+        path.write_text(path.read_text().replace(there, then))
+    report = audit_source(plan_source(config))
+    assert report.topics == [TopicAudit(topic, 32, 33, 0, 1, 1, 1, 5)]
+    assert report.broken
+    [lacking, *others] = report.findings
+    assert lacking == f'topic {topic} lacks record 9 of source partition {{"filename": "{path}"}}'
+    again = next(f for f in others if f.endswith("comes once more"))
+    assert again.startswith(f"{topic}-0 offset ")
+    assert any(f.endswith("the source has no such record") for f in others)
+    told = CliRunner().invoke(app, ["audit", str(written(config))])
+    assert told.exit_code == 1
+    summary = "33 records: 0 lost, 1 duplicated, 1 changed, 1 disordered (exactly-once"
+    assert summary in told.output.replace("\n", " ")
+    assert again in told.output
+
+
+def test_offsets_are_shown_set_and_reset_from_the_command_line(
+    path: Path, source: Callable[..., Config], start: Start, written: Callable[[Config], Path]
+) -> None:
+    config = source()
+    append(path, lines(3))
+    file = written(config)
+
+    def semel(*arguments: str) -> Any:
+        found = CliRunner().invoke(app, ["offsets", *arguments, "--json"])
+        assert found.exit_code == 0, found.output
+        return json.loads(found.stdout)
+
+    assert semel("show", str(file)) == []
+    running = start(config)
+    running.until(lambda p: p.records == 3)
+    place = {"filename": str(path)}
+    assert semel("show", str(file)) == [{"partition": place, "offset": {"position": 21}}]
+    semel("set", str(file), f'{json.dumps(place)}={{"position":14}}')
+    append(path, lines(1, 3))
+    with pytest.raises(Fenced):  # what runs meanwhile cannot move them
+        running.wait()
+    start(config, until_caught_up=True).wait()
+    assert seen(config) == [*lines(3), *lines(2, 2)]
+    semel("reset", str(file), "--yes")
+    assert semel("show", str(file)) == []
+    for wrong in ("position=3", f'{json.dumps(place)}={{"position":-1}}'):
+        found = CliRunner().invoke(app, ["offsets", "set", str(file), wrong])
+        assert isinstance(found.exception, ConfigError)
+
+
+@pytest.mark.long  # the broker looks for such transactions every 10 s
+def test_a_transaction_that_the_broker_has_ended_is_begun_again(
+    path: Path, points: Path, source: Callable[..., Config], start: Start
+) -> None:
+    keys = {"producer.override.transaction.timeout.ms": "1000"}
+    config = {**source(), **keys}
+    append(path, lines(60))
+    failpoints.arm(points, "sink.before_commit", "freeze", 2)
+    running = start(config, spark=LocalSpark(points))
+    wait_until(lambda: bool(failpoints.fired(points)))
+    wait_until(lambda: seen(config) == lines(20))  # which waits for the open transaction's end
+    failpoints.thaw(points, failpoints.fired(points)[0].pid)
+    running.until(lambda p: p.records == 60)
+    running.stop()
+    assert running.spark.attempts[0] == 0
+    assert seen(config) == lines(60)

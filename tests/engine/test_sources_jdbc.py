@@ -1,0 +1,105 @@
+"""The JDBC source end to end: nothing lost and nothing twice for a read_committed consumer."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from semel import failpoints
+from semel.audit import audit_source
+from semel.lab.embedded import Kafka
+from semel.plan import plan_source
+from tests.conftest import MakeTopic
+from tests.engine.conftest import Config, Start
+from tests.engine.harness import LocalSpark, drive, name
+from tests.sinks.kafka.copying import consume
+from tests.sources.jdbc.conftest import executed
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def source(kafka: Kafka, database: str, topic: MakeTopic) -> Callable[..., Config]:
+    """A connector from the table ``orders`` of the test's PostgreSQL to a topic of its own."""
+
+    def make(**keys: str) -> Config:
+        written = topic()
+        executed(
+            database, "CREATE TABLE orders (id bigserial PRIMARY KEY, at timestamptz NOT NULL)"
+        )
+        config = {
+            "name": name(),
+            "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector",
+            "connection.url": database,
+            "query": "SELECT * FROM orders",
+            "incrementing.column.name": "id",
+            "timestamp.column.name": "at",
+            "topic.prefix": written,
+            "poll.interval.ms": "100",
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "false",
+            "offsets.storage.topic": f"connect-offsets-{uuid.uuid4().hex[:8]}",
+            "offset.storage.partitions": "3",
+            "retry.backoff.ms": "100",
+        }
+        return config | {k.replace("_", "."): v for k, v in keys.items()}
+
+    return make
+
+
+def insert(database: str, count: int, days: int) -> None:
+    executed(
+        database,
+        "INSERT INTO orders (at) SELECT now() - interval '1 day' "
+        f"* ({days} - i / 10) FROM generate_series(0, {count} - 1) i",
+    )
+
+
+def seen(config: Config) -> list[int]:
+    """The numbers of the rows, as a read_committed consumer sees them."""
+    records = consume(config["bootstrap.servers"], config["topic.prefix"])
+    return [json.loads(record.value or b"")["id"] for record in records]
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "timestamp",
+        pytest.param("incrementing", marks=pytest.mark.long),
+        pytest.param("timestamp+incrementing", marks=pytest.mark.long),
+    ],
+)
+def test_a_task_and_a_driver_that_are_killed_lose_and_repeat_nothing(
+    mode: str, database: str, points: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = source(mode=mode)
+    insert(database, 100, 100)
+    failpoints.arm(points, "sink.before_commit", "kill-worker")
+    start(config, spark=LocalSpark(points), until_caught_up=True).wait()
+    assert failpoints.fired(points)
+    assert seen(config) == list(range(1, 101))
+    insert(database, 50, 50)
+    failpoints.arm(points, "sink.after_commit", "kill-driver")
+    assert drive(config, points) == -9
+    start(config, until_caught_up=True).wait()
+    assert seen(config) == list(range(1, 151))
+
+
+def test_an_audit_compares_the_table_with_kafka(
+    database: str, source: Callable[..., Config], start: Start
+) -> None:
+    config = source(mode="incrementing")
+    insert(database, 100, 100)
+    start(config, until_caught_up=True).wait()
+    insert(database, 3, 3)
+    report = audit_source(plan_source(config))
+    (topic,) = report.topics
+    assert (topic.source, topic.kafka, topic.behind) == (100, 100, 3)
+    assert not report.broken
+    executed(database, "UPDATE orders SET at = now() WHERE id = 7")
+    assert audit_source(plan_source(config)).changed == 1

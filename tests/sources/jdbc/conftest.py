@@ -1,0 +1,107 @@
+"""Databases to read from, and what the source reads of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.lab.embedded.mariadb import MariaDB
+from semel.plan import plan_source
+from semel.sources.base import Source, SourceBatch, SourceOffset
+from tests.databases import Given, query
+
+Execute = Callable[..., None]
+Make = Callable[..., Source]
+
+
+@pytest.fixture(params=("postgresql", "sqlite", "duckdb", "mariadb"))
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a new, empty database of each system."""
+    if request.param == "postgresql":
+        yield str(request.getfixturevalue("database"))
+    elif request.param == "mariadb":
+        server: MariaDB | Given = request.getfixturevalue("mariadb")
+        name = f"source_{uuid.uuid4().hex[:8]}"
+        yield server.create_database(name)
+        server.drop_database(name)
+    else:
+        yield f"jdbc:{request.param}:{tmp_path / 'source.db'}"
+
+
+@pytest.fixture
+def execute(url: str) -> Execute:
+    """Runs statements in the database, each committed by itself."""
+    return lambda *statements: executed(url, *statements)
+
+
+def executed(url: str, *statements: str) -> None:
+    """Run statements, each committed by itself. SQLite's through ADBC, as the source does: two
+    SQLite libraries in one process break each other's locks."""
+    if url.startswith(("jdbc:duckdb:", "jdbc:mariadb:", "jdbc:mysql:")):
+        for statement in statements:
+            query(url, statement)
+        return
+    if url.startswith("postgresql:"):
+        from adbc_driver_postgresql import dbapi
+
+        connection = dbapi.connect(url, autocommit=True)
+    else:
+        from adbc_driver_sqlite import dbapi as sqlite
+
+        connection = sqlite.connect(url.removeprefix("jdbc:sqlite:"), autocommit=True)
+    with closing(connection), connection.cursor() as cursor:
+        for statement in statements:
+            cursor.executemany(statement, None)
+
+
+@pytest.fixture
+def make(url: str) -> Iterator[Make]:
+    """A source of the database, with keys of the test's own."""
+    made: list[Source] = []
+
+    def source(**keys: str) -> Source:
+        raw = {
+            "name": "rows",
+            "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector",
+            "connection.url": url,
+            "topic.prefix": "t-",
+            "poll.interval.ms": "0",
+            "bootstrap.servers": "localhost:1",
+        }
+        found = plan_source(raw | {k.replace("_", "."): v for k, v in keys.items()}).source
+        made.append(found)
+        return found
+
+    yield source
+    for found in made:
+        found.close()
+
+
+Read = tuple[list[dict[str, Any]], Mapping[str, Any] | None]
+
+
+def values(batch: SourceBatch) -> list[dict[str, Any]]:
+    return [row for records in batch.records for row in records.values.to_pylist()]
+
+
+def taken(batches: Iterator[SourceBatch | None]) -> Read:
+    """The rows up to where there is nothing now, and the offset behind them."""
+    found: list[dict[str, Any]] = []
+    offset = None
+    while (batch := next(batches)) is not None:
+        found += values(batch)
+        offset = batch.offset
+    return found, offset
+
+
+def rows(source: Source, offset: SourceOffset | None = None) -> Read:
+    """What the only partition has behind an offset."""
+    (partition,) = source.partitions()
+    reading = source.read(partition, offset)
+    with closing(reading):  # type: ignore[type-var]
+        return taken(reading)

@@ -1,0 +1,67 @@
+"""Which rows are committed together, and the position behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.sources.jdbc import batches
+from semel.sources.jdbc.batches import Rows, Together
+from semel.sources.jdbc.offsets import Position
+from semel.sources.jdbc.queries import Unreadable
+
+
+def rows(*times: int) -> Rows:
+    values = pa.StructArray.from_arrays([pa.array(times)], ["t"])
+    return Rows(values, None, pa.array(times))
+
+
+def shown(together: Together) -> tuple[list[Any], int | None]:
+    values, position = together
+    return [v["t"] for array in values for v in array.to_pylist()], position.timestamp
+
+
+def test_rows_of_one_time_are_never_divided() -> None:
+    found = batches.in_order([rows(1, 2, 2), rows(2, 2), rows(2, 3, 3), rows(4)])
+    assert list(map(shown, found)) == [([1], 1), ([2, 2, 2, 2, 2], 2), ([3, 3], 3), ([4], 4)]
+
+
+def numbered(*numbers: int, times: Sequence[int] | None = None) -> Rows:
+    values = pa.StructArray.from_arrays([pa.array(numbers)], ["t"])
+    return Rows(values, pa.array(numbers), None if times is None else pa.array(times))
+
+
+def test_rows_of_one_number_are_never_divided_even_if_it_is_not_unique() -> None:
+    found = [
+        (len(values[0]) + sum(map(len, values[1:])), position.incrementing)
+        for values, position in batches.in_order([numbered(1, 2, 2), numbered(2, 3)])
+    ]
+    assert found == [(1, 1), (3, 2), (1, 3)]
+
+
+def test_rows_of_one_time_are_divided_between_their_numbers() -> None:
+    (first, second) = batches.in_order([numbered(7, 1, 2, times=[1, 2, 2])])
+    assert first[1] == Position(1, 2)
+    assert second[1] == Position(2, 2)
+
+
+def test_no_rows_give_no_position() -> None:
+    assert list(batches.in_order([])) == []
+    assert list(batches.in_order([rows()])) == []
+
+
+def test_all_rows_of_a_query_in_bulk_come_together() -> None:
+    (found,) = batches.at_once([rows(1, 2), rows(), rows(3)], Position(queried_ms=9))
+    assert shown(found)[0] == [1, 2, 3]
+    assert found[1] == Position(queried_ms=9)
+
+
+def test_rows_that_must_be_committed_together_but_are_too_large_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batches, "LARGEST", 100)
+    with pytest.raises(Unreadable, match=r"rows of .* bytes have the same position"):
+        list(batches.in_order([rows(*[1] * 10), rows(*[1] * 10)]))

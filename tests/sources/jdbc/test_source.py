@@ -1,0 +1,332 @@
+"""The JDBC source without Kafka: what is read of real databases, and the offsets behind it."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from semel.errors import ConfigError, TransientError
+from semel.lab.embedded import Postgres
+from semel.plan import plan_source
+from semel.sources.base import SourceBatch
+from tests.sources.jdbc.conftest import Execute, Make, executed, rows, taken, values
+
+pytestmark = pytest.mark.integration
+
+ORDERS = (
+    "CREATE TABLE orders (id INTEGER PRIMARY KEY, text VARCHAR(9), changed TIMESTAMP(6) NOT NULL)"
+)
+EARLY, LATER = "2024-01-01 00:00:00.250", "2024-01-01 00:00:01"
+
+
+def insert(*rows: tuple[int, str, str]) -> str:
+    return f"INSERT INTO orders VALUES {', '.join(map(str, rows))}"
+
+
+def ids(found: Sequence[dict[str, Any]]) -> list[int]:
+    return [row["id"] for row in found]
+
+
+def test_incrementing_reads_new_rows_once_in_their_order(make: Make, execute: Execute) -> None:
+    execute(ORDERS, insert((2, "b", EARLY), (1, "a", EARLY)))
+    source = make(mode="incrementing", incrementing_column_name="id", table_whitelist="orders")
+    found, offset = rows(source)
+    assert ids(found) == [1, 2]
+    assert found[0]["text"] == "a"
+    assert offset == {"incrementing": 2}
+    execute(insert((3, "c", EARLY)))
+    assert ids(rows(source, offset)[0]) == [3]
+    assert rows(source, {"incrementing": 3}) == ([], None)
+
+
+def test_a_reader_goes_on_with_rows_that_come_later(make: Make, execute: Execute) -> None:
+    execute(ORDERS)
+    source = make(mode="incrementing", incrementing_column_name="id")
+    (partition,) = source.partitions()
+    reading = source.read(partition, None)
+    assert taken(reading) == ([], None)
+    execute(insert((1, "a", EARLY)))
+    assert ids(taken(reading)[0]) == [1]
+    assert taken(reading) == ([], None)
+
+
+def test_timestamp_reads_rows_that_changed_since(make: Make, execute: Execute) -> None:
+    execute(ORDERS, insert((1, "a", EARLY), (2, "b", EARLY), (3, "c", LATER)))
+    source = make(mode="timestamp", timestamp_column_name="changed")
+    found, offset = rows(source)
+    assert ids(found) == [1, 2, 3]
+    assert offset == {"timestamp": 1_704_067_201_000, "timestamp_nanos": 0}
+    assert found[0]["changed"] == datetime.datetime(2024, 1, 1, 0, 0, 0, 250_000, datetime.UTC)
+    execute("UPDATE orders SET text = 'z', changed = '2024-01-01 00:00:02' WHERE id = 2")
+    assert [(r["id"], r["text"]) for r in rows(source, offset)[0]] == [(2, "z")]
+
+
+def test_timestamp_and_number_go_on_among_rows_of_one_time(make: Make, execute: Execute) -> None:
+    execute(ORDERS, insert((1, "a", EARLY), (2, "b", EARLY), (3, "c", LATER)))
+    source = make(
+        mode="timestamp+incrementing",
+        timestamp_column_name="changed",
+        incrementing_column_name="id",
+    )
+    inside = {"timestamp": 1_704_067_200_250, "timestamp_nanos": 250_000_000, "incrementing": 1}
+    found, offset = rows(source, inside)
+    assert ids(found) == [2, 3]
+    assert offset == {"timestamp": 1_704_067_201_000, "timestamp_nanos": 0, "incrementing": 3}
+
+
+def test_rows_younger_than_the_delay_are_left_for_later(make: Make, execute: Execute) -> None:
+    execute(ORDERS, "INSERT INTO orders VALUES (1, 'a', CURRENT_TIMESTAMP)")
+    keys = {"mode": "timestamp", "timestamp_column_name": "changed"}
+    assert rows(make(timestamp_delay_interval_ms="3600000", **keys)) == ([], None)
+
+
+def test_timestamp_initial_is_stored_so_that_a_restart_begins_there_too(
+    make: Make, execute: Execute
+) -> None:
+    execute(ORDERS, insert((1, "a", EARLY), (2, "b", LATER)))
+    keys = {"mode": "timestamp", "timestamp_column_name": "changed"}
+    assert ids(rows(make(timestamp_initial="1704067200500", **keys))[0]) == [2]
+    found, offset = rows(make(timestamp_initial="-1", **keys))
+    assert found == []
+    assert offset is not None
+    assert offset["timestamp"] > 1_704_067_201_000
+
+
+def test_bulk_reads_all_rows_together_at_each_poll(make: Make, execute: Execute) -> None:
+    execute(ORDERS, insert((1, "a", EARLY), (2, "b", EARLY)))
+    source = make(mode="bulk")
+    (partition,) = source.partitions()
+    reading = source.read(partition, None)
+    first, second = next(reading), next(reading)
+    assert isinstance(first, SourceBatch)
+    assert isinstance(second, SourceBatch)
+    assert ids(values(first)) == ids(values(second)) == [1, 2]
+    assert first.offset.keys() == {"bulk"}
+
+
+def test_a_query_goes_to_the_topic_of_the_prefix(make: Make, execute: Execute) -> None:
+    execute(ORDERS, insert((1, "a", EARLY), (2, "b", EARLY)))
+    source = make(
+        query="SELECT id, upper(text) AS text FROM orders WHERE text <> 'x'; ",
+        mode="incrementing",
+        incrementing_column_name="id",
+        topic_prefix="chosen",
+    )
+    assert source.partitions() == [{"query": "query"}]
+    assert source.topics() == ["chosen"]
+    assert rows(source) == (
+        [{"id": 1, "text": "A"}, {"id": 2, "text": "B"}],
+        {"incrementing": 2},
+    )
+    assert ids(rows(source, {"incrementing": 1})[0]) == [2]
+
+
+def test_tables_and_views_are_chosen(make: Make, execute: Execute) -> None:
+    execute(ORDERS, "CREATE TABLE other (id INTEGER)", "CREATE VIEW seen AS SELECT * FROM orders")
+
+    def tables(**keys: str) -> list[str]:
+        return [p["table"].rpartition(".")[2] for p in make(mode="bulk", **keys).partitions()]
+
+    assert tables() == ["orders", "other"]
+    assert tables(table_blacklist="other, third") == ["orders"]
+    assert tables(table_types=" view, table") == ["orders", "other", "seen"]
+    with pytest.raises(ConfigError, match=r"table\.types=SYNONYM must be one of TABLE.*, VIEW"):
+        tables(table_types="SYNONYM")
+
+
+def test_null_in_an_incrementing_column_is_refused_or_left_out_with_a_warning(
+    make: Make, execute: Execute, caplog: pytest.LogCaptureFixture
+) -> None:
+    execute("CREATE TABLE t (id BIGINT)", "INSERT INTO t VALUES (1), (NULL), (2)")
+    keys = {"mode": "incrementing", "incrementing_column_name": "id"}
+    with pytest.raises(
+        ConfigError, match=r"t: incrementing column id may be null.*non\.null=false"
+    ):
+        rows(make(**keys))
+    with caplog.at_level(logging.WARNING):
+        assert ids(rows(make(validate_non_null="false", **keys))[0]) == [1, 2]
+    assert "rows with null in id are not read" in caplog.text
+
+
+def test_a_table_without_the_declared_column_is_refused(make: Make, execute: Execute) -> None:
+    execute("CREATE TABLE t (id BIGINT NOT NULL, text TEXT)")
+    with pytest.raises(ConfigError, match=r"table .*t: has no column number.*It has id, text"):
+        rows(make(mode="incrementing", incrementing_column_name="number"))
+
+
+def test_a_column_that_is_added_comes_along(make: Make, execute: Execute) -> None:
+    execute("CREATE TABLE t (id INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    source = make(mode="incrementing", incrementing_column_name="id")
+    (partition,) = source.partitions()
+    reading = source.read(partition, None)
+    assert taken(reading)[0] == [{"id": 1}]
+    execute("ALTER TABLE t ADD COLUMN more TEXT", "INSERT INTO t VALUES (2, 'x')")
+    assert taken(reading)[0] == [{"id": 2, "more": "x"}]
+
+
+def test_a_table_that_is_not_there_any_more_is_waited_for(
+    make: Make, execute: Execute, caplog: pytest.LogCaptureFixture
+) -> None:
+    execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    source = make(mode="incrementing", incrementing_column_name="id")
+    (partition,) = source.partitions()
+    reading = source.read(partition, None)
+    execute("DROP TABLE t")
+    assert taken(reading) == ([], None)
+    assert "t is not there: waiting for it" in caplog.text
+    execute("CREATE TABLE t (id INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    assert ids(taken(reading)[0]) == [1]
+
+
+@pytest.mark.parametrize("mapping", ["none", "best_fit"])
+def test_values_keep_their_type(make: Make, execute: Execute, mapping: str) -> None:
+    execute(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, whole NUMERIC(5,0), part NUMERIC(7,2), "
+        "ratio DOUBLE PRECISION, yes BOOLEAN, day DATE, text TEXT)",
+        "INSERT INTO t VALUES (1, 12, 3.25, 0.5, TRUE, '2024-02-29', 'ü'), "
+        "(2, NULL, NULL, NULL, NULL, NULL, NULL)",
+    )
+    found, _ = rows(
+        make(mode="incrementing", incrementing_column_name="id", numeric_mapping=mapping)
+    )
+    best = mapping == "best_fit"
+    assert found == [
+        {
+            "id": 1,
+            "whole": 12 if best else Decimal(12),
+            "part": 3.25 if best else Decimal("3.25"),
+            "ratio": 0.5,
+            "yes": True,
+            "day": datetime.date(2024, 2, 29),
+            "text": "ü",
+        },
+        {
+            "id": 2,
+            **dict.fromkeys(("whole", "part", "ratio", "yes", "day", "text")),
+        },
+    ]
+
+
+@pytest.mark.parametrize("url", ["postgresql", "duckdb"], indirect=True)
+def test_times_without_a_zone_are_of_the_databases(make: Make, execute: Execute) -> None:
+    execute(ORDERS, insert((1, "a", "2024-07-01 12:00:00"), (2, "b", "2024-07-01 13:00:00")))
+    source = make(mode="timestamp", timestamp_column_name="changed", db_timezone="Europe/Berlin")
+    found, offset = rows(source)
+    assert [r["changed"].astimezone(datetime.UTC).hour for r in found] == [10, 11]
+    assert offset == {"timestamp": 1_719_831_600_000, "timestamp_nanos": 0}
+    assert ids(rows(source, {"timestamp": 1_719_828_000_000})[0]) == [2]
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_time_that_its_zone_does_not_have_is_refused_where_it_is_a_position(
+    make: Make, execute: Execute
+) -> None:
+    execute(ORDERS, insert((1, "a", "2024-03-31 02:30:00")))
+    source = make(mode="timestamp", timestamp_column_name="changed", db_timezone="Europe/Berlin")
+    with pytest.raises(ConfigError, match=r"column changed .*doesn't exist in timezone"):
+        rows(source)
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("kind", ["timestamptz", "timestamp", "date"])
+@pytest.mark.parametrize("value", ["infinity", "-infinity"])
+def test_a_time_that_is_infinite_is_refused(
+    kind: str, value: str, make: Make, execute: Execute
+) -> None:
+    execute(f"CREATE TABLE t (id int, day {kind})", "INSERT INTO t VALUES (1, '0001-01-01')")
+    assert len(rows(make(mode="bulk", poll_interval_ms="60000"))[0]) == 1
+    execute(f"INSERT INTO t VALUES (2, '{value}')")
+    with pytest.raises(ConfigError, match=r"column day .* it is infinity.*with query"):
+        rows(make(mode="bulk"))
+
+
+def test_a_server_that_dies_within_a_query_is_waited_for_and_read_on(
+    own_postgres: Callable[[], Postgres],
+) -> None:
+    server = own_postgres()
+    executed(
+        server.url,
+        "CREATE TABLE t (id int PRIMARY KEY, text text)",
+        f"INSERT INTO t SELECT i, '{'x' * 200}' FROM generate_series(1, 300000) i",
+    )
+    keys = {"mode": "incrementing", "incrementing.column.name": "id", "topic.prefix": "t-"}
+    raw = {"name": "rows", "connector.class": "JdbcSource", "bootstrap.servers": "localhost:1"}
+    with closing(plan_source({**raw, **keys, "connection.url": server.url}).source) as source:
+        (partition,) = source.partitions()
+        reading = source.read(partition, None)
+        first = next(reading)
+        assert isinstance(first, SourceBatch)
+        server.kill()
+        with pytest.raises(TransientError):
+            list(itertools.takewhile(bool, reading))
+            rows(source)
+        server.start()
+        rest = rows(source, first.offset)[0]
+    assert 0 < len(first) < 300_000
+    assert len(first) + len(rest) == 300_000
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_sqlite_has_no_time_zones(make: Make) -> None:
+    with pytest.raises(ConfigError, match=r"db\.timezone=Europe/Berlin must be UTC with SQLite"):
+        make(mode="bulk", db_timezone="Europe/Berlin")
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+def test_mysql_tells_times_with_a_zone_from_those_without(make: Make, execute: Execute) -> None:
+    execute(
+        "CREATE TABLE t (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, "
+        "wall DATETIME(3) NOT NULL, real_time TIMESTAMP NOT NULL, taken TIME, bits BLOB)",
+        "INSERT INTO t VALUES (1, '2024-07-01 12:00:00.5', '2024-07-01 12:00:00', '99:00:00', 'a')",
+    )
+    keys = {"mode": "timestamp+incrementing", "db_timezone": "Europe/Berlin"}
+    (row,), offset = rows(make(timestamp_column_name="wall", **keys))
+    assert row["wall"] == datetime.datetime(2024, 7, 1, 10, 0, 0, 500_000, datetime.UTC)
+    assert row["real_time"] == datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.UTC)
+    assert (row["taken"], row["bits"]) == ("99:00:00", b"a")
+    assert rows(make(timestamp_column_name="wall", **keys), offset) == ([], None)
+    _, offset = rows(make(timestamp_column_name="real_time", **keys))
+    assert rows(make(timestamp_column_name="real_time", **keys), offset) == ([], None)
+
+
+def test_a_large_table_that_is_left_in_the_middle_is_read_on_from_there(
+    make: Make, execute: Execute
+) -> None:
+    execute(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, text VARCHAR(99))",
+        "INSERT INTO t WITH RECURSIVE n (i) AS "
+        "(SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 600) "
+        f"SELECT (a.i - 1) * 600 + b.i, '{'x' * 60}' FROM n a, n b",
+    )
+    source = make(mode="incrementing", incrementing_column_name="id")
+    (partition,) = source.partitions()
+    reading = source.read(partition, None)
+    first = next(reading)
+    assert isinstance(first, SourceBatch)
+    reading.close()  # type: ignore[attr-defined]
+    assert 0 < len(first) < 360_000
+    assert len(first) + len(rows(source, first.offset)[0]) == 360_000
+
+
+def test_an_offset_that_makes_no_sense_is_refused(make: Make, execute: Execute) -> None:
+    execute(ORDERS)
+    source = make(mode="incrementing", incrementing_column_name="id")
+    with pytest.raises(ConfigError, match=r"incrementing must be a whole number.*offsets set"):
+        rows(source, {"incrementing": "x"})
+
+
+def test_describe_says_what_is_not_read_in_timestamp_mode(make: Make) -> None:
+    source = make(
+        mode="timestamp", timestamp_column_name="changed", timestamp_delay_interval_ms="5000"
+    )
+    found = source.describe()
+    assert "rows that commit more than 5000 ms" in found["not read"]
+    assert "which nothing can tell" in found["not read"]
+    assert source.exactly_once().kept

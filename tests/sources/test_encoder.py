@@ -1,0 +1,78 @@
+"""What a source has read as messages, column by column."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pytest
+
+from semel.engine.source.encoder import Encoder
+from semel.errors import BadRecord, Unavailable
+from semel.kafka.messages import Messages
+from semel.plan import plan_source
+from semel.records import HEADERS_TYPE, ConnectRecords
+from semel.sources.base import source_records
+
+STRING = "org.apache.kafka.connect.storage.StringConverter"
+BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+
+def encoded(records: ConnectRecords, keys: Mapping[str, str]) -> Messages:
+    raw = {
+        "name": "lines",
+        "connector.class": "FileStreamSource",
+        "file": "test.txt",
+        "topic": "lines",
+        "bootstrap.servers": "localhost:1",
+    }
+    return Encoder(plan_source({**raw, **keys}).connector).messages(records)
+
+
+def test_objects_become_json_and_a_null_a_tombstone() -> None:
+    values = pa.array([{"id": 1, "name": "a"}, None])
+    found = encoded(
+        source_records("t", values, keys=pa.array(["k", "gone"])),
+        {"value.converter.schemas.enable": "false"},
+    )
+    assert found.topic == "t"
+    assert list(found.keys) == [b"k", b"gone"]
+    assert list(found.values) == [b'{"id":1,"name":"a"}', None]
+
+
+def test_headers_timestamps_and_partitions_go_with_their_records() -> None:
+    records = source_records(
+        "t",
+        pa.array(["a", "b"]),
+        headers=pa.array([[{"key": "h", "value": b"1"}], None], HEADERS_TYPE),
+        timestamps=pa.array([1_000, None], pa.timestamp("us")),
+        partitions=pa.array([3, None]),
+    )
+    found = encoded(records, {"value.converter": STRING})
+    assert list(found.keys) == [None, None]
+    assert list(found.values) == [b"a", b"b"]
+    assert list(found.headers) == [[("h", b"1")], []]
+    assert list(found.timestamps) == [1, 0]
+    assert list(found.targets) == [3, -1]
+
+
+def test_what_is_not_given_is_left_to_the_producer() -> None:
+    found = encoded(source_records("t", pa.array(["a"])), {"value.converter": STRING})
+    first = [next(iter(c)) for c in (found.headers, found.timestamps, found.targets)]
+    assert first == [None, 0, -1]
+    assert isinstance(found.targets, itertools.repeat)
+
+
+def test_a_converter_that_cannot_write_the_values_says_so() -> None:
+    with pytest.raises(BadRecord, match="records for topic t: ByteArrayConverter writes bytes"):
+        encoded(source_records("t", pa.array(["a"])), {"value.converter": BYTES})
+
+
+def test_a_registry_that_is_away_is_no_bad_record() -> None:
+    keys = {
+        "value.converter": "io.confluent.connect.avro.AvroConverter",
+        "value.converter.schema.registry.url": "http://localhost:1",
+    }
+    with pytest.raises(Unavailable, match="schema registry at http://localhost:1 cannot be reach"):
+        encoded(source_records("t", pa.array(["a"])), keys)

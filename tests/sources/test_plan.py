@@ -1,0 +1,133 @@
+"""A source connector's configuration is checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from semel.config.checks import VALUE_CONVERTER
+from semel.delivery import Delivery
+from semel.errors import ConfigError
+from semel.plan import plan, plan_any, plan_source
+
+CONNECTS_OWN = {
+    "name": "local-file-source",
+    "connector.class": "FileStreamSource",
+    "tasks.max": "1",
+    "file": "test.txt",
+    "topic": "connect-test",
+}
+"""Kafka's config/connect-file-source.properties."""
+RAW = {**CONNECTS_OWN, "bootstrap.servers": "localhost:1"}
+
+
+def test_kafka_connects_own_example_is_taken_as_it_is() -> None:
+    planned = plan_any(RAW)
+    assert planned.warnings == [VALUE_CONVERTER]  # the worker's file says which
+    assert planned.engine == "source"
+    assert planned.guarantee.delivery is Delivery.EXACTLY_ONCE
+
+
+def test_a_relative_file_is_found_from_anywhere_and_keeps_its_name() -> None:
+    """Executors have another working directory; the name is part of the offsets."""
+    source = plan_source(RAW).source
+    assert source.partitions() == [{"filename": "test.txt"}]
+    assert source.describe()["reads"] == f"lines of {Path('test.txt').absolute()}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"file": ""}, "file is required"),
+        ({"topic": ""}, "topic is required"),
+        ({"batch.size": "0"}, "batch.size='0' must be at least 1"),
+        ({"transaction.boundary": "connector"}, "does not say where its transactions end"),
+        ({"transaction.boundary": "never"}, "must be one of poll, interval, connector"),
+        ({"delivery": "at-most-once"}, "delivery=at-most-once is for sink connectors"),
+        (
+            {"exactly.once.support": "required", "delivery": "at-least-once"},
+            "exactly.once.support=required, but delivery=at-least-once",
+        ),
+        ({"value.converter": "SomeConverter"}, "no such converter"),
+        ({"producer.override.transactional.id": "mine"}, "Remove it"),
+        (
+            {"topic.creation.default.partitions": "3"},
+            "topic.creation.default.replication.factor is required",
+        ),
+        (
+            {
+                "topic.creation.default.partitions": "0",
+                "topic.creation.default.replication.factor": "x",
+            },
+            "2 problems",
+        ),
+        ({"transforms": "route"}, "transforms.route.type is required"),
+        ({"offsets.storage.topic": "a b"}, "is not the name of a topic"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_set(
+    changed: Mapping[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_any({**RAW, **changed})
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("connector local-file-source: ")
+
+
+def test_a_source_is_no_sink() -> None:
+    with pytest.raises(ConfigError, match="is a source connector"):
+        plan(RAW)
+
+
+def test_at_least_once_may_be_declared() -> None:
+    guarantee = plan_source({**RAW, "delivery": "at-least-once"}).guarantee
+    assert (guarantee.delivery, guarantee.mechanism) == (Delivery.AT_LEAST_ONCE, None)
+
+
+def test_topic_groups_are_asked_in_their_order_and_the_default_last() -> None:
+    """KIP-158: what a group does not say it takes from the default group."""
+    given = {
+        "topic.creation.groups": "compacted,inventory",
+        "topic.creation.default.replication.factor": "3",
+        "topic.creation.default.partitions": "10",
+        "topic.creation.compacted.include": "status.*, .*_state",
+        "topic.creation.compacted.exclude": "status_old",
+        "topic.creation.compacted.cleanup.policy": "compact",
+        "topic.creation.inventory.include": "inv.*,status.*",
+        "topic.creation.inventory.partitions": "20",
+    }
+    creation = plan_source({**RAW, **given}).connector.topic_creation
+
+    def settings(topic: str) -> tuple[str, int, int, Mapping[str, str]]:
+        group = creation.group_of(topic)
+        assert group is not None
+        return group.name, group.partitions, group.replication, group.config
+
+    assert settings("status1") == ("compacted", 10, 3, {"cleanup.policy": "compact"})
+    assert settings("status_old") == ("inventory", 20, 3, {})
+    assert settings("other") == ("default", 10, 3, {})
+
+
+def test_without_topic_creation_topics_must_exist() -> None:
+    assert plan_source(RAW).connector.topic_creation.group_of("connect-test") is None
+    disabled = {
+        "topic.creation.enable": "false",
+        "topic.creation.default.partitions": "1",
+        "topic.creation.default.replication.factor": "1",
+    }
+    found = plan_source({**RAW, **disabled}).connector.topic_creation
+    assert found.group_of("connect-test") is None
+
+
+def test_the_transactional_id_is_kafka_connects() -> None:
+    connector = plan_source({**RAW, "group.id": "connect"}).connector
+    assert connector.transactional_id(2) == "connect-local-file-source-2"
+
+
+def test_dead_letters_are_for_sinks() -> None:
+    keys = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": "dead"}
+    letters, *others = plan_source({**RAW, **keys}).warnings
+    assert letters.startswith("errors.deadletterqueue.topic.name has no effect: dead letters are")
+    assert others[0].startswith("errors.tolerance=all drops no record of a source connector")

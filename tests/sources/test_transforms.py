@@ -1,0 +1,68 @@
+"""Transforms of a source connector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.engine.source.chain import SourceChain
+from semel.errors import BadRecord
+from semel.plan import plan_source
+from semel.records import ConnectRecords
+from semel.sources.base import source_records
+
+KAFKA = "org.apache.kafka.connect.transforms."
+RAW = {
+    "name": "lines",
+    "connector.class": "FileStreamSource",
+    "file": "test.txt",
+    "topic": "lines",
+    "bootstrap.servers": "localhost:1",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+}
+READ = source_records("lines", pa.array([{"id": n, "place": "ab"[n % 2]} for n in range(4)]))
+
+
+def applied(records: ConnectRecords, **stages: dict[str, str]) -> list[ConnectRecords]:
+    config = {"transforms": ",".join(stages)}
+    for name, options in stages.items():
+        config |= {f"transforms.{name}.{k}": v for k, v in options.items()}
+    return SourceChain(plan_source({**RAW, **config}).connector).applied(records)
+
+
+def test_a_key_is_made_of_the_value_and_the_topic_renamed() -> None:
+    (made,) = applied(
+        READ,
+        key={"type": f"{KAFKA}ValueToKey", "fields": "id"},
+        id={"type": f"{KAFKA}ExtractField$Key", "field": "id"},
+        route={"type": f"{KAFKA}RegexRouter", "regex": "(.*)", "replacement": "x.$1"},
+    )
+    assert (made.topic, made.keys.to_pylist()) == ("x.lines", [0, 1, 2, 3])
+
+
+def test_a_field_chooses_the_topic() -> None:
+    event = {"before": None, "source": {"lsn": 1}, "op": "c"}
+    rows: list[dict[str, Any]] = [{**event, "after": row} for row in READ.values.to_pylist()]
+    made = applied(
+        source_records("t", pa.array(rows)),
+        unwrap={"type": "io.debezium.transforms.ExtractNewRecordState", "route.by.field": "place"},
+    )
+    assert {r.topic: [v["id"] for v in r.values.to_pylist()] for r in made} == {
+        "a": [0, 2],
+        "b": [1, 3],
+    }
+
+
+def test_what_only_records_of_a_sink_have_is_refused() -> None:
+    with pytest.raises(BadRecord, match="Only SinkRecord supported"):
+        applied(READ, at={"type": f"{KAFKA}InsertField$Value", "offset.field": "o"})
+    with pytest.raises(BadRecord, match="Timestamp missing on record"):
+        applied(READ, day={"type": f"{KAFKA}TimestampRouter"})
+    (made,) = applied(READ, at={"type": f"{KAFKA}InsertField$Value", "partition.field": "p"})
+    assert made.values.field("p").null_count == 4
+
+
+def test_filter_drops_records() -> None:
+    assert applied(READ, drop={"type": f"{KAFKA}Filter"}) == []
