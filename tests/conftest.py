@@ -21,6 +21,7 @@ from semel.lab.embedded.hdfs import Hdfs
 from semel.lab.embedded.java import find_java, has_compiler
 from semel.lab.embedded.mariadb import MariaDB
 from semel.lab.embedded.opensearch import Elasticsearch, OpenSearch
+from semel.lab.embedded.registry import SchemaRegistry
 from tests import s3
 from tests.databases import MYSQL, SYSTEMS, Given, new_sqlserver_database
 from tests.faults import Faults, apart, before
@@ -92,14 +93,24 @@ def services_directory() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def kafka(services_directory: Path) -> Iterator[Kafka]:
     """The session's Kafka. A test that stops, kills or fills it takes ``own_kafka`` instead."""
-    with Kafka(services_directory / "kafka") as running:
+    with Kafka(services_directory / "kafka", short_lived=True) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def postgres(services_directory: Path) -> Iterator[Postgres]:
-    """The session's PostgreSQL. A test that stops or kills it takes ``own_postgres`` instead."""
-    with Postgres(services_directory / "postgres") as running:
+    """The session's PostgreSQL. A test that stops or kills it takes ``own_postgres`` instead.
+
+    No test takes the machine's power away: what fsync is for. Each makes and drops a database.
+    """
+    with Postgres(services_directory / "postgres", settings={"fsync": "off"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def registry(services_directory: Path) -> Iterator[SchemaRegistry]:
+    """The session's schema registry. A test that stops it starts one of its own."""
+    with SchemaRegistry(services_directory / "registry") as running:
         yield running
 
 
@@ -162,10 +173,22 @@ def faulty_aws() -> Iterator[Faults]:
 @pytest.fixture
 def own_kafka(services_directory: Path) -> Iterator[Callable[[], Kafka]]:
     """Starts a Kafka of the test's own at each call."""
+    yield from _brokers(services_directory)
+
+
+@pytest.fixture(scope="module")
+def module_kafka(services_directory: Path) -> Iterator[Kafka]:
+    """A Kafka of the file's own, whose tests may restart it and spoil the logs of their topics."""
+    for start in _brokers(services_directory):
+        yield start()
+
+
+def _brokers(services_directory: Path) -> Iterator[Callable[[], Kafka]]:
     started: list[Kafka] = []
 
     def start() -> Kafka:
-        mine = Kafka(services_directory / f"kafka-{uuid.uuid4().hex[:8]}", heap="256m", session=2)
+        directory = services_directory / f"kafka-{uuid.uuid4().hex[:8]}"
+        mine = Kafka(directory, heap="256m", session=2, short_lived=True)
         started.append(mine)
         return mine.start()
 
@@ -254,7 +277,7 @@ def _new_database(request: pytest.FixtureRequest, directory: Path) -> Iterator[s
     server.drop_database(name)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def produce(request: pytest.FixtureRequest) -> Produce:
     """Writes records, to the session's Kafka unless told another's ``bootstrap_servers``."""
 
@@ -272,7 +295,10 @@ def produce(request: pytest.FixtureRequest) -> Produce:
         producer = Producer(
             {
                 "bootstrap.servers": where,
-                "enable.idempotence": True,  # order within a partition, nothing twice
+                # Nothing twice, in order: an idempotent producer waits half a second for its id.
+                "max.in.flight.requests.per.connection": 1,
+                "request.timeout.ms": int(PATIENCE * 1000),
+                "message.timeout.ms": int(PATIENCE * 1000),
                 "linger.ms": 5,
                 "queue.buffering.max.messages": 1_000_000,
             }

@@ -13,24 +13,28 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "semel"
 
 FLOORS = [
-    {"redact", "leftbehind", "sizes"},
+    {"context", "redact", "leftbehind", "sizes"},
     {"errors", "watchdog"},
-    {"delivery", "extras", "failpoints", "jars", "ledger", "problems", "records"},
+    {"aliases", "delivery", "extras", "failpoints", "jars", "ledger", "problems", "records"},
     {"archives", "config", "targets"},
     {"converters", "gateway"},
+    {"transforms"},
     {"kafka"},
-    {"sinks"},
+    {"sinks", "sources"},
     {
         *("sinks.delta", "sinks.files", "sinks.iceberg", "sinks.kafka"),
-        *("sinks.search", "sinks.sql"),
+        *("sinks.filestream", "sinks.search", "sinks.sql"),
     },
     {"sinks.postgresql"},
+    {"sources.jdbc"},
     {"engine", "spark"},
-    {"warmup", "engine.direct", "engine.bounded", "engine.microbatch"},
+    {"warmup", "engine.direct", "engine.bounded", "engine.microbatch", "engine.source"},
     {"plan"},
     {"runtime"},
     {"run"},
     {"", "audit", "validation"},
+    {"connect", "metrics"},
+    {"rest"},
     {"lab.embedded"},
     {"lab.demo", "lab.drill"},
     {"cli"},
@@ -38,7 +42,7 @@ FLOORS = [
 ]
 """From the ground up. Rooms of one floor do not know each other."""
 
-HOUSES = {"engine", "lab", "sinks"}
+HOUSES = {"engine", "lab", "sinks", "sources"}
 """Folders whose folders are rooms of their own."""
 
 
@@ -130,7 +134,7 @@ def runs(folder: str) -> dict[tuple[str, ...], str]:
     "rooms",
     [
         ("sinks/sql", "sinks/postgresql"),
-        ("engine/direct", "engine/bounded", "engine/microbatch"),
+        ("engine/direct", "engine/bounded", "engine/microbatch", "engine/source"),
     ],
 )
 def test_rooms_of_one_kind_do_not_repeat_each_other(rooms: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from semel.leftbehind import Left, left, within
+from semel.leftbehind import MOST, Left, TooManyLeft, check, left, within
 from tests.engine.harness import wait_until
 
 
@@ -24,3 +24,16 @@ def test_a_call_that_does_not_end_is_counted_until_it_does() -> None:
     assert left() == ["closing a client"]
     end.set()
     wait_until(lambda: not left())
+
+
+def test_a_process_that_left_too_much_behind_is_to_be_replaced() -> None:
+    end = threading.Event()
+    for _ in range(MOST):
+        check()
+        with pytest.raises(Left):
+            within(0.01, "closing a client", end.wait)
+    with pytest.raises(TooManyLeft, match=r"3 calls do not end \(closing a client\)"):
+        check()
+    end.set()
+    wait_until(lambda: not left())
+    assert check() == []

@@ -5,7 +5,7 @@ semel.run("sink.json", until_caught_up=True)
 """
 
 from semel.errors import SemelError
-from semel.plan import plan
+from semel.plan import plan_any as plan
 from semel.run import run
 
 __all__ = ["SemelError", "plan", "run"]

@@ -24,8 +24,8 @@ class SemelError(Exception):
 class Problem:
     """One mistake in a configuration: the key, what is wrong with it, and the value that was given.
 
-    The key is empty in what is found out while a connector runs. Reading a configuration fills in
-    the value, and the key as the user has written it.
+    The key is empty for problems that appear while a connector runs. Reading a configuration fills
+    in the value, and the key as the user has written it.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Problem:
 class ConfigError(SemelError):
     """A configuration that cannot be run, or whose declared guarantee cannot be kept.
 
-    ``problems`` are its mistakes one by one, ``warnings`` what was noticed besides.
+    ``problems`` holds each mistake, ``warnings`` everything else that was noticed.
     """
 
     exit_code = 2
@@ -52,8 +52,13 @@ class ConfigError(SemelError):
         super().__init__(title + text)
 
 
+class Unresolvable(ConfigError):
+    """Nothing is known to be wrong, but references of the configuration have no value here. The
+    warnings name them."""
+
+
 class NothingToAudit(SemelError):
-    """The ledger knows nothing of the connector: there is nothing that an audit could vouch for."""
+    """The ledger knows nothing of the connector, so there is nothing to audit."""
 
 
 class ServiceError(SemelError):
@@ -63,16 +68,16 @@ class ServiceError(SemelError):
 
 
 class GaveUp(ServiceError):
-    """A transient failure has come back as often as ``max.retries`` allows."""
+    """A transient failure has occurred more often than ``max.retries`` allows."""
 
 
 class Refused(ServiceError):
-    """The target store refuses what it was asked for, and will refuse it again."""
+    """The target store refuses a request and would refuse it again."""
 
 
 class RolledBack(ServiceError):
-    """The target was taken back to an older state, or replaced: rows have gone, but the positions
-    stand. It does not pass by itself."""
+    """The target was restored to an older state or replaced: rows have gone, but the positions
+    remain. That does not pass by itself."""
 
 
 class LedgerConflict(SemelError):
@@ -87,12 +92,12 @@ class Fenced(LedgerConflict):
 
 
 class Displaced(Fenced):
-    """Kafka takes a task's place in the group for another consumer's."""
+    """Kafka believes that another consumer has the task's place in the group."""
 
 
 class NotAssigned(LedgerConflict):
-    """The task's partitions may be another task's by now: the group's present generation does not
-    show them as its own. It must hear from the group before it goes on."""
+    """Another task may have the partitions by now: the group's present generation does not assign
+    them to this task. It must wait for the group's answer before it continues."""
 
 
 class BadRecord(SemelError):
@@ -114,14 +119,13 @@ class TransientError(SemelError):
 
 
 class Unavailable(TransientError):
-    """The store cannot take anything now, whatever it is given: it is unreachable, silent,
-    starting, full, read-only or out of connections. The engine waits for it without end unless
-    ``max.retries`` is set."""
+    """The store accepts nothing at the moment: it is unreachable, silent, starting, full, read-only
+    or out of connections. The engine waits for it indefinitely unless ``max.retries`` is set."""
 
 
 class TargetChanged(TransientError):
-    """The target is not what the records were converted for: they must be converted again."""
+    """The target has changed since the records were converted: they must be converted again."""
 
 
 class LogChanged(TransientError):
-    """What was read may not be of the log that the positions belong to: they are compared again."""
+    """The records may come from another log than the positions: the two are compared again."""

@@ -43,10 +43,18 @@ OF_STAGING = ("staging.mid_file",)
 """Where tasks write files for a later commit: one is half written."""
 OF_FILES = (*OF_STAGING, "files.between_renames")
 """Places of the files sink besides: half of the files have their names."""
+OF_FILE_STREAM = ("filestream.appended",)
+"""Where the file has the lines of a commit, and the ledger does not know of them."""
 OF_HIVE = ("hive.before_alter",)
 """Where a commit to an Iceberg table holds a lock of the Hive metastore."""
+OF_SOURCES = (
+    *("task.after_poll", "task.after_convert", "source.after_records"),
+    *("sink.after_positions", "sink.before_commit", "deliver.between", "sink.after_commit"),
+)
+"""The places of source connectors. At ``source.after_records`` a transaction has its records, but
+not their offsets."""
 
-_ALL = (*PLACES, *OF_FILES, *OF_HIVE)
+_ALL = (*PLACES, *OF_SOURCES, *OF_FILES, *OF_FILE_STREAM, *OF_HIVE)
 
 _LOG = "fired.log"
 

@@ -49,6 +49,8 @@ _SHAPES_COMMAND = (
 _HARMLESS = ("SPARK_HOME", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP", "SPARK_USER")
 _STARTS_IN = 120.0
 _ENDS_IN = 5.0
+_HEAP_FULL = 52
+"""The exit code by which Spark says so."""
 
 
 class Jvm:
@@ -58,13 +60,19 @@ class Jvm:
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = False
         self._lock = threading.Lock()
+        self._connecting = threading.Lock()
 
     def connect(self, settings: Mapping[str, str], archive: Archive | None) -> None:
-        """Start it with settings of Spark, unless there is one, and let PySpark use it.
+        """Start it with settings of Spark, unless there is one, and let PySpark use it. A second
+        caller waits for the first.
 
         Raises:
             ServiceError: it does not start, or :meth:`end` was called meanwhile.
         """
+        with self._connecting:
+            self._connect(settings, archive)
+
+    def _connect(self, settings: Mapping[str, str], archive: Archive | None) -> None:
         _forget_dead()
         if SparkContext._gateway is not None:
             return
@@ -125,6 +133,16 @@ class Jvm:
         with SparkContext._lock:
             SparkContext._gateway = gateway
             SparkContext._jvm = gateway.jvm
+
+
+def out_of_memory() -> bool:
+    """Whether Spark's JVM has ended because its heap was full."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    with suppress(subprocess.TimeoutExpired):  # its connections end before it does
+        process.wait(_ENDS_IN)
+    return bool(process.returncode == _HEAP_FULL)
 
 
 def spark_archive() -> Archive | None:

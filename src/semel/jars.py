@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ HIVE_VERSION = "4.0.1"
 HADOOP_VERSION = "3.4.2"  # the one PySpark brings
 OPENSEARCH_VERSION = "2.19.5"
 ELASTICSEARCH_VERSION = "7.17.29"
+APICURIO_VERSION = "3.0.9"  # the last for Java 17
 LOG4J_VERSION = "2.25.4"  # the one kafka_2.13 brings
 
 # Spark's jars follow the PySpark that is installed; pyproject.toml pins it.
@@ -51,6 +53,20 @@ class JarSet:
     def leaves_out(self, group: str, artifact: str) -> bool:
         """Whether a resolved artifact is not to be loaded."""
         return any(_pattern(glob).fullmatch(f"{group}:{artifact}") for glob in self.leave_out)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A server that is published as an archive of all its files."""
+
+    group: str
+    artifact: str
+    version: str
+    classifier: str
+    packaging: str = "tar.gz"
+
+
+APICURIO = Distribution("io.apicurio", "apicurio-registry-app", APICURIO_VERSION, "all")
 
 
 # The 4.1.x releases of spark-token-provider are missing from some mirrors, and spark-sql-kafka
@@ -244,6 +260,46 @@ def resolve(jar_set: JarSet) -> list[Path]:
         written.write_text(json.dumps([str(path) for path in paths], indent=1))
         written.replace(remembered)
     return paths
+
+
+def unpacked(distribution: Distribution) -> Path:
+    """The folder of a distribution's files, downloaded if need be."""
+    name = f"{distribution.artifact}-{distribution.version}"
+    folder = cache_directory() / "distributions" / name
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.parent / "lock"):
+        if not folder.exists():
+            archive = _archive(distribution)
+            new = folder.with_suffix(f".{os.getpid()}")
+            with tarfile.open(archive) as packed:
+                packed.extractall(new, filter="data")
+            new.rename(folder)
+    return folder
+
+
+def _archive(distribution: Distribution) -> Path:
+    name = f"{distribution.group}:{distribution.artifact}:{distribution.version}"
+    try:
+        from jgo.config import GlobalSettings
+        from jgo.constants import MAVEN_CENTRAL_URL
+        from jgo.maven import MavenContext
+    except ImportError as missing:
+        raise ServiceError(
+            f"{name} is fetched by jgo, which is not installed: pip install 'semel[embedded]'"
+        ) from missing
+    repositories = {"central": MAVEN_CENTRAL_URL} | GlobalSettings.load().repositories
+    project = MavenContext(remote_repos=repositories, timeout=60).project(
+        distribution.group, distribution.artifact
+    )
+    artifact = project.at_version(distribution.version).artifact(
+        classifier=distribution.classifier, packaging=distribution.packaging
+    )
+    try:
+        return Path(artifact.resolve())
+    except Exception as failure:  # jgo raises RuntimeError, requests' errors, ...
+        raise ServiceError(f"Cannot get {name}: {failure}") from failure
 
 
 def classpath(*jar_sets: JarSet) -> str:

@@ -8,7 +8,7 @@ For each offset range, inside the transaction that holds the results::
 
 A batch is all applied or all replayed; a mixture is a conflict. This is Cody Koeninger's "store
 offsets with results in one transaction, and check that they are increasing without gaps"
-(kafka-exactly-once), with the replay told apart from the conflict.
+(kafka-exactly-once), but it distinguishes a replay from a conflict.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ class OffsetRange:
 
 
 class LogId(NamedTuple):
-    """What tells a topic's log from others that have, or had, the same name (KIP-516); empty where
-    it is not known."""
+    """Distinguishes a topic's log from others that have, or had, the same name (KIP-516); empty if
+    unknown."""
 
     cluster_id: str = ""
     topic_id: str = ""
 
     def contradicts(self, other: LogId) -> bool:
-        """Whether they are certainly not the same."""
+        """Whether they are certainly different."""
         return any(mine and its and mine != its for mine, its in zip(self, other, strict=True))
 
     def completed(self, other: LogId) -> LogId:
-        """This one, with the other's ids where it has none."""
+        """This id, completed by the other one's parts where it has none."""
         return LogId(self.cluster_id or other.cluster_id, self.topic_id or other.topic_id)
 
 
@@ -125,8 +125,24 @@ class Advance:
 
     @property
     def keeps_epoch(self) -> bool:
-        """Whether what was known of the last record's epoch still holds: no record has followed."""
+        """Whether the known epoch of the last record remains valid, because no record has
+        followed."""
         return self.leader_epoch < 0 and not self.read and not self.lost
+
+    @property
+    def hole(self) -> Hole | None:
+        """The hole that this leaves, if offsets could not be read."""
+        r = self.range
+        return (
+            Hole(*r.topic_partition, r.from_offset, r.until_offset, self.cause)
+            if self.lost
+            else None
+        )
+
+
+def holes_of(moves: Iterable[Advance | Rebase]) -> list[Hole]:
+    """The holes that advances or rebases leave."""
+    return [move.hole for move in moves if move.hole is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +201,17 @@ class LedgerEntry:
 def first(
     tp: TopicPartition, position: int, log: LogId = UNKNOWN_LOG, target: str = ""
 ) -> LedgerEntry:
-    """The entry of a topic-partition that the ledger has never seen."""
+    """The first entry of a topic-partition."""
     return LedgerEntry(*tp, position, position, **log._asdict(), target=target)
 
 
 def firsts(positions: Mapping[TopicPartition, int]) -> list[LedgerEntry]:
-    """First entries at these positions, of logs that are not known."""
+    """First entries at these positions, of unknown logs."""
     return [first(tp, at) for tp, at in positions.items()]
 
 
 def now() -> str:
-    """The time as entries hold it."""
+    """The present time in the format of entries."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -203,7 +219,7 @@ def now() -> str:
 class Rebase:
     """An entry as it was read, what is to replace it, and the hole that this leaves.
 
-    It gives an entry what was not known of its log, or moves it to another log.
+    It adds unknown facts of the entry's log, or moves the entry to another log.
     """
 
     old: LedgerEntry
@@ -212,14 +228,14 @@ class Rebase:
 
     @property
     def goes_back(self) -> bool:
-        """Whether offsets come a second time, with other records."""
+        """Whether offsets will be read a second time, with other records."""
         return self.new.position < self.old.position
 
 
 def pending(
     connector: str, stored: Mapping[TopicPartition, LedgerEntry], rebases: Iterable[Rebase]
 ) -> list[Rebase]:
-    """Those of the rebases that are still to be done: a compare-and-set for each.
+    """The rebases that still have to be applied, each checked by compare-and-set.
 
     Raises:
         LedgerConflict: an entry is neither the old nor the new one.
@@ -240,6 +256,11 @@ def pending(
     return found
 
 
+def rebased(rebases: Iterable[Rebase], at: str) -> list[LedgerEntry]:
+    """The entries that take the place of others."""
+    return [replace(r.new, updated_at=at) for r in rebases]
+
+
 def _points_at(entry: LedgerEntry) -> tuple[object, ...]:
     return entry.position, entry.cluster_id, entry.topic_id, entry.target
 
@@ -257,8 +278,8 @@ def judge(
     """Apply the ledger rule to a batch of ranges.
 
     ``stored`` holds the current positions; a topic-partition without one is a conflict, because
-    first positions are inserted before anything is read. Stores apply the rule by this function, or
-    by statements that say the same.
+    first positions are inserted before anything is read. Stores apply the rule with this function
+    or with equivalent statements.
 
     Raises:
         LedgerConflict: a gap, an overlap, a mixture, or a missing position.

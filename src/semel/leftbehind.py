@@ -6,8 +6,10 @@ process can: a task does that when there are too many of them, and Spark starts 
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 MOST = 3
@@ -21,6 +23,13 @@ _lock = threading.Lock()
 
 class Left(Exception):
     """The call has not ended in time."""
+
+
+class TooManyLeft(Exception):
+    """As many calls do not end as one process may leave behind."""
+
+    def __init__(self, what: Sequence[str]) -> None:
+        super().__init__(f"{len(what)} calls do not end ({', '.join(sorted(set(what)))})")
 
 
 class Started(Generic[T]):
@@ -77,3 +86,21 @@ def left() -> list[str]:
         for thread in [thread for thread in _left if not thread.is_alive()]:
             del _left[thread]
         return list(_left.values())
+
+
+def check() -> list[str]:
+    """What was left behind, as long as this process may go on with it.
+
+    Raises:
+        TooManyLeft: the process has to be replaced by a new one (:func:`end_process`); this one
+            would only grow.
+    """
+    found = left()
+    if len(found) >= MOST:
+        raise TooManyLeft(found)
+    return found
+
+
+def end_process() -> None:
+    """Kill this process. Spark runs its task again in a new one."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.plan import Plan, plan
-from semel.runtime.driving import Orders, check_runnable, drive
+from semel.engine.orders import Orders
+from semel.plan import AnyPlan, plan_any
+from semel.runtime.driving import check_runnable, drive
 from semel.runtime.sharing import SharedSpark
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: str | Path | Mapping[str, Any] | Plan,
+    config: str | Path | Mapping[str, Any] | AnyPlan,
     transform: Callable[..., Any] | None = None,
     *,
     spark: SparkSession | None = None,
@@ -26,7 +27,7 @@ def run(
     stop: threading.Event | None = None,
     observe: Callable[[Progress], None] | None = None,
 ) -> Progress:
-    """Run a sink connector until it is stopped.
+    """Run a connector until it is stopped.
 
     Args:
         config: a file (Kafka Connect's JSON, flat JSON, ``.properties``), a mapping, or what
@@ -37,7 +38,8 @@ def run(
             micro-batch engine it takes and returns a :class:`pyspark.sql.DataFrame`. A transform
             annotated with ``DataFrame``, or ``engine=micro-batch``, chooses the latter.
         spark: the session to run in; the active one, or a new one by the ``spark.*`` keys.
-        until_caught_up: end when everything that Kafka held at the start is committed.
+        until_caught_up: end when everything that Kafka held at the start is committed; a source
+            connector, when there is nothing left to read.
         stop: set it, from another thread, to end the run after the batch in hand.
         observe: called with the totals several times a second.
 
@@ -47,12 +49,22 @@ def run(
     Raises:
         semel.errors.SemelError: what ended the connector; see the error's class.
     """
-    planned = config if isinstance(config, Plan) else plan(config, transform)
-    check_runnable(planned, transform)
+    planned = config if isinstance(config, AnyPlan) else plan_any(config, transform)
     orders = Orders(
         stop=stop or threading.Event(),
         until_caught_up=until_caught_up,
         observe=observe or (lambda _progress: None),
     )
-    with SharedSpark(spark) as shared:  # it starts beside all that needs no Spark
-        return drive(planned, shared.of(planned), transform, orders)
+    with SharedSpark(spark) as shared:
+        return run_in(shared, planned, transform, orders)
+
+
+def run_in(
+    shared: SharedSpark,
+    planned: AnyPlan,
+    transform: Callable[..., Any] | None,
+    orders: Orders,
+) -> Progress:
+    """Run a connector in this Spark, which starts beside all that needs none."""
+    check_runnable(planned, transform)
+    return drive(planned, shared.of(planned), transform, orders)

@@ -20,11 +20,13 @@ from pyspark import SparkConf, SparkContext
 
 from semel import failpoints
 from semel.archives import in_background
-from semel.config import ConnectorConfig, under
-from semel.errors import ServiceError
+from semel.config import CommonConfig, under
+from semel.config.providers import refers
+from semel.errors import ConfigError, Problem, ServiceError
 from semel.gateway import MEMORY, OPTIONS, Jvm, spark_archive
 from semel.jars import SPARK_KAFKA, resolve
 from semel.sinks import MODULE, sink_class
+from semel.sources import is_source, source_class
 
 if typing.TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,10 +47,10 @@ _ENDS_IN = 20.0
 TASK_FAILURES = 4
 """How often Spark starts a failed task before its job fails, as in a cluster: what comes then is
 the engine's, with a backoff."""
+_MEMORY = "512m"
 _SLOTS = 1024
 """Tasks that a local Spark runs at once. A slot is a thread that waits: what a connector may use is
 bounded by its ``tasks.max``."""
-
 
 _MICRO_BATCH = {
     # A failed task is tried again at once: its commit may have gone through. What fails twice makes
@@ -62,7 +64,7 @@ _MICRO_BATCH = {
 
 
 def context(
-    connector: ConnectorConfig,
+    connector: CommonConfig,
     *,
     jvm: Jvm | None = None,
 ) -> SparkContext:
@@ -79,7 +81,7 @@ def context(
 
 
 def session(
-    connector: ConnectorConfig,
+    connector: CommonConfig,
     *,
     jars: list[Path] | None = None,
     settings: Mapping[str, str],
@@ -110,7 +112,7 @@ def session(
 
 
 def _settings(
-    connector: ConnectorConfig,
+    connector: CommonConfig,
     settings: Mapping[str, str],
     slots: int,
     *,
@@ -120,7 +122,7 @@ def _settings(
     found = {
         "spark.master": f"local[{slots},{failures}]",
         "spark.app.name": f"semel {connector.name}",
-        MEMORY: "512m",
+        MEMORY: _heap(connector.tasks_max) if works else _MEMORY,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.task.maxFailures": failures,
@@ -128,9 +130,7 @@ def _settings(
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": "semel.engine.daemon",
         "spark.python.worker.faulthandler.enabled": "false",
-        f"spark.executorEnv.{MODULE}": sink_class(
-            connector.connector_class, connector.originals
-        ).__module__,
+        f"spark.executorEnv.{MODULE}": _module(connector),
         OPTIONS: java_options(works=works),
         **settings,
     }
@@ -144,7 +144,21 @@ def _settings(
     return found
 
 
-def _context(connector: ConnectorConfig, settings: Mapping[str, str], jvm: Jvm) -> SparkContext:
+def _module(connector: CommonConfig) -> str:
+    """The module of the connector's sink or source, which workers import before they fork."""
+    name = connector.connector_class.strip()
+    if is_source(name):
+        return source_class(name).__module__
+    return sink_class(name, connector.originals).__module__
+
+
+def _heap(tasks: int) -> str:
+    """A heap for records that pass through the JVM: each task holds up to some 16 copies of its
+    largest record, on top of what Spark needs. The JVM takes what it uses."""
+    return f"{256 * (tasks + 2)}m"
+
+
+def _context(connector: CommonConfig, settings: Mapping[str, str], jvm: Jvm) -> SparkContext:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     local = settings["spark.master"].startswith("local")
     archive = spark_archive() if local else None
@@ -152,25 +166,63 @@ def _context(connector: ConnectorConfig, settings: Mapping[str, str], jvm: Jvm) 
         jvm.connect(settings, archive)
         made = SparkContext(conf=SparkConf().setAll(list(settings.items())))
     except Exception as error:
+        if "spark.driver.memory" in str(error):
+            raise ConfigError(
+                Problem(
+                    MEMORY, f"{MEMORY}={settings[MEMORY]} is too little for Spark. Set it to 512m"
+                )
+            ) from None
         raise ServiceError(
             f"connector {connector.name}: Spark does not start with master "
             f"{settings['spark.master']}: {_first_line(error)}. Is Java 17 installed, and is "
             "spark.master right?"
         ) from error
+    # It prints a stack once the JVM has gone, which others report.
+    server: Any = made._accumulatorServer
+    server.handle_error = lambda *_: None
     if archive is not None and archive.wanted():
         in_background("semel.warmup", "spark")
     return made
+
+
+def begin(raw: Mapping[str, str], *, for_any: bool = False) -> Jvm | None:
+    """Start the JVM of a local Spark for a connector whose configuration is not planned yet: that
+    takes a while, too. None if its context needs a JVM of its own kind; with ``for_any`` it suits
+    all engines."""
+    given = {f"spark.{k}": v for k, v in under(raw, "spark.").items()}
+    kind = raw.get("engine", "").strip().lower()
+    if any(refers(value) for value in given.values()):  # they are resolved by the plan
+        return None
+    if kind == "micro-batch" or not given.get("spark.master", "local").startswith("local"):
+        return None
+    settings = {
+        MEMORY: _heap(2) if for_any else _MEMORY,
+        "spark.ui.showConsoleProgress": "false",
+        OPTIONS: java_options(works=for_any),
+        **given,
+    }
+    jvm = Jvm()
+
+    def connect() -> None:
+        with suppress(ServiceError):  # it is tried again for the context, and then says so
+            jvm.connect(settings, spark_archive())
+
+    if active_context() is None:
+        threading.Thread(target=connect, daemon=True, name="semel-jvm").start()
+    return jvm
 
 
 class Starting(Generic[T]):
     """Spark, started in a thread of its own while the caller does what needs none.
 
     Called, it waits for what ``make`` returns, and raises what that raises. With ``active``, the
-    user's own Spark, nothing is started.
+    user's own Spark, nothing is started; ``jvm`` is one that was begun before.
     """
 
-    def __init__(self, make: Callable[[Jvm], T], active: T | None = None) -> None:
-        self._jvm = Jvm()
+    def __init__(
+        self, make: Callable[[Jvm], T], active: T | None = None, jvm: Jvm | None = None
+    ) -> None:
+        self._jvm = jvm or Jvm()
         self._made: Future[T] = Future()
         self._own = active is None
         if active is not None:
@@ -217,11 +269,7 @@ class Starting(Generic[T]):
 def _ready_workers(made: SparkContext) -> None:
     """Let Spark start the daemon that its Python workers are forked from, before the first job."""
     with suppress(Exception):  # a job of the connector says what is wrong
-        made.parallelize([0], 1).mapPartitions(_nothing).count()
-
-
-def _nothing(_rows: Any) -> Any:
-    return ()
+        made.parallelize([0], 1).mapPartitions(iter).count()
 
 
 def context_of(made: Any) -> SparkContext:
@@ -229,7 +277,7 @@ def context_of(made: Any) -> SparkContext:
     return made if isinstance(made, SparkContext) else made.sparkContext
 
 
-def session_of(made: Any, connector: ConnectorConfig) -> SparkSession:
+def session_of(made: Any, connector: CommonConfig) -> SparkSession:
     """The session, or one in a context that other connectors run in, too."""
     if isinstance(made, SparkContext):
         return micro_batch_session(connector)
@@ -258,7 +306,7 @@ def active_session() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def micro_batch_session(connector: ConnectorConfig, jvm: Jvm | None = None) -> SparkSession:
+def micro_batch_session(connector: CommonConfig, jvm: Jvm | None = None) -> SparkSession:
     """A session that can read Kafka by itself, for the micro-batch engine.
 
     Jars are resolved unless the connector's ``spark.jars*`` keys name the Kafka source already.

@@ -8,8 +8,8 @@ from typing import NamedTuple
 class Target(NamedTuple):
     """A table, topic or index by its name in the store.
 
-    ``made`` changes when it is dropped and created anew, ``store`` when all of the store is copied
-    or restored, which changes ``made``, too. Both are empty where the store does not tell.
+    ``made`` changes when it is dropped and created again, ``store`` when the whole store is copied
+    or restored, which also changes ``made``. Both are empty if the store has no such ids.
     """
 
     name: str
@@ -17,7 +17,7 @@ class Target(NamedTuple):
     store: str = ""
 
     def __str__(self) -> str:
-        """As an entry keeps it."""
+        """Its form in a ledger entry."""
         plain = not self.made and "#" not in self.name
         return self.name if plain else f"{self.name}#{self.made}@{self.store}"
 
@@ -28,7 +28,7 @@ class Target(NamedTuple):
         return cls(name, made, store) if mark and at else cls(text)
 
     def replaced_by(self, other: Target) -> str:
-        """What has happened if the other one is not this one; empty if nothing has."""
+        """What has happened if the other target is a different one; empty if it is the same."""
         if self.name != other.name:
             return f"results went to {self.name} so far, and would go to {other.name} now"
         if self.made and other.made and self.store == other.store and self.made != other.made:

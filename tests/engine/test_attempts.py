@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
+from semel.engine import attempt
 from semel.engine.control import Address, ControlLine, ControlServer, Report
-from semel.engine.direct import attempt
 from semel.engine.direct.subscription import Subscription
 from semel.errors import Displaced, Fenced, ServiceError
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
-Run = Callable[[Address], None]
+Run = Callable[..., None]
 
 
 @pytest.fixture
 def run_task(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(attempt, "_PAUSE", 0)
 
-    def run(control: Address) -> None:
+    def run(control: Address, task: Callable[..., Any] = Any) -> None:
         named = SimpleNamespace(name="c")
-        spec: Any = SimpleNamespace(environment={}, control=control, connector=named)
+        spec: Any = SimpleNamespace(environment={}, control=control, connector=named, task=task)
         try:
             attempt.run_task(spec, 0, 0)
         finally:
@@ -51,12 +51,12 @@ def test_one_that_its_driver_does_not_wait_for_any_more_fails(run_task: Run) -> 
 
 @pytest.mark.parametrize("error", [None, Fenced("displaced"), ServiceError("no database")])
 def test_one_that_loses_its_line_fails_whatever_it_would_have_told(
-    error: Exception | None, run_task: Run, monkeypatch: pytest.MonkeyPatch
+    error: Exception | None, run_task: Run
 ) -> None:
     server = ControlServer("127.0.0.1")
 
     class Cut:
-        def __init__(self, _spec: object, _index: int, _attempt: int, line: ControlLine) -> None:
+        def __init__(self, _index: int, _attempt: int, line: ControlLine) -> None:
             self._line = line
 
         def run(self) -> None:
@@ -68,23 +68,19 @@ def test_one_that_loses_its_line_fails_whatever_it_would_have_told(
         def excuse(self, _fence: Fenced) -> str:
             return ""
 
-    monkeypatch.setattr(attempt, "Task", Cut)
     with pytest.raises(ConnectionError, match="no line to its driver"):
-        run_task(server.address("127.0.0.1"))
+        run_task(server.address("127.0.0.1"), Cut)
 
 
-def test_one_that_is_told_to_stop_ends_in_peace(
-    run_task: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_told_to_stop_ends_in_peace(run_task: Run) -> None:
     server = ControlServer("127.0.0.1")
 
     class Idle:
-        def __init__(self, _spec: object, _index: int, _attempt: int, line: ControlLine) -> None:
+        def __init__(self, _index: int, _attempt: int, line: ControlLine) -> None:
             self.run = lambda: line.stop.wait(PATIENCE)
 
-    monkeypatch.setattr(attempt, "Task", Idle)
     server.stop_tasks()
-    run_task(server.address("127.0.0.1"))
+    run_task(server.address("127.0.0.1"), Idle)
     assert server.reports.get(timeout=PATIENCE).kind == "stopped"
     server.close()
 

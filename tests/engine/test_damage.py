@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,11 +73,11 @@ def test_nothing_is_believed_of_a_partition_after_a_batch_that_cannot_be_read() 
     assert events.unreadable == {ZERO: "failed CRC32C check"}
 
 
-@pytest.fixture
-def damaged(own_kafka: Callable[[], Kafka], produce: Produce) -> Kafka:
+@pytest.fixture(scope="module")
+def damaged(module_kafka: Kafka, produce: Produce) -> Kafka:
     """Ten batches of ten records in partition 0, of which that at offset 40 is damaged; ten good
     records in partition 1."""
-    kafka = own_kafka()
+    kafka = module_kafka
     kafka.create_topic(TOPIC, 2)
     for start in range(0, 100, 10):
         servers = kafka.bootstrap_servers
@@ -143,9 +142,9 @@ def test_damage_done_after_a_record_was_written_is_not_held_against_its_row(
 @pytest.mark.integration
 @pytest.mark.long
 def test_a_topic_that_begins_with_damage_is_sampled_and_read(
-    own_kafka: Callable[[], Kafka], produce: Produce, configure: Configure
+    module_kafka: Kafka, produce: Produce, configure: Configure
 ) -> None:
-    kafka = own_kafka()
+    kafka = module_kafka
     source = name()
     kafka.create_topic(source, 1)
     for start in (0, 10):

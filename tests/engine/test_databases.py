@@ -15,6 +15,7 @@ from semel.audit import audit
 from semel.errors import ConfigError, Fenced, ServiceError
 from semel.lab.drill.disk import Disk
 from semel.lab.embedded import Kafka
+from semel.lab.embedded.proxy import Proxy
 from semel.ledger import TopicPartition, firsts
 from semel.plan import plan
 from tests.conftest import MakeTopic, Produce
@@ -212,6 +213,24 @@ def test_a_full_disk_is_waited_for_and_loses_nothing(
             running.wait()
     caught_up(config)
     assert_nothing_lost_nothing_twice(config, range(600))
+
+
+@pytest.mark.parametrize("sql_url", ["mariadb"], indirect=True)
+def test_a_server_that_falls_silent_is_left(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source, {"store.timeout.ms": "2000"})
+    with Proxy.before(config["connection.url"]) as proxy:
+        running = start({**config, "connection.url": proxy.url(config["connection.url"])})
+        running.until(lambda p: p.rows == 10)
+        assert proxy.silence() >= 1
+        produce(source, records(10, start=10))
+        running.until(lambda p: p.rows == 20)
+        running.stop()
+        assert proxy.held > 0
+    assert_nothing_lost_nothing_twice(config, range(20))
 
 
 def test_bad_records_go_to_the_table_of_dead_letters_and_the_audit_counts_them(

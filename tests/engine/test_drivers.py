@@ -13,20 +13,23 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from semel.engine.base import Progress, SparkGone, Stopped
-from semel.engine.bounded import job as bounded_job
+from semel import watchdog
+from semel.engine import supervisor as supervising
+from semel.engine.base import Progress, SparkGone
 from semel.engine.bounded.engine import BoundedEngine
 from semel.engine.bounded.job import Jobs
+from semel.engine.bounded.task import BoundedSpec
 from semel.engine.control import Address, Report
-from semel.engine.direct import engine as direct
-from semel.engine.direct.engine import DirectEngine
-from semel.engine.direct.jobs import TaskJobs
 from semel.engine.failure import Failure
+from semel.engine.jobs import TaskJobs
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch.engine import MicroBatchEngine
+from semel.engine.orders import Orders
 from semel.engine.retry import Backoff, Retries
+from semel.engine.supervisor import Supervisor
 from semel.errors import Fenced, ServiceError, TransientError, Unavailable
 from semel.leftbehind import left
+from semel.runtime import driving
 from tests.engine.harness import wait_until
 
 
@@ -84,7 +87,7 @@ def _direct(spark: Any) -> None:
     run = _run()
     server = _server(reached=True)
     spec: Any = SimpleNamespace(connector=run.connector)
-    DirectEngine(run, lambda: spark, None)._supervise(server, spec, {})
+    Supervisor(Orders(), lambda: spark).supervise(server, spec, 1, lambda _progress: False)
 
 
 def _engine(spark: Any = None) -> BoundedEngine:
@@ -92,7 +95,7 @@ def _engine(spark: Any = None) -> BoundedEngine:
     engine._run = _run()
     engine._jobs = Jobs("c", lambda: spark, lambda: False)
     engine._connector, engine._progress, engine._interval = engine._run.connector, Progress(), 0
-    engine._spec = SimpleNamespace(connector=engine._connector, run="r")  # type: ignore[assignment]
+    engine._spec = BoundedSpec(run="r", connector=engine._connector, environment={})
     return engine
 
 
@@ -127,11 +130,11 @@ def test_a_bounded_run_that_is_to_stop_may_outlive_its_spark() -> None:
 def test_it_is_told_once_that_no_task_has_reached_the_driver(
     reached: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(direct, "_SILENT", 0.0)
-    engine = DirectEngine(_run(), None, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(supervising, "_SILENT", 0.0)
+    supervisor = Supervisor(Orders(), None)  # type: ignore[arg-type]
     spec: Any = SimpleNamespace(control=Address("driver", 7077, b""))
     for _ in range(3):
-        engine._complain(_server(reached=reached), spec, 0.0)
+        supervisor._complain(_server(reached=reached), spec, 0.0)
     said = caplog.text.count("no task has reached this driver at driver:7077")
     assert said == (0 if reached else 1)
 
@@ -140,8 +143,8 @@ def test_it_is_told_once_that_no_task_has_reached_the_driver(
 def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_speak(
     replaced: bool,
 ) -> None:
-    engine = DirectEngine(_run(), None, None)  # type: ignore[arg-type]
-    engine._tasks = {0: TaskJobs(None, None, 0)}  # type: ignore[arg-type]
+    supervisor = Supervisor(Orders(), None)  # type: ignore[arg-type]
+    supervisor._tasks = {0: TaskJobs(None, None, 0)}  # type: ignore[arg-type]
     fenced = Report("fenced", 0, 0, failure=Failure.of(Fenced("by another run")))
     coming = [fenced] + [Report("started", 0, 1)] * replaced
 
@@ -151,8 +154,8 @@ def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_sp
         return coming.pop(0)
 
     server: Any = SimpleNamespace(reports=SimpleNamespace(get=get))
-    engine._listen(server)
-    assert isinstance(engine._tasks[0].error, Fenced) is not replaced
+    supervisor._listen(server)
+    assert isinstance(supervisor._tasks[0].error, Fenced) is not replaced
 
 
 @pytest.mark.parametrize(
@@ -250,23 +253,48 @@ def test_a_micro_batch_that_never_passes_ends_the_run_after_max_retries(
         _micro_batches([LOST] * 5, monkeypatch)
 
 
-def test_a_bounded_run_stops_though_its_commit_does_not_end(
+def _plan() -> Any:
+    return SimpleNamespace(connector=SimpleNamespace(name="c"))
+
+
+def test_a_run_stops_though_its_store_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(bounded_job, "SETTLE", 0.1)
     answer = threading.Event()
     before = len(left())
-    with pytest.raises(Stopped):
-        Jobs("c", lambda: None, lambda: True).committed(lambda: answer.wait() and None)
-    assert "a commit does not end" in caplog.text
-    assert left()[before:] == ["committing"]
+
+    def works(_plan: Any, _spark: Any, _transform: Any, orders: driving.Orders) -> Progress:
+        orders.observe(Progress(rows=7))
+        with watchdog.waiting("the store"):
+            answer.wait()
+        return Progress()
+
+    seen: list[int] = []
+    orders = driving.Orders(observe=lambda progress: seen.append(progress.rows))
+    orders.stop.set()
+    monkeypatch.setattr(driving, "LEAVE", 0.3)
+    monkeypatch.setattr(driving, "_work", works)
+    assert driving.drive(_plan(), lambda: None, None, orders).rows == 7
+    assert set(seen) == {7}
+    assert "connector c: what it has in hand does not end; waiting for the store" in caplog.text
+    assert left()[before:] == ["running connector c"]
     answer.set()
     wait_until(lambda: len(left()) == before)
 
 
-def test_a_commit_that_fails_says_why() -> None:
-    def fails() -> None:
-        raise Unavailable("the store is away")
+def test_an_observer_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
 
-    with pytest.raises(Unavailable, match="away"):
-        Jobs("c", lambda: None, lambda: False).committed(fails)
+    def works(_plan: Any, _spark: Any, _transform: Any, orders: driving.Orders) -> Progress:
+        orders.observe(Progress())
+        orders.stop.wait()
+        ended.set()
+        return Progress()
+
+    def fails(_progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driving, "_work", works)
+    with pytest.raises(KeyboardInterrupt):
+        driving.drive(_plan(), lambda: None, None, driving.Orders(observe=fails))
+    assert ended.is_set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from semel.errors import ServiceError
-from semel.kafka import cluster as kafka_clients
+from semel.kafka.contact import meet
 from semel.lab.embedded import Kafka, Postgres
+from semel.runtime import driving
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import assert_nothing_lost_nothing_twice, caught_up, records, sql
@@ -145,7 +147,7 @@ def test_a_full_disk_is_tried_again_and_leaves_everything_before_committed(
 def test_a_kafka_that_is_away_at_start_is_named_within_bounded_time(
     configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_clients, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(driving, "meet", functools.partial(meet, timeout=1.0))
     config = configure("anything", {"bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(ServiceError, match=r"no Kafka broker answers at 127\.0\.0\.1"):
         caught_up(config)

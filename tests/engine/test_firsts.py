@@ -8,14 +8,16 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.audit import audit
 from semel.engine.publish import is_copy, ledger_of
 from semel.errors import ConfigError, OffsetOutOfRange
+from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka, Postgres
 from semel.ledger import TopicPartition
 from semel.targets import Target
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure
-from tests.engine.harness import caught_up, ids, name, positions, records, sql
+from tests.engine.harness import caught_up, ids, name, positions, records, sql, wait_until
 
 
 def committed(
@@ -77,6 +79,30 @@ def test_a_connector_of_kafka_connect_goes_on_where_its_group_stands(
     committed(again, {TopicPartition(source, 0): 7})
     caught_up(again)
     assert len(ids(again["connection.url"], f"{source}-b")) == 20
+
+
+@pytest.mark.integration
+def test_a_connector_that_another_program_has_gone_on_with_repeats_nothing(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    caught_up(config)
+    caught_up(config)  # its own copies in the group are no other program's
+    produce(source, records(10, 10))
+    groups = Groups({"bootstrap.servers": config["bootstrap.servers"]})
+    wait_until(lambda: groups.is_idle(f"connect-{config['name']}"))  # members leave late
+    committed(config, {TopicPartition(source, 0): 17})
+    with pytest.raises(
+        ConfigError,
+        match=rf"consumer group connect-{config['name']} stands at 17 for {source}-0, and the "
+        r"ledger .* at 10: another program, Kafka Connect perhaps, has gone on with",
+    ):
+        caught_up(config)
+    caught_up({**config, "first.position": "group"})
+    assert ids(config["connection.url"], source) == [*range(10), 17, 18, 19]
+    assert audit(config).kept
 
 
 @pytest.mark.integration

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 from semel.engine.microbatch import frames
+from semel.engine.microbatch.commit import arranged
+from semel.records import OFFSET, PARTITION, TOPIC
 
 MOMENT = datetime(2024, 2, 29, 12, 30, 0, 123456)
 TYPES: list[tuple[pa.DataType, Any]] = [
@@ -85,3 +87,11 @@ def test_lists_of_json_pass() -> None:
     (batch,) = frames.carry(pa.table({"x": lists}), schema)
     assert batch.column(0).to_pylist() == [["1", "2"], [], ["{}"]]
     assert frames.restore(pa.Table.from_batches([batch]), schema).column("x").type == lists.type
+
+
+def test_rows_say_where_their_records_were_read_whatever_the_transform_made_of_it() -> None:
+    rows = pa.table({"n": [1, 2], TOPIC: ["elsewhere", None], OFFSET: pa.array([4, 5], pa.int64())})
+    made = arranged(rows, rows.schema, "orders", [], partition=3)
+    assert made.rows.column(TOPIC).to_pylist() == ["orders", "orders"]
+    assert made.rows.column(PARTITION).to_pylist() == [3, 3]
+    assert made.rows.column(OFFSET).to_pylist() == [4, 5]

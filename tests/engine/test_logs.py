@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -161,13 +161,8 @@ def test_a_topic_that_was_left_out_for_a_while_is_read_on(
     assert ids(config["connection.url"], second) == list(range(20))
 
 
-@pytest.fixture
-def cluster(own_kafka: Callable[[], Kafka]) -> Kafka:
-    return own_kafka()
-
-
 class Log:
-    """A topic of one partition in a cluster of the test's own, and a connector that reads it."""
+    """A topic of one partition in a cluster of these tests' own, and a connector that reads it."""
 
     def __init__(self, kafka: Kafka, produce: Produce, configure: Configure) -> None:
         self.kafka = kafka
@@ -198,8 +193,8 @@ class Log:
 
 
 @pytest.fixture
-def log(cluster: Kafka, produce: Produce, configure: Configure) -> Log:
-    return Log(cluster, produce, configure)
+def log(module_kafka: Kafka, produce: Produce, configure: Configure) -> Log:
+    return Log(module_kafka, produce, configure)
 
 
 def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_part_if_so_configured(

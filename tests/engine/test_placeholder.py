@@ -29,7 +29,7 @@ DELAY = 3.0
 def slow_kafka(services_directory: Path) -> Iterator[Kafka]:
     directory = services_directory / f"kafka-{uuid.uuid4().hex[:8]}"
     delay = {"group.initial.rebalance.delay.ms": int(DELAY * 1000)}
-    with Kafka(directory, heap="256m", settings=delay) as running:
+    with Kafka(directory, heap="256m", settings=delay, short_lived=True) as running:
         running.create_topic("orders", 4)
         yield running
     shutil.rmtree(directory, ignore_errors=True)

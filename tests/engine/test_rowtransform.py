@@ -36,7 +36,7 @@ def test_it_sees_fields_as_columns_and_tombstones_pass_by_it() -> None:
         seen.append(batch.num_rows)
         return batch.set_column(0, "n", pc.multiply(batch.column("n"), 2))
 
-    flat = flattened(transformed(doubled, given).records, deletes=True)
+    flat = flattened(transformed("orders", doubled, given).records, deletes=True)
     assert seen == [2]
     assert flat.rows.column("n").to_pylist() == [2, 6]
     assert flat.rows.column(OFFSET).to_pylist() == [10, 12]
@@ -51,7 +51,9 @@ def test_what_the_schema_says_of_a_field_stays_with_it_though_the_batch_is_built
         more = pa.nulls(batch.num_rows, pa.int32())
         return pa.RecordBatch.from_arrays([*batch.columns, more], names=names)
 
-    rows = flattened(transformed(rebuilt, records([{"n": 1, "doc": "{}"}])).records, deletes=False)
+    rows = flattened(
+        transformed("orders", rebuilt, records([{"n": 1, "doc": "{}"}])).records, deletes=False
+    )
     assert rows.rows.schema.field("doc").metadata == JSON
     assert not rows.rows.schema.field("more").metadata
 
@@ -64,7 +66,7 @@ def test_where_records_come_from_keeps_its_types() -> None:
         return batch.set_column(at, TOPIC, batch.column(TOPIC).cast(pa.large_string()))
 
     given = records([{"n": 1, "doc": "{}"}])
-    assert transformed(elsewhere, given).records.origin.schema == given.origin.schema
+    assert transformed("orders", elsewhere, given).records.origin.schema == given.origin.schema
 
 
 def test_it_cannot_say_that_they_come_from_nowhere() -> None:
@@ -73,7 +75,35 @@ def test_it_cannot_say_that_they_come_from_nowhere() -> None:
         return batch.set_column(at, OFFSET, pa.array(["?"] * batch.num_rows))
 
     with pytest.raises(ConfigError, match="changed the metadata column __connect_offset"):
-        transformed(lost, records([{"n": 1, "doc": "{}"}]))
+        transformed("orders", lost, records([{"n": 1, "doc": "{}"}]))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [(TOPIC, ["payments"]), (PARTITION, pa.array([4], pa.int32())), (OFFSET, [11])],
+)
+def test_it_cannot_say_that_they_come_from_elsewhere(name: str, values: object) -> None:
+    """Counts, positions and dead letters go by it."""
+
+    def elsewhere(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.set_column(batch.schema.names.index(name), name, values)
+
+    with pytest.raises(ConfigError, match=f"connector orders: the transform changed .*{name}"):
+        transformed("orders", elsewhere, records([{"n": 1, "doc": "{}"}]))
+
+
+def test_keys_of_another_type_than_those_of_tombstones_are_refused() -> None:
+    def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
+        numbers = pa.array(range(batch.num_rows), pa.int64())
+        return batch.set_column(batch.schema.names.index(KEY), KEY, numbers)
+
+    with pytest.raises(ConfigError) as refusal:
+        transformed("orders", numbered, records([{"n": 1, "doc": ""}, None]))
+    assert str(refusal.value).startswith(
+        "connector orders: the transform changed the type of __connect_key from string to int64, "
+        "but tombstones pass the transform unchanged"
+    )
+    assert "Return __connect_key as string" in str(refusal.value)
 
 
 def test_a_record_it_raises_for_is_named_by_its_place_and_the_others_are_kept() -> None:
@@ -83,7 +113,7 @@ def test_a_record_it_raises_for_is_named_by_its_place_and_the_others_are_kept() 
         return batch
 
     values: list[dict[str, object] | None] = [{"n": i, "doc": ""} for i in range(20)]
-    made = transformed(picky, records([None, *values]))
+    made = transformed("orders", picky, records([None, *values]))
     assert [(f.index, f.exception, f.message) for f in made.failed] == [
         (14, "ValueError", "unlucky")
     ]
@@ -99,7 +129,7 @@ def test_it_may_leave_out_all_of_them_and_all_columns() -> None:
         return batch.select([n for n in batch.schema.names if n not in ("n", "doc")])
 
     given = records([{"n": 1, "doc": ""}, None])
-    assert len(transformed(none, given).records) == 1
-    flat = flattened(transformed(bare, given).records, deletes=True)
+    assert len(transformed("orders", none, given).records) == 1
+    flat = flattened(transformed("orders", bare, given).records, deletes=True)
     assert flat.rows.num_rows == 1
     assert flat.rows.column_names == [TOPIC, PARTITION, OFFSET, KEY]

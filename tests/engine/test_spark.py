@@ -15,9 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from semel import failpoints
+from semel import failpoints, spark
 from semel.audit import audit
+from semel.config import CommonConfig, read
 from semel.jars import DELTA_SPARK, resolve
+from semel.sinks import MODULE
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake
 from tests.engine.harness import (
@@ -265,3 +267,14 @@ def test_the_bounded_engine_survives_a_kill_and_spark_reads_and_optimizes_its_ta
     caught_up(config)
     report = audit(config)  # after Spark's OPTIMIZE
     assert (report.records, report.lost, report.duplicated) == (2100, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("FileStreamSource", "semel.sources.filestream"), ("duckdb", "semel.sinks.sql.duckdb")],
+)
+def test_workers_import_the_module_of_a_source_or_a_sink(name: str, module: str) -> None:
+    raw = {"name": "c", "connector.class": name, "bootstrap.servers": "localhost:1"}
+    connector = read(CommonConfig, raw)
+    settings = spark._settings(connector, {}, 1, works=False)
+    assert settings[f"spark.executorEnv.{MODULE}"] == module

@@ -52,8 +52,9 @@ def test_a_task_that_slept_for_longer_than_its_session_is_told_that_it_may_be_ov
     """librdkafka forgets it when partitions are assigned meanwhile. A task that thinks that it has
     still its place would take it from the one that has replaced it."""
     source = topic()
-    session = {"session.timeout.ms": 1500, "heartbeat.interval.ms": 300}
-    config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
+    session = 1.5
+    keys = {"session.timeout.ms": int(session * 1000), "heartbeat.interval.ms": 300}
+    config = configure(source, {f"consumer.override.{k}": v for k, v in keys.items()})
     ours, theirs = multiprocessing.Pipe()
     forks = multiprocessing.get_context("forkserver")
     sleeper = forks.Process(target=_sleeper, args=(config, source, theirs))
@@ -63,9 +64,10 @@ def test_a_task_that_slept_for_longer_than_its_session_is_told_that_it_may_be_ov
         assert ours.recv() == "assigned"
         asleep = psutil.Process(sleeper.pid)
         wait_until(lambda: asleep.status() == psutil.STATUS_STOPPED)
-        time.sleep(3)
+        since = time.monotonic()
         groups = Groups({"bootstrap.servers": config["bootstrap.servers"]})
         wait_until(lambda: groups.is_idle(f"connect-{config['name']}"))  # its session is over
+        wait_until(lambda: time.monotonic() - since > session)  # by its own clock, too
         asleep.resume()
         assert ours.poll(PATIENCE)
         assert ours.recv() == "away"

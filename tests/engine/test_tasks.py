@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import logging
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing import parent_process
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +21,8 @@ import pytest
 from confluent_kafka import Message
 
 from semel import failpoints
+from semel.engine import jobs, lines, supervisor
 from semel.engine.control import ControlLine, ControlServer, Report
-from semel.engine.direct import engine as direct
-from semel.engine.direct import jobs
 from semel.engine.failure import Failure
 from semel.engine.retry import Backoff
 from semel.errors import ConfigError, Fenced, SemelError
@@ -129,22 +130,23 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
 def test_a_frozen_task_that_spark_has_replaced_does_not_fence_its_successor(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
-    source = topic()
+    source, session = topic(), 1.5
     produce(source, records(100))
     config = configure(
         source,
         {
-            "consumer.override.session.timeout.ms": 1500,
+            "consumer.override.session.timeout.ms": int(session * 1000),
             "consumer.override.heartbeat.interval.ms": 300,
         },
     )
     running = start(config)
     running.until(lambda p: p.rows == 100)
     running.spark.signal(0, signal.SIGSTOP)
+    since = time.monotonic()
     frozen = running.spark.replace(0)
     produce(source, records(100, start=100))
     running.until(lambda p: p.rows == 200)
-    time.sleep(2)  # the frozen one's session is over
+    wait_until(lambda: time.monotonic() - since > session)  # of the frozen one
     os.kill(frozen, signal.SIGCONT)
     assert wait_gone(frozen)
     produce(source, records(100, start=200))
@@ -258,7 +260,7 @@ def test_a_task_that_does_not_stop_in_time_is_cancelled(
     start: Start,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct, "SETTLE", 0.5)
+    monkeypatch.setattr(supervisor, "SETTLE", 0.5)
     source = topic()
     produce(source, records(10))
     config = configure(source)
@@ -280,7 +282,7 @@ def test_a_task_whose_driver_is_gone_fails(
             super().__init__(host)
             servers.append(self)
 
-    monkeypatch.setattr(direct, "ControlServer", Kept)
+    monkeypatch.setattr(lines, "ControlServer", Kept)
     monkeypatch.setattr(jobs, "Backoff", lambda: Backoff(60.0, 60.0))
     running = start(configure(topic()), spark=LocalSpark(restarts=0))
     running.until(lambda p: bool(p.tasks))
@@ -439,6 +441,62 @@ def test_a_fenced_or_failed_task_of_an_earlier_attempt_does_not_end_the_run() ->
     newest = Failure.of(Fenced("the newest one"))
     task.hear(Report("fenced", task=0, attempt=1, failure=newest))
     assert isinstance(task.error, Fenced)
+
+
+def test_a_process_that_gives_no_sign_of_life_is_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(jobs, "FROZEN", 10.0)
+    cancelled: list[None] = []
+    task = jobs.TaskJobs(None, SimpleNamespace(connector=SimpleNamespace(name="c")), 0)  # type: ignore[arg-type]
+    task.job = SimpleNamespace(ended=False, cancel=lambda: cancelled.append(None))  # type: ignore[assignment]
+
+    def look(seconds: int) -> None:
+        for _ in range(seconds):
+            task.look(speaks=True, stopping=False)
+
+    look(30)  # Spark may have no place for it yet
+    task.hear(Report("alive", task=0, attempt=0))
+    look(9)
+    for _ in range(500):
+        next(clock)  # the driver stands still
+    look(1)
+    task.hear(Report("alive", task=0, attempt=0))
+    look(10)
+    assert not cancelled
+    look(2)
+    assert len(cancelled) == 1
+    assert "task 0 has given no sign of life for 11 s; its process is ended" in caplog.text
+
+
+@pytest.mark.long
+def test_a_task_that_freezes_with_all_its_threads_is_replaced(
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(jobs, "FROZEN", 12.0)
+    source, marker, driver = topic(), tmp_path / "marker", os.getpid()
+
+    def freezes(batch: Any) -> Any:
+        if os.getpid() != driver and not marker.exists():  # it is called for a sample, too
+            marker.touch()
+            ctypes.PyDLL(None).sleep(600)  # Python's lock is kept
+        return batch
+
+    produce(source, records(10))
+    config = configure(source)
+    running = start(config, freezes)
+    running.until(lambda p: p.rows == 10)
+    running.stop()
+    assert "has given no sign of life" in caplog.text
+    assert_nothing_lost_nothing_twice(config, range(10))
 
 
 def test_an_older_attempt_of_a_task_is_told_to_stop_whichever_speaks_first() -> None:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JNetworkError
 
-from semel.config import ConnectorConfig
+from semel.config import CommonConfig, ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine.control import Report
+from semel.engine.deliveries import Deliveries
+from semel.engine.orders import Orders
 from semel.engine.states import State, Status
 from semel.errors import ConfigError, SemelError, ServiceError
 from semel.kafka.cluster import Cluster
@@ -22,13 +24,14 @@ from semel.sinks.base import Sink
 
 @dataclass(slots=True)
 class Progress:
-    """Totals since this run started, for whoever watches."""
+    """Totals since this run started, for observers."""
 
     records: int = 0
     rows: int = 0
     failed: int = 0
     commits: int = 0
     restarts: int = 0
+    deliveries: Deliveries = field(default_factory=Deliveries)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     tasks: dict[int, Report] = field(default_factory=dict)
     states: dict[int, Status] = field(default_factory=dict)
@@ -43,7 +46,7 @@ class Run:
     """What a run was asked to do, shared by both engines.
 
     ``topics`` are those there were at the start, with their numbers of partitions; their targets
-    have been prepared. ``observe`` is called with the progress several times a second; ``stop`` and
+    have been prepared. ``observe`` is told the progress several times a second; ``stop`` and
     ``paused`` are set from outside, and ``restarts`` holds the tasks to start anew. With
     ``keeps_going`` a task that fails leaves the others running, as in Kafka Connect; otherwise it
     ends the connector.
@@ -61,8 +64,20 @@ class Run:
     restarts: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     keeps_going: bool = False
 
+    @property
+    def orders(self) -> Orders:
+        """What is wanted of it."""
+        return Orders(
+            self.stop,
+            self.paused,
+            self.restarts,
+            self.until_caught_up,
+            self.keeps_going,
+            self.observe,
+        )
+
     def over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
-        """Whether it was asked to stop, or was to end at ``targets`` and has reached them."""
+        """Whether it was asked to stop, or has reached the ``targets`` where it was to end."""
         at = progress.positions
         caught_up = all(at.get(tp, 0) >= end for tp, end in targets.items())
         return self.stop.is_set() or (self.until_caught_up and caught_up)
@@ -76,13 +91,23 @@ class SparkGone(ServiceError):
     """Spark has ended, and takes no more jobs."""
 
 
-def spark_gone(connector: ConnectorConfig, error: Exception) -> SparkGone | None:
-    """What a failed call to Spark means whose process has gone, or whose context has ended, as a
-    cluster may end it; None for other failures."""
+def spark_gone(connector: CommonConfig, error: Exception) -> SparkGone | None:
+    """The error of a call to Spark that failed because its process or its context has ended; None
+    for other failures."""
     text = str(error)
-    refused = isinstance(error, (Py4JNetworkError, ConnectionRefusedError))
+    refused = isinstance(error, (Py4JNetworkError, ConnectionError))
     if not refused and not any(sign in text for sign in _STOPPED):
         return None
+    from semel import gateway  # it needs PySpark, and tasks do not need it
+
+    if gateway.out_of_memory():
+        given = connector.originals.get(gateway.MEMORY, "")
+        now = f"{gateway.MEMORY}={given}" if given else f"{gateway.MEMORY}, its heap"
+        return SparkGone(
+            f"connector {connector.name}: Spark's JVM has run out of memory. Increase {now}. With "
+            "the micro-batch engine, each of tasks.max tasks needs about 16 times the size of its "
+            "largest record"
+        )
     return SparkGone(f"connector {connector.name}: Spark has gone: {first_error(text)}")
 
 
@@ -94,10 +119,18 @@ def first_error(failure: str) -> str:
 
 _STOPPED = ("stopped SparkContext", "'NoneType' object has no attribute 'setJobGroup'")
 _NOT_THERE = re.compile(r"No module named '([\w.]+)'")
+_NO_VALUE = re.compile(r"semel\.errors\.Unresolvable: (.+)")
 
 
-def not_shipped(connector: ConnectorConfig, failure: str) -> ConfigError | None:
-    """What a failed Spark job means whose Python workers lack a module; None for other failures."""
+def not_shipped(connector: CommonConfig, failure: str) -> ConfigError | None:
+    """The error of a Spark job whose Python workers lack a module, or what a reference of the
+    configuration refers to; None for other failures."""
+    unresolved = _NO_VALUE.search(failure)
+    if unresolved is not None:
+        return ConfigError(
+            f"connector {connector.name}: a task cannot resolve a reference of the configuration. "
+            f"Provide it on every node: {unresolved[1]}"
+        )
     missing = _NOT_THERE.search(failure)
     if missing is None:
         return None
@@ -109,9 +142,9 @@ def not_shipped(connector: ConnectorConfig, failure: str) -> ConfigError | None:
     )
 
 
-def unexpected(connector: ConnectorConfig, task: int, error: Exception) -> SemelError:
-    """What ends the connector when its task has failed in a way that nobody foresaw: it would most
-    likely do so again."""
+def unexpected(connector: CommonConfig, task: int, error: Exception) -> SemelError:
+    """The error that ends the connector after a task failed unexpectedly: it would most likely fail
+    again."""
     return not_shipped(connector, str(error)) or SemelError(
         f"connector {connector.name}: task {task} failed unexpectedly: {type(error).__name__}: "
         f"{error}"

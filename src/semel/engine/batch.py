@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -76,7 +77,7 @@ class Batcher:
                 until[tp] = max(until.get(tp, 0), after)
                 epochs[tp] = poll.leader_epoch(index), after
         refused = {(r.topic, r.partition, r.offset): r for r in rejected}
-        records: list[Records] = []
+        records: list[Sequence[Records]] = []
         letters: list[DeadLetter] = []
         for poll in polls:
             converted, bad = self.convert(poll, refused)
@@ -88,12 +89,13 @@ class Batcher:
         read = _sum(polls)
         written = _written(polls, records)
         moved = advances(until, positions, read, written, count_failed(letters), epochs)
-        return Batch(moved, Commit(records, letters))
+        return Batch(moved, Commit([*chain.from_iterable(records)], letters))
 
     def convert(
         self, poll: RawRecords, refused: Mapping[tuple[str, int, int], Rejected]
-    ) -> tuple[Records, list[DeadLetter]]:
-        """Convert one topic's records; ``refused`` ones and bad ones become dead letters."""
+    ) -> tuple[Sequence[Records], list[DeadLetter]]:
+        """Convert one topic's records, by where they go; ``refused`` ones and bad ones become dead
+        letters."""
         letters = []
         if refused:
             places = zip(poll.partitions.tolist(), poll.offsets.tolist(), strict=True)
@@ -112,7 +114,7 @@ class Batcher:
         )
         converted = self._pipeline.convert(poll.topic, raw)
         letters += [poll.letter(f.index, f.stage, f.exception, f.message) for f in converted.failed]
-        return converted.records, letters
+        return converted.parts, letters
 
     def _cut(
         self,
@@ -137,7 +139,7 @@ class Batcher:
                 break
         records = [r for r, _ in converted]
         moved = advances({**until, **first}, positions, _sum(kept), _written(kept, records), {})
-        return Batch(moved, Commit(records), stop=stop)
+        return Batch(moved, Commit([*chain.from_iterable(records)]), stop=stop)
 
 
 def _several(partitions: np.ndarray) -> bool:
@@ -184,11 +186,13 @@ def _sum(polls: Sequence[RawRecords]) -> dict[TopicPartition, int]:
     return read
 
 
-def _written(polls: Sequence[RawRecords], records: Sequence[Records]) -> dict[TopicPartition, int]:
+def _written(
+    polls: Sequence[RawRecords], records: Sequence[Sequence[Records]]
+) -> dict[TopicPartition, int]:
     """How many rows and tombstones came of each partition that was read."""
     written: dict[TopicPartition, int] = {}
     for poll, made in zip(polls, records, strict=True):
-        for table in (made.rows, made.tombstones):
+        for table in (t for part in made for t in (part.rows, part.tombstones)):
             for partition, count in count_by_partition(table).items():
                 tp = TopicPartition(poll.topic, partition)
                 written[tp] = written.get(tp, 0) + count

@@ -1,4 +1,4 @@
-"""A task's commits, in a thread of their own: one at a time, in order, and again if that helps."""
+"""A task's commits, in their own thread: one at a time, in order, and retried if that may help."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from semel.delivery import Guarantee
 from semel.engine.batch import Batch
 from semel.engine.control import ControlLine
 from semel.engine.deliver import Deliverer
+from semel.engine.deliveries import Deliveries
 from semel.engine.retry import Retries, retrying
 from semel.errors import TargetChanged, TransientError
 from semel.records import DeadLetter
@@ -20,7 +21,7 @@ from semel.sinks.base import Sink
 T = TypeVar("T")
 
 _LOOK = 0.2
-"""Seconds between two looks whether the task has come to its end."""
+"""Seconds between two checks whether the task is ending."""
 
 
 class Committer:
@@ -39,10 +40,15 @@ class Committer:
         self._line = line
         self._tell = tell
         self.trouble = ""
-        """The last failure of what is being tried again; empty if nothing is."""
+        """The last failure of what is being retried; empty if nothing is."""
         self._closing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-commit")
         self._deliverer = Deliverer(connector, guarantee, sink, index, tell, self._log)
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """What became of its commits."""
+        return self._deliverer.deliveries
 
     def submit(self, batch: Batch, confirm: Callable[[], None] | None = None) -> Future[None]:
         """Commit in the committer's thread, once ``confirm`` returns."""
@@ -85,7 +91,8 @@ class Committer:
         return found
 
     def _ends_within(self, seconds: float) -> bool:
-        """Wait for so long, unless the task ends meanwhile: by the driver's word or by an error."""
+        """Wait for so long, unless the driver or an error ends the task; returns whether it
+        ends."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._ended:
             self._line.stop.wait(min(left, _LOOK))

@@ -14,7 +14,7 @@ from semel.engine.poll import OutOfOrder
 from semel.errors import Displaced, SemelError, ServiceError
 from semel.kafka.clients import MEMBERSHIP, client_config
 from semel.kafka.damage import UNREADABLE
-from semel.kafka.errors import SEEK_AGAIN
+from semel.kafka.errors import CONSUMER_FENCED, NOT_AUTHORIZED, SEEK_AGAIN
 from semel.ledger import TopicPartition
 from semel.sizes import Sizes
 
@@ -23,24 +23,15 @@ log = logging.getLogger(__name__)
 METADATA_AGE = "topic.metadata.refresh.interval.ms"
 
 _ENOUGH = 20
-"""Records that wait to be polled, from which on a task fetches no more."""
+"""A task fetches no more once so many records wait to be polled."""
 _FETCH, _FETCHES = 2 * 1024 * 1024, 32
 """The largest fetch of a partition, and of how many of them ``max.poll.bytes`` would hold one: a
 fetch is unpacked as a whole, and compressed records may become many times as large."""
 _MESSAGE = 1_000_000
 """librdkafka's ``message.max.bytes``."""
 SHARES = 4
-"""A commit holds at most this part of max.poll.bytes, and as much is read ahead: what becomes of a
-record on its way is held beside it, several times over."""
-
-_FENCED = (KafkaError._FATAL, KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID)
-_REFUSED = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,
-)
+"""A commit holds at most this fraction of max.poll.bytes, and as much is read ahead: a record
+exists in several forms at once on its way to the store."""
 
 
 def consumer_config(connector: ConnectorConfig, index: int) -> dict[str, Any]:
@@ -84,11 +75,11 @@ def fenced(connector: ConnectorConfig, index: int, reason: str) -> Displaced:
 
 
 def translated(connector: ConnectorConfig, index: int, error: KafkaError) -> SemelError | None:
-    """What a consumer's error means for the connector; None if it passes by itself."""
+    """The connector's error for a consumer's error; None if it passes by itself."""
     code = error.code()
-    if code in _FENCED or error.fatal():
+    if code in CONSUMER_FENCED or error.fatal():
         return fenced(connector, index, error.str())
-    if code in _REFUSED:
+    if code in NOT_AUTHORIZED:
         return ServiceError(f"connector {connector.name}: {error.str()}")
     return None
 
@@ -102,8 +93,8 @@ def raised(connector: ConnectorConfig, index: int, error: KafkaException) -> Sem
 
 
 class Poll:
-    """Records that are gathered for one commit: no more of them once they hold a share of
-    ``max.poll.bytes``. :func:`without_events` takes out what are none."""
+    """Gathers records for one commit until they fill a share of ``max.poll.bytes``.
+    :func:`without_events` removes the messages that are not records."""
 
     def __init__(self, connector: ConnectorConfig, index: int, sizes: Sizes) -> None:
         self._connector = connector
@@ -117,8 +108,8 @@ class Poll:
         """Add what comes within ``wait`` seconds, up to ``most`` records in all.
 
         Raises:
-            SemelError: the consumer has come to its end. It says so but once, and the poll that it
-                says so in may yet have to be dropped.
+            SemelError: the consumer can no longer be used. It reports that only once, and the poll
+                in which it does may yet have to be dropped.
         """
         came = self._sizes.gather(
             consumer.consume, self.messages, most=most, room=self._room, wait=wait
@@ -131,8 +122,8 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The records of a poll and what stood between them: the partitions that were read to their
-    ends, and those that came upon a batch that cannot be read, with the reason."""
+    """The records of a poll, the partitions that were read to their ends, and those with a batch
+    that cannot be read, with the reason."""
 
     records: list[Message]
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -140,10 +131,10 @@ class Events:
 
 
 def without_events(messages: list[Message], tell: Callable[[str], None]) -> Events:
-    """Take the events out, and what follows an unreadable batch in its partition.
+    """Remove the events, and whatever follows an unreadable batch in its partition.
 
     Raises:
-        OutOfOrder: the consumer must be told its positions again.
+        OutOfOrder: the consumer needs its positions again.
     """
     records: list[Message] = []
     ends: dict[TopicPartition, int] = {}

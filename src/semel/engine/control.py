@@ -16,7 +16,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import (
     Client,
@@ -27,6 +27,7 @@ from multiprocessing.connection import (
 )
 from typing import Any
 
+from semel.engine.deliveries import Deliveries
 from semel.engine.failure import Failure
 from semel.errors import SemelError
 from semel.ledger import TopicPartition
@@ -34,6 +35,8 @@ from semel.ledger import TopicPartition
 log = logging.getLogger(__name__)
 
 _HANDSHAKE = 10
+_BEAT = 5.0
+"""Seconds between two signs of life of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a task tells.
+    """A task's report.
 
-    ``kind`` is ``started``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``, ``failed``
-    or ``stopped``. Counts are totals since the task started; ``failure`` is what ended it.
+    ``kind`` is ``started``, ``alive``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``,
+    ``failed`` or ``stopped``. Counts are totals since the task started; ``caught_up``: there was
+    nothing left to read; ``failure`` is its end.
     """
 
     kind: str
@@ -62,6 +66,8 @@ class Report:
     rows: int = 0
     failed: int = 0
     commits: int = 0
+    deliveries: Deliveries = field(default_factory=Deliveries)
+    caught_up: bool = False
     message: str = ""
     failure: Failure | None = None
 
@@ -72,14 +78,15 @@ def rebuild(report: Report) -> SemelError:
 
 
 class ControlServer:
-    """The driver's end. ``reports`` fills from a thread for each connected task; ``reached`` says
-    whether there ever was one."""
+    """The driver's end. ``hear`` is called in a thread for each connected task, and fills
+    ``reports`` unless it is set; ``reached`` says whether there ever was a task."""
 
     def __init__(self, host: str) -> None:
         self._key = secrets.token_bytes(32)
         self._listener = Listener((host, 0), family="AF_INET", backlog=64)
         self._host, self._port = self._listener.address
         self.reports: queue.Queue[Report] = queue.Queue()
+        self.hear: Callable[[Report], None] = self.reports.put
         self._lines: set[Connection[Any, Any]] = set()
         self._attempts: dict[Connection[Any, Any], tuple[int, int]] = {}
         self._lock = threading.Lock()
@@ -106,15 +113,14 @@ class ControlServer:
         self._say("resume")
 
     def stop_task(self, task: int) -> None:
-        """Ask one task to finish what is in hand; its next attempt is not meant."""
+        """Ask one task to finish what is in hand; its next attempt is not affected."""
         with self._lock:
             for line, (index, _) in self._attempts.items():
                 if index == task:
                     _send(line, "stop")
 
     def speaks(self, task: int) -> bool:
-        """Whether an attempt of the task may hold a line: not all that it says may have been
-        heard."""
+        """Whether an attempt of the task may hold a line, so that more reports of it may arrive."""
         with self._lock:
             unknown = self._open > len(self._attempts)
             return unknown or any(index == task for index, _ in self._attempts.values())
@@ -175,21 +181,21 @@ class ControlServer:
                     self._attempts[line] = (report.task, report.attempt)
                     if report.kind == "started":
                         self._relieve(report.task)
-                self.reports.put(report)
+                self.hear(report)
 
     def _relieve(self, task: int) -> None:
         """Stop the older attempts of a task that has started anew.
 
-        Spark may have replaced a task that was only frozen. It finds the word when it wakes up,
-        and must not join the group again: that would fence its successor.
+        Spark may have replaced a task that was only frozen. When it wakes up, it finds the order to
+        stop, and must not join the group again: that would fence its successor.
         """
         same = {k: attempt for k, (index, attempt) in self._attempts.items() if index == task}
         for old in [k for k, attempt in same.items() if attempt < max(same.values())]:
             _send(old, "stop")
 
     def _authenticated(self, line: Connection[Any, Any]) -> bool:
-        """Whether the other side knows the key. Nothing is unpickled before that, and one that
-        says nothing holds up nobody but its own thread."""
+        """Whether the other side knows the key. Nothing is unpickled before that, and a silent
+        client blocks only its own thread."""
         _receive_within(line, _HANDSHAKE)
         try:
             deliver_challenge(line, self._key)
@@ -216,18 +222,29 @@ class ControlLine:
         self.stop = threading.Event()
         self.paused = threading.Event()
         self.orphaned = False
+        self._closed = threading.Event()
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, daemon=True, name="semel-control").start()
 
     def send(self, report: Report) -> None:
-        """Tell the driver; lost if it has gone."""
+        """Report to the driver; the report is lost if the driver has gone."""
         with self._lock:
             try:
                 self._line.send(report)
             except OSError:
                 self.orphaned = True
 
+    def beat(self, report: Report) -> None:
+        """Send this every few seconds: a process in which no thread runs any more falls silent."""
+
+        def send() -> None:
+            while not self._closed.wait(_BEAT):
+                self.send(report)
+
+        threading.Thread(target=send, daemon=True, name="semel-alive").start()
+
     def close(self) -> None:
+        self._closed.set()
         _hang_up(self._line)
 
     def _listen(self) -> None:
@@ -248,6 +265,7 @@ def _send(line: Connection[Any, Any], word: str) -> None:
 
 
 def _hang_up(line: Connection[Any, Any]) -> None:
-    """End the connection although a thread waits in it: closing the descriptor alone would not."""
+    """Shut the connection down, even if a thread waits on it: closing the descriptor alone would
+    not wake it up."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as open_:
         open_.shutdown(socket.SHUT_RDWR)

@@ -27,7 +27,8 @@ for module in (
     "pyarrow.json",
     "confluent_kafka",
     "duckdb",
-    "semel.engine.direct.attempt",
+    "semel.engine.attempt",
+    "semel.engine.direct.task",
     "semel.engine.microbatch.task",
 ):
     importlib.import_module(module)

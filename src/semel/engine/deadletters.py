@@ -31,8 +31,8 @@ class DeadLetterProducer:
         self._producer = Producer({IDEMPOTENCE: True, **config})
 
     def send(self, letters: Sequence[DeadLetter]) -> None:
-        """Raises TransientError when Kafka has not confirmed all of them; this producer may be at
-        its end then, and another one is needed."""
+        """Raises TransientError when Kafka has not confirmed all of them. Use a new producer then:
+        this one may have failed for good."""
         failures: list[str] = []
 
         def confirmed(error: KafkaError | None, _message: object) -> None:

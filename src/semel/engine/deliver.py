@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from semel.config import ConnectorConfig
 from semel.delivery import Delivery, Guarantee, Mechanism
 from semel.engine.deadletters import DeadLetterProducer
+from semel.engine.deliveries import Counter, Deliveries
 from semel.errors import TransientError
 from semel.failpoints import hit
 from semel.kafka.clients import client_config
@@ -68,7 +69,7 @@ class Deliverer:
     """Delivers batches through one sink, and their dead letters to a topic if they go to one: those
     are flushed first, or last where results follow their positions (at-most-once).
 
-    ``tell`` brings a line to a log; ``sent`` hears of dead letters, once each.
+    ``tell`` writes a line to the log; ``sent`` is called once with each dead letter.
     """
 
     def __init__(
@@ -88,6 +89,12 @@ class Deliverer:
         self._heard = sent
         self._producer: DeadLetterProducer | None = None
         self._sent: set[tuple[str, int, int]] = set()
+        self._counter = Counter()
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """What became of its commits."""
+        return self._counter.found
 
     @property
     def moves_first(self) -> bool:
@@ -116,7 +123,9 @@ class Deliverer:
         elif advances:
             if not self.moves_first:
                 self._send(results.dead_letters)
-            outcome = deliver(self._sink, self._guarantee, advances, results)
+            with self._counter.counting(sum(a.read for a in advances)) as attempt:
+                outcome = deliver(self._sink, self._guarantee, advances, results)
+                attempt.was_replay = outcome is Outcome.REPLAYED
             if self.moves_first and outcome is Outcome.APPLIED:
                 self._send(results.dead_letters)
         self._sent.clear()

@@ -1,4 +1,4 @@
-"""Where a partition's log parts from the log that was read, by leader epochs (KIP-320)."""
+"""Where a partition's log diverges from the log that was read, by leader epochs (KIP-320)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _END = re.compile(r"broker end offset is (-?\d+)")
 def assignment(entry: LedgerEntry) -> KafkaPartition:
     """How a consumer is told to read on from an entry, and to notice if the log was truncated.
 
-    It begins after the last record, whose epoch is known. Offsets between there and the position
-    held no records: if it gets one, the log has parted between the two.
+    It begins after the last record, whose epoch is known. The offsets between there and the
+    position held no records. If one arrives, the log has diverged between the two.
     """
     if entry.leader_epoch < 0 or not 0 <= entry.epoch_offset <= entry.position:
         return KafkaPartition(*entry.topic_partition, entry.position)
@@ -42,8 +42,8 @@ def parted(
     entries: Collection[LedgerEntry],
     ends: Mapping[TopicPartition, tuple[int, int]],
 ) -> dict[TopicPartition, int]:
-    """The :func:`forks` of these entries. Only a change of leaders cuts a log, and raises the
-    epoch: otherwise nobody is asked.
+    """The :func:`forks` of these entries. Only a change of leaders truncates a log, and it raises
+    the epoch; otherwise no broker is asked.
 
     Raises:
         TransientError: Kafka does not answer for all of them.

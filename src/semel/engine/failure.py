@@ -1,4 +1,4 @@
-"""An error that one process tells another, which raises it again.
+"""An error that one process reports to another, which raises it again.
 
 Pickling the exception would tie both to its constructor, and the driver may lack the module that
 defines it. What counts travels instead: what kind of error it is, what it says, how it exits.

@@ -1,4 +1,5 @@
-"""Where a connector begins: first positions, and whether its results still go where they went."""
+"""Where a connector begins: its first positions, and whether its results still go to the same
+targets."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dataclasses import replace
 from semel.config import ConnectorConfig
 from semel.engine import ranges
 from semel.engine.publish import is_copy, ledger_of
-from semel.errors import ConfigError, OffsetOutOfRange
+from semel.errors import ConfigError, OffsetOutOfRange, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.ledger import MOVED, Hole, LedgerEntry, Rebase, TopicPartition
@@ -31,11 +32,13 @@ def first_positions(
 
     Raises:
         ConfigError: results went elsewhere so far, or the group's offsets may be copies of a ledger
-            that is gone.
+            that is gone, or another program has gone on with the connector.
         OffsetOutOfRange: the group stands where Kafka has no records.
     """
     entries = sink.entries()
     known = {e.topic_partition for e in entries}
+    if not sink.capabilities.ledger_in_group:
+        _follow_the_group(connector, sink, cluster, [e for e in entries if e.topic in topics])
     check_targets(connector, sink, entries, topics)
     present = set(ranges.partitions(topics))
     missing = present - known
@@ -113,6 +116,42 @@ def _where_the_group_stands(
         ", ".join(f"{tp} at {at}" for tp, (at, _) in sorted(found.items())),
     )
     return {tp: at for tp, (at, _) in found.items()}
+
+
+def _follow_the_group(
+    connector: ConnectorConfig, sink: Sink, cluster: Cluster, entries: Collection[LedgerEntry]
+) -> None:
+    """Notice that another program has gone on with this connector since the ledger was written: its
+    group then stands beyond the ledger, at offsets that semel has not marked."""
+    group, ledger = connector.group_id, {e.topic_partition: e.position for e in entries}
+    if connector.first_position == "reset" or not ledger:
+        return
+    try:
+        found, _ = Groups(cluster.config).offsets(group, ledger)
+    except ServiceError as error:
+        log.info("consumer group %s is not looked at: %s", group, error)
+        return
+    ahead = {
+        tp: at for tp, (at, text) in sorted(found.items()) if at > ledger[tp] and not is_copy(text)
+    }
+    if not ahead:
+        return
+    if connector.first_position == "stop":
+        tp = next(iter(ahead))
+        raise ConfigError(
+            f"connector {connector.name}: consumer group {group} stands at {ahead[tp]} for {tp}, "
+            f"and the ledger ({sink.describe().get('ledger', 'here')}) at {ledger[tp]}: another "
+            "program, Kafka Connect perhaps, has gone on with this connector, and going on from "
+            "the ledger would repeat what it has written. To go on where the group stands, set "
+            "first.position=group; to go on from the ledger nevertheless, first.position=reset"
+        )
+    log.warning(
+        "another program has gone on with this connector; it begins where consumer group %s "
+        "stands: %s. The audit begins there, too",
+        group,
+        ", ".join(f"{tp} at {at}, not {ledger[tp]}" for tp, at in ahead.items()),
+    )
+    sink.set_positions(ranges.made(sink, ahead, cluster.logs({tp.topic for tp in ahead})))
 
 
 def check_targets(

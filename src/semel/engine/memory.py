@@ -1,5 +1,4 @@
-"""Memory that is given back: what a large batch took is not kept for the next one, and garbage is
-collected when nothing waits for it."""
+"""Keeping memory low: return what a large batch took, and collect garbage when nothing waits."""
 
 from __future__ import annotations
 
@@ -13,30 +12,32 @@ _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
 """glibc's mallopt(3)."""
 _ARENAS = 2
 _MAPPED = 4 * 1024 * 1024
-"""Bytes from which on an allocation is a mapping of its own, which goes back when it is freed.
-Unless it is told, glibc raises this with each such allocation, up to 32 MiB."""
+"""Allocations of at least so many bytes get a mapping of their own, which is returned when it is
+freed. By default glibc raises this limit with each such allocation, up to 32 MiB."""
 LARGE = 4 * 1024 * 1024
 """Bytes of a batch after which memory is given back."""
 _COMMITS_A_COLLECTION = 256
 
 
 def limit_caches() -> None:
-    """Keep allocators from holding on to much; where the C library is not glibc, it is left."""
+    """Keep allocators from holding on to much memory. Only glibc's is changed."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_ARENA_MAX, _ARENAS)
         mallopt(_MMAP_THRESHOLD, _MAPPED)
 
 
-def give_back() -> None:
-    """Return unused memory to the system. It takes some milliseconds."""
+def give_back_after(nbytes: int) -> None:
+    """Return unused memory to the system after a large batch. It takes some milliseconds."""
+    if nbytes <= LARGE:
+        return
     pa.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Garbage:
-    """What the commits of a task leave, while Python does not collect it by itself."""
+    """Collects a task's garbage while Python's automatic collection is off."""
 
     def __init__(self) -> None:
         self._commits = 0
@@ -44,15 +45,14 @@ class Garbage:
 
     def note(self, nbytes: int) -> None:
         """A commit of so many bytes has ended."""
-        if nbytes > LARGE:
-            give_back()
+        give_back_after(nbytes)
         self._commits += 1
         if self._commits >= _COMMITS_A_COLLECTION:
             self.collect()
 
     def collect(self) -> None:
-        """To be called when nothing waits: it may take longer than a small commit. Nearly all that
-        the first collection leaves stays as long as the task: later ones pass it over."""
+        """Call this when nothing waits: it may take longer than a small commit. Nearly all objects
+        that survive the first collection live as long as the task, so later ones skip them."""
         if self._commits:
             gc.collect()
             if not self._warm:

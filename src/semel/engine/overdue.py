@@ -1,4 +1,4 @@
-"""Records that wait for a commit: after a while the log says what they wait for."""
+"""Records that wait for a commit: after a while a line in the log says why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EVERY = 60.0
 
 
 class Overdue:
-    """Says so when there is no commit for 30 s though records wait; ``tell`` brings it to the log.
+    """Logs that records have waited for a commit for 30 s; ``tell`` writes the line.
 
     ``work`` says what is done about them when no call to the store is under way.
     """
@@ -30,7 +30,7 @@ class Overdue:
             self._since = self._told = time.monotonic()
 
     def end(self) -> None:
-        """They are committed, or no longer this process's."""
+        """They are committed, or another process has them now."""
         self._since = None
 
     def _look(self, now: float) -> None:

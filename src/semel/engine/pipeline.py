@@ -1,8 +1,8 @@
-"""Raw records to what a sink takes: converters, then the transform, then columns, on one topic's
-Arrow batch.
+"""From raw records to rows for the sink: converters, then the transforms, then columns, on one
+topic's Arrow batch.
 
-Both engines use it. Nothing here raises for a bad record: it is reported by its index in the raw
-batch, with Kafka Connect's name of the stage, and the engine decides by ``errors.tolerance``.
+All engines use it. A bad record raises nothing here: it is reported by its index in the raw batch,
+with Kafka Connect's name of the stage, and the engine decides by ``errors.tolerance``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import converters, records
+from semel import converters, records, transforms
 from semel.config import ConnectorConfig, under
-from semel.converters.base import Converter
+from semel.converters.base import Converter, Failure
+from semel.engine.chains import by_topic, chained
 from semel.engine.rowtransform import Failed, Transform, transformed
 from semel.engine.unwrap import CLASSES, Unwrapper, are_change_events
-from semel.records import ConnectRecords, Records
+from semel.records import ConnectRecords, Records, one_array
 from semel.sinks.base import Sink
 from semel.sinks.flatten import flattened
 
@@ -29,20 +30,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """One topic's records, ready for the sink, those that failed, and how many the transform left
-    out."""
+    """One topic's records, ready for the sink, those that failed, and how many the transforms left
+    out. ``parts`` are more than one only if transforms send them to several targets."""
 
-    records: Records
+    parts: Sequence[Records]
     failed: Sequence[Failed]
     filtered: int = 0
 
+    @property
+    def records(self) -> Records:
+        """The records, where all go to one target."""
+        (whole,) = self.parts
+        return whole
+
 
 class Pipeline:
-    """Converters and transform of one task; they may remember schemas between batches.
+    """Converters and transforms of one task; they may remember schemas between batches.
 
     ``target`` gives the fields that a topic's target takes; ``schemas`` holds what the driver
     inferred for topics without a target, so that all tasks agree. ``frames`` says that a DataFrame
-    transform follows: all metadata is wanted, and the target says nothing of the values.
+    transform follows: it gets all metadata, and the target's columns do not describe the values.
     """
 
     def __init__(
@@ -59,7 +66,10 @@ class Pipeline:
         self._wants = sink.capabilities
         self._target = target
         self._transform = transform
-        self._transforms = transform is not None or frames
+        self._chain = transforms.chain_of(connector.originals)
+        self._wants_all = transform is not None or frames
+        contents = self._chain.changes_contents or not self._chain.goes_by_topic
+        self._transforms = self._wants_all or contents
         self._schemas = dict(schemas or {})
         self._converters: dict[tuple[str, bool], Converter] = {}
         unwraps = connector.connector_class.startswith(CLASSES)
@@ -67,12 +77,13 @@ class Pipeline:
 
     @property
     def wants_key(self) -> bool:
-        return self._wants.uses_key or self._transforms
+        return self._wants.uses_key or self._wants_all or self._chain.needs_key
 
     @property
     def wants_timestamp(self) -> bool:
         carried = records.TIMESTAMP in self._wants.carries
-        return self._connector.provenance or self._transforms or carried
+        needed = self._wants_all or self._chain.needs_timestamp
+        return self._connector.provenance or needed or carried
 
     @property
     def replaces(self) -> bool:
@@ -81,7 +92,7 @@ class Pipeline:
 
     @property
     def wants_headers(self) -> bool:
-        return records.HEADERS in self._wants.carries
+        return records.HEADERS in self._wants.carries or self._chain.needs_headers
 
     @property
     def passes_bytes(self) -> bool:
@@ -91,7 +102,8 @@ class Pipeline:
     def schema(self, topic: str) -> pa.Schema | None:
         """The fields to look for in values: the driver's inference, else the target's columns.
 
-        With a transform the target's columns say nothing of the values; one of bytes has none.
+        With a transform, the target's columns do not describe the values; a target of bytes has
+        none.
         """
         if topic not in self._schemas and not self._transforms and not self._wants.takes_bytes:
             found = self._target(topic)
@@ -101,12 +113,14 @@ class Pipeline:
 
     def infer(self, topic: str, raw: pa.Table) -> pa.Schema | None:
         """The fields found in a sample; remembered for :meth:`convert`."""
-        column = whole(raw.column("value"))
+        column = one_array(raw.column("value"))
         if self._unwrapper is None:
             found = self._converter(topic, is_key=False).infer(column)
         else:
-            rows = self._values(topic, raw, {}).type
-            found = pa.schema(list(rows)) if pa.types.is_struct(rows) else None
+            rows = self._values(topic, raw, {})
+            if not self._chain and are_change_events(rows):
+                rows = self._unwrapper.unwrap(rows)[0]
+            found = pa.schema(list(rows.type)) if pa.types.is_struct(rows.type) else None
         if found is not None:
             self._schemas[topic] = found
         return found
@@ -115,35 +129,64 @@ class Pipeline:
         """Convert one topic's raw batch (see :mod:`semel.records`)."""
         failed: dict[int, Failed] = {}
         records = self._decoded(topic, raw, failed)
-        gone = np.zeros(raw.num_rows, dtype=bool)
-        gone[list(failed)] = True
-        if self._unwrapper is not None:  # truncations have no key, and delete no row
-            null = records.values.is_null().to_numpy(zero_copy_only=False)
-            gone |= null & records.keys.is_null().to_numpy(zero_copy_only=False)
-        index = np.flatnonzero(~gone)
-        if gone.any():
+        index = np.delete(np.arange(raw.num_rows), list(failed))
+        if failed:
             records = records.take(pa.array(index))
-        filtered = 0
+        given, unreadable, topics = len(records), len(failed), None
+        if self._chain:
+            sides = self._has_schemas(topic)
+            records, index, refused, topics = chained(self._chain, records, index, *sides)
+            failed |= {f.index: f for f in refused}
+        if self._unwrapper is not None:
+            records, index = self._unwrapped(self._unwrapper, records, index, failed)
         if self._transform is not None:
-            made = transformed(self._transform, records)
-            filtered = len(records) - len(made.records) - len(made.failed)
+            made = transformed(self._connector.name, self._transform, records)
             records = made.records
-            failed |= {
-                at: replace(f, index=at) for f in made.failed for at in [int(index[f.index])]
-            }
-        flat = flattened(
-            records,
-            deletes=self._wants.takes_tombstones,
-            provenance=self._connector.provenance_columns,
-        )
+            for f in made.failed:
+                at = int(index[f.index])
+                failed[at] = replace(f, index=at)
+        flat = [
+            flattened(
+                part,
+                deletes=self._wants.takes_tombstones,
+                provenance=self._connector.provenance_columns,
+            )
+            for part in ([records] if topics is None else by_topic(records, topics))
+        ]
+        filtered = given - len(records) - (len(failed) - unreadable)
         return Converted(flat, [failed[i] for i in sorted(failed)], filtered)
+
+    def _has_schemas(self, topic: str) -> tuple[bool, bool]:
+        """Whether keys and values come with schemas."""
+        keys = self.wants_key and self._converter(topic, is_key=True).has_schemas
+        return keys, self._converter(topic, is_key=False).has_schemas
+
+    def _unwrapped(
+        self,
+        unwrapper: Unwrapper,
+        records: ConnectRecords,
+        index: np.ndarray,
+        failed: dict[int, Failed],
+    ) -> tuple[ConnectRecords, np.ndarray]:
+        values: pa.Array = records.values
+        wrong: Sequence[Failure] = ()
+        if are_change_events(values):
+            values, wrong = unwrapper.unwrap(values)
+        for f in wrong:
+            at = int(index[f.index])
+            failed[at] = Failed(at, "VALUE_CONVERTER", f.exception, f.message)
+        # Truncations have no key and delete no row.
+        gone = pc.and_(values.is_null(), records.keys.is_null()).to_numpy(zero_copy_only=False)
+        gone[[f.index for f in wrong]] = True
+        kept = np.flatnonzero(~gone)
+        return replace(records, values=values).take(pa.array(kept)), index[kept]
 
     def _decoded(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> ConnectRecords:
         keys = self._keys(topic, raw, failed)
         values = self._values(topic, raw, failed)
         if self.passes_bytes:  # decoding has shown that they are good
-            keys = whole(raw.column("key")) if self.wants_key else keys
-            values = whole(raw.column("value"))
+            keys = one_array(raw.column("key")) if self.wants_key else keys
+            values = one_array(raw.column("value"))
         origin = {
             records.TOPIC: pa.repeat(pa.scalar(topic), raw.num_rows),
             records.PARTITION: raw.column("partition"),
@@ -151,7 +194,7 @@ class Pipeline:
         }
         if "timestamp" in raw.column_names and (self.wants_timestamp or self.replaces):
             origin[records.TIMESTAMP] = raw.column("timestamp")
-        headers = whole(raw.column("headers")) if self.wants_headers else None
+        headers = one_array(raw.column("headers")) if self.wants_headers else None
         return ConnectRecords(topic, pa.table(origin), keys, values, headers)
 
     def _converter(self, topic: str, *, is_key: bool) -> Converter:
@@ -159,38 +202,31 @@ class Pipeline:
             connector = self._connector
             name = connector.key_converter if is_key else connector.value_converter
             where = "key.converter" if is_key else "value.converter"
-            self._converters[topic, is_key] = converters.create(
+            made = self._converters[topic, is_key] = converters.create(
                 name,
                 under(self._connector.originals, f"{where}."),
                 is_key=is_key,
                 where=where,
                 evolve=self._wants.evolves or self._transforms,
             )
+            if self._chain.changes_contents:
+                made.keep_text()
         return self._converters[topic, is_key]
 
     def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
         if not self.wants_key:
             return pa.nulls(raw.num_rows)
-        decoded = self._converter(topic, is_key=True).decode(whole(raw.column("key")))
+        decoded = self._converter(topic, is_key=True).decode(one_array(raw.column("key")))
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "KEY_CONVERTER", f.exception, f.message)
         return decoded.values
 
     def _values(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
-        column = whole(raw.column("value"))
+        column = one_array(raw.column("value"))
         decoded = self._converter(topic, is_key=False).decode(column, self.schema(topic))
-        values, failures = decoded.values, decoded.failures
-        if self._unwrapper is not None and are_change_events(values):
-            values, more = self._unwrapper.unwrap(values)
-            failures = [*failures, *more]
-        for f in failures:
+        for f in decoded.failures:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
-        return values
-
-
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array; what is one already is not copied."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return decoded.values
 
 
 def count_by_partition(table: pa.Table | None, column: str = records.PARTITION) -> dict[int, int]:

@@ -18,7 +18,7 @@ from semel.sizes import size_of
 
 _TIMESTAMP = operator.itemgetter(1)
 _LARGE = 4096
-"""Bytes of a record, on average, from which on copying it once more counts."""
+"""Copying records once more matters if they have at least so many bytes on average."""
 
 
 class RawRecords(Protocol):
@@ -173,7 +173,7 @@ class TopicTable:
 
 
 def _values(messages: Sequence[Message]) -> pa.Array:
-    """The values; of large ones there is never more than one copy too many."""
+    """The values; large ones are never copied more than once at a time."""
     if size_of(messages) < _LARGE * max(1, len(messages)):
         return pa.array(list(map(Message.value, messages)), pa.binary())
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
@@ -216,7 +216,7 @@ def last_records(records: RawRecords, positions: Mapping[TopicPartition, int]) -
 
 
 class OutOfOrder(Exception):
-    """Records of a partition that was given up or sought meanwhile: drop them and seek again."""
+    """Records of a partition that was revoked or sought meanwhile: drop them and seek again."""
 
     def __init__(self, reason: str, topic_partition: TopicPartition | None = None) -> None:
         super().__init__(reason)

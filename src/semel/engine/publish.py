@@ -1,7 +1,7 @@
 """Positions copied to the consumer group, for lag tools.
 
-A copy says that it is one, and of which ledger. It is not a position: a connector whose ledger is
-gone would skip records that its target never got.
+The metadata of a copy says of which ledger it is one. A copy is never used as a position: a
+connector whose ledger is gone would skip records that its target never got.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Publisher:
         self._commit(positions, asynchronous=True)
 
     def close(self) -> None:
-        """Commit all of them once more. Kafka may be away: librdkafka then waits for its group's
-        coordinator, and the run has nothing else to wait for."""
+        """Commit all of them once more, in bounded time: if Kafka is away, librdkafka waits for the
+        group's coordinator, and nothing else keeps the run from ending."""
 
         def end() -> None:
             self._commit(self._published, asynchronous=False)

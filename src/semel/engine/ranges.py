@@ -1,4 +1,5 @@
-"""Where reading begins: the ledger's positions, and whether they point at what they pointed at."""
+"""Where reading begins: the ledger's positions, and whether they still point at the same
+records."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def positions(
 
 
 def topics_now(connector: ConnectorConfig, cluster: Cluster) -> dict[str, int]:
-    """The topics of a connector that runs, with their numbers of partitions.
+    """The topics of a running connector, with their numbers of partitions.
 
     Raises:
         Unavailable: one was deleted. It may be created again, and is not the same topic then.
@@ -170,7 +171,7 @@ def _of_other_logs(
     logs: Mapping[str, LogId],
     earliest: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, LedgerEntry]:
-    """Entries of topics that were created again, moved to the beginnings of the new ones."""
+    """The entries of recreated topics, moved to the beginnings of the new topics."""
     others = {
         tp: e for tp, e in found.items() if tp.topic in logs and e.log.contradicts(logs[tp.topic])
     }
@@ -250,9 +251,10 @@ def _truncated(
     earliest: Mapping[TopicPartition, int],
     parted: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, LedgerEntry]:
-    """Entries whose last records are not in the log any more, moved back to where the logs part.
+    """The entries whose last records are no longer in the log, moved back to where the logs
+    diverge.
 
-    What is known of an epoch is of no use once retention has passed its record.
+    A known epoch is of no use once retention has removed its record.
 
     Raises:
         Unavailable: the topic is not the one that was asked about before its offsets.
@@ -315,8 +317,8 @@ def _truncated(
 def _check_same(
     connector: ConnectorConfig, cluster: Cluster, entries: Collection[LedgerEntry]
 ) -> None:
-    """A topic that is created again between the questions looks like one whose log was cut. Only
-    the ids that hold after its offsets were read tell the two apart."""
+    """A topic that is created again between the questions looks like one whose log was truncated.
+    Only the ids that are fetched after its offsets tell the two apart."""
     logs = cluster.logs({e.topic for e in entries})
     for e in entries:
         if e.topic not in logs or e.log.contradicts(logs[e.topic]):

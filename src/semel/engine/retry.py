@@ -1,4 +1,4 @@
-"""Trying again. What a batch itself runs into is counted; a service that is away is waited for."""
+"""Retries: failures of a batch itself are counted; an unreachable service is waited for."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from semel.config import ConnectorConfig
+from semel.config import CommonConfig
 from semel.errors import GaveUp, TargetChanged, TransientError, Unavailable
 
 T = TypeVar("T")
 
 LONGEST = 30.0
-"""Seconds of the longest pause between two attempts to reach a store that is away."""
+"""The longest pause, in seconds, between two attempts to reach a store."""
 _SHORTEST = 0.1
 _EVERY = 60.0
 """Seconds between two lines in the log about the same outage."""
 
 
 class Retries:
-    """The failures of one action since it last succeeded; ``tell`` brings a line to the log.
+    """The failures of one action since it last succeeded; ``tell`` writes a line to the log.
 
     An outage (:class:`~semel.errors.Unavailable`) has no limit unless ``max.retries`` is set.
     """
 
-    def __init__(self, connector: ConnectorConfig, tell: Callable[[str], None]) -> None:
+    def __init__(self, connector: CommonConfig, tell: Callable[[str], None]) -> None:
         self._connector = connector
         self._patient = "max.retries" not in connector.originals
         self._tell = tell
@@ -108,6 +108,6 @@ def retrying(action: Callable[[], T], retries: Retries, pause: Callable[[float],
             return found
 
 
-def gave_up(connector: ConnectorConfig, retries: int, why: object) -> str:
+def gave_up(connector: CommonConfig, retries: int, why: object) -> str:
     """What is said when ``max.retries`` is used up."""
     return f"connector {connector.name}: gave up after {retries} retries (max.retries): {why}"

@@ -3,18 +3,30 @@ engine: a function of Arrow batches whose columns are the fields of the values."
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.errors import ConfigError
-from semel.records import METADATA, METADATA_TYPES, OFFSET, PARTITION, ConnectRecords
+from semel.records import (
+    HEADERS,
+    KEY,
+    METADATA,
+    METADATA_TYPES,
+    OFFSET,
+    PARTITION,
+    TOPIC,
+    ConnectRecords,
+)
 from semel.sinks.flatten import flattened, unflattened
 
 Transform = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
 """An Arrow batch in, an Arrow batch out, one record at a time."""
+
+_PLACE = (TOPIC, PARTITION, OFFSET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +39,29 @@ class Failed:
     message: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Transformed:
     """What a transform made of records, in order, and those that it raised for."""
 
     records: ConnectRecords
-    failed: list[Failed] = field(default_factory=list)
+    failed: Sequence[Failed] = ()
 
 
-def transformed(transform: Transform, records: ConnectRecords) -> Transformed:
-    """Apply ``transform`` to the records that are no tombstones; those pass by it.
+def transformed(connector: str, transform: Transform, records: ConnectRecords) -> Transformed:
+    """Apply ``transform`` to all records but tombstones, which keep their keys as they are.
 
-    Where it raises, the records that it raises for are found by halving.
+    If the transform raises, halving the batch finds the records that it raises for.
 
     Raises:
-        ConfigError: it returns what it may not.
+        ConfigError: the transform's result is not a batch of these records.
     """
+    try:
+        return _transformed(transform, records)
+    except ConfigError as error:
+        raise ConfigError(f"connector {connector}: {error}") from None
+
+
+def _transformed(transform: Transform, records: ConnectRecords) -> Transformed:
     null = records.values.is_null().to_numpy(zero_copy_only=False)
     present = np.flatnonzero(~null)
     if not len(present):
@@ -61,14 +80,21 @@ def _with_tombstones(made: ConnectRecords, gone: ConnectRecords) -> ConnectRecor
     return ConnectRecords(
         made.topic,
         pa.concat_tables([made.origin, gone.origin.cast(made.origin.schema)]),
-        _concatenated(made.keys, gone.keys),
+        _concatenated(KEY, made.keys, gone.keys),
         pa.concat_arrays([made.values, nothing]),
-        None if made.headers is None else _concatenated(made.headers, gone.headers),
+        None if made.headers is None else _concatenated(HEADERS, made.headers, gone.headers),
     )
 
 
-def _concatenated(first: pa.Array, second: pa.Array) -> pa.Array:
-    return pa.concat_arrays([first, second.cast(first.type)])
+def _concatenated(name: str, made: pa.Array, gone: pa.Array) -> pa.Array:
+    try:
+        return pa.concat_arrays([made, gone.cast(made.type)])
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigError(
+            f"the transform changed the type of {name} from {gone.type} to {made.type}, but "
+            f"tombstones pass the transform unchanged, and theirs cannot be cast: {error}. Return "
+            f"{name} as {gone.type}, and put what you make of it into a column of its own"
+        ) from None
 
 
 def _applied(
@@ -115,14 +141,34 @@ def _apply(transform: Transform, rows: pa.Table) -> pa.Table:
             f"the transform dropped the metadata column {missing[0]}; let the columns that "
             "start with __connect_ pass"
         )
-    coordinates = result.select([PARTITION, OFFSET])
-    distinct = coordinates.group_by(coordinates.column_names, use_threads=False).aggregate([])
-    if distinct.num_rows < result.num_rows:
+    made = _with_origin(result, batch.schema)
+    _check_origin(pa.Table.from_batches([batch]), made)
+    return _with_known(made, batch.schema)
+
+
+def _check_origin(given: pa.Table, made: pa.Table) -> None:
+    """Each row must say of one record, and of one only, where it was read."""
+    if made.select(_PLACE).equals(given.select(_PLACE)):
+        return
+    before, after = _places(given), _places(made)
+    if pc.count_distinct(after, mode="all").as_py() < len(after):
         raise ConfigError(
             "the transform repeats a record; on the direct engine one record makes at most "
             "one row. Use a DataFrame transform with engine=micro-batch"
         )
-    return _with_known(_with_origin(result, batch.schema), batch.schema)
+    topics = pc.equal(made.column(TOPIC), given.column(TOPIC)[0])
+    known = pc.and_(topics, pc.is_in(after, before.combine_chunks()))
+    if not pc.all(known, skip_nulls=False, min_count=0).as_py():
+        raise ConfigError(
+            f"the transform changed {', '.join(_PLACE[:-1])} or {_PLACE[-1]}, which say where a "
+            "record was read; let the columns that start with __connect_ pass"
+        )
+
+
+def _places(rows: pa.Table) -> pa.ChunkedArray:
+    """Partitions and offsets as one number each."""
+    partitions = pc.shift_left(rows.column(PARTITION).cast(pa.int64()), 48)
+    return pc.bit_wise_or(partitions, rows.column(OFFSET))
 
 
 def _with_origin(result: pa.Table, given: pa.Schema) -> pa.Table:

@@ -51,9 +51,9 @@ def schemas(
         schema = _infer(pipeline, topic, sample)
         if schema is not None:
             found[topic] = schema
-        converted = pipeline.convert(topic, sample)
-        if converted.records.rows.num_rows:
-            sink.accommodate(converted.records)
+        for records in pipeline.convert(topic, sample).parts:
+            if records.rows.num_rows:
+                sink.accommodate(records)
     return found
 
 

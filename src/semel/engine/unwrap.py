@@ -24,7 +24,7 @@ CLASSES = "io.debezium."
 """What the names of the sinks begin with that unwrap change events."""
 
 _FIELDS = frozenset({"before", "after", "source", "op"})
-_WITH_A_ROW = pa.array(["c", "u", "r"])
+_WITH_A_ROW = ("c", "u", "r")
 
 
 def are_change_events(values: pa.Array) -> bool:
@@ -47,7 +47,8 @@ class Unwrapper:
         fields = dict(zip([f.name for f in events.type], events.flatten(), strict=True))
         operations, after = fields["op"], fields["after"]
         known = events.type.field("after").metadata or {}
-        if CONNECT not in known:
+        has_types = pa.types.is_struct(after.type)
+        if CONNECT not in known and not has_types:
             raise ConfigError(
                 f"connector {self._connector}: the values are Debezium change events (before, "
                 "after, op) without schemas. Let the source write them with schemas "
@@ -60,8 +61,11 @@ class Unwrapper:
                 pc.and_(events.is_valid(), operations.is_null())
             ).to_pylist()
         ]
+        if has_types:
+            given = pc.and_(pc.is_in(operations, pa.array(_WITH_A_ROW)), after.is_valid())
+            return pc.if_else(given, after, pa.scalar(None, after.type)), failures
         text = after.storage if isinstance(after, pa.ExtensionArray) else after
-        wanted = pc.and_(pc.is_in(operations, _WITH_A_ROW), text.is_valid())
+        wanted = pc.and_(pc.is_in(operations, pa.array(_WITH_A_ROW)), text.is_valid())
         rows = pc.indices_nonzero(wanted)
         block, refused = self._reader(known[CONNECT]).read(text.take(rows).cast(pa.string()))
         at = rows.to_numpy()

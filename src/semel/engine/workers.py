@@ -1,32 +1,37 @@
-"""What a Python worker process keeps from one Spark job to the next: connecting anew would cost
-more than a small job takes."""
+"""What a Python worker process keeps from one Spark job to the next, because connecting again would
+cost more than a small job takes."""
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from semel import leftbehind, watchdog
 from semel.config import ConnectorConfig
 from semel.engine import memory
-from semel.leftbehind import MOST, left
+from semel.engine.control import Address, ControlLine, Report
 
 log = logging.getLogger(__name__)
 
+_REACHED = 10.0
+"""Seconds to reach the driver in: a firewall may swallow the attempt."""
 _KEPT = 4
-"""Runs of which a process keeps something; the one that has waited longest goes first."""
+"""A process keeps the workers of so many runs; the one unused for longest is dropped first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What holds for a run; it travels in the closure of each job.
+    """The facts of a run; they travel in the closure of each job.
 
     ``schemas`` are the value fields that the driver knows; ``version`` changes with them.
+    ``control`` is where the driver hears what a worker has to say.
     """
 
     run: str
@@ -34,6 +39,7 @@ class Spec:
     environment: Mapping[str, str]
     version: int = 0
     schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
+    control: Address | None = None
 
 
 class _Worker(Protocol):
@@ -49,24 +55,57 @@ class Workers(Generic[W]):
     """One worker for each of the latest runs."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, W] = {}
+        self._kept: dict[str, tuple[W, ControlLine | None]] = {}
 
-    def of(self, spec: Spec, make: Callable[[], W]) -> W:
+    @contextmanager
+    def at_work(self, spec: Spec, task: int, make: Callable[[], W]) -> Iterator[W]:
         """The worker of a run, with what the driver has sent last; made if there is none yet.
+        Meanwhile the driver hears of calls that get no answer.
 
-        A process in which too many calls wait for ever ends itself first. The job fails, and is run
-        again in a new one.
+        A process in which too many calls wait for ever ends itself first, and so does one whose
+        call cannot be ended. The job fails, and is run again in a new one.
         """
-        if len(found := left()) >= MOST:
-            log.warning("calls do not end (%s); this process ends", ", ".join(sorted(set(found))))
-            os.kill(os.getpid(), signal.SIGKILL)
-        worker = self._kept.pop(spec.run, None)
-        if worker is None:
+        try:
+            leftbehind.check()
+        except leftbehind.TooManyLeft as error:
+            log.warning("%s; this process ends", error)
+            leftbehind.end_process()
+        kept = self._kept.pop(spec.run, None)
+        if kept is None:
             os.environ.update(spec.environment)
             memory.limit_caches()
-            worker = make()
+            kept = make(), _line(spec)
+        worker, line = kept
         worker.renew(spec)
-        self._kept[spec.run] = worker
+        self._kept[spec.run] = kept
         while len(self._kept) > _KEPT:
-            self._kept.pop(next(iter(self._kept))).close()
-        return worker
+            _close(*self._kept.pop(next(iter(self._kept))))
+        if line is None:
+            yield worker
+            return
+        with watchdog.in_task(
+            lambda message: line.send(Report("log", task, 0, message=message)),
+            leftbehind.end_process,
+        ):
+            yield worker
+
+
+def _close(worker: _Worker, line: ControlLine | None) -> None:
+    worker.close()
+    if line is not None:
+        line.close()
+
+
+def _line(spec: Spec) -> ControlLine | None:
+    """A line to the driver, if it can be reached: nothing that is stored depends on it."""
+    if spec.control is None:
+        return None
+    try:
+        line = leftbehind.within(
+            _REACHED, "reaching the driver", partial(ControlLine, spec.control)
+        )
+    except (leftbehind.Left, OSError, EOFError) as error:
+        log.warning("the driver will not hear of calls that get no answer: %s", error)
+        return None
+    watchdog.stops_with(spec.connector.name, line.stop)
+    return line

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from semel.engine.orders import Orders
 from semel.engine.states import State, Status
-from semel.errors import SemelError
-from semel.plan import Plan, plan
+from semel.errors import Fenced, SemelError
+from semel.plan import AnyPlan, SourcePlan, plan_any
 from semel.redact import redacted
-from semel.runtime.driving import Orders, check_runnable, drive
+from semel.runtime.driving import check_runnable, drive
 from semel.runtime.sharing import SharedSpark
 
 if TYPE_CHECKING:
@@ -31,8 +32,17 @@ class ConnectorStatus:
     tasks: Mapping[int, Status] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Tally:
+    """How often a connector was started, has failed, and was fenced by another run of it."""
+
+    starts: int = 0
+    failures: int = 0
+    fences: int = 0
+
+
 class Connector:
-    """A sink connector, in a thread of its own while it runs.
+    """A connector, in a thread of its own while it runs.
 
     States and transitions are Kafka Connect's: a failed task leaves the others running, and stays
     failed until it is restarted; a paused connector keeps its tasks, a stopped one has none
@@ -42,7 +52,7 @@ class Connector:
 
     def __init__(
         self,
-        planned: Plan,
+        planned: AnyPlan,
         spark: SharedSpark,
         transform: Callable[..., Any] | None = None,
         *,
@@ -51,7 +61,7 @@ class Connector:
         initial_state: State = State.RUNNING,
     ) -> None:
         check_runnable(planned, transform)
-        self._first: Plan | None = planned
+        self._first: AnyPlan | None = planned
         self._planned = planned
         self._spark = spark
         self._transform = transform
@@ -60,6 +70,7 @@ class Connector:
         self._wanted = initial_state
         self._lock = threading.RLock()
         self._run: _Run | None = None
+        self._tally = Tally()
         if initial_state is not State.STOPPED:
             self._start()
 
@@ -69,9 +80,19 @@ class Connector:
         return self._planned.connector.name
 
     @property
-    def planned(self) -> Plan:
+    def planned(self) -> AnyPlan:
         """What its configuration was planned to."""
         return self._planned
+
+    @property
+    def tally(self) -> Tally:
+        """What has become of its runs so far."""
+        return self._tally
+
+    @property
+    def wanted(self) -> State:
+        """The state that was last asked for."""
+        return self._wanted
 
     @property
     def progress(self) -> Progress | None:
@@ -166,18 +187,21 @@ class Connector:
 
     def _task_states(self, run: _Run) -> dict[int, Status]:
         known = run.progress.states if run.progress is not None else {}
+        if isinstance(self._planned, SourcePlan):
+            return dict(known)  # there may be fewer source partitions than tasks.max
         return {n: known.get(n, Status(State.UNASSIGNED)) for n in self._numbers()}
 
     def _start(self) -> None:
-        """Begin a run. Sinks hold connections: each run plans anew, and gets a sink of its own."""
+        """Begin a run. Sinks and sources hold connections: each run plans anew for its own."""
         planned, self._first = self._first, None
-        self._planned = planned or plan(self._planned.connector.originals, self._transform)
+        self._planned = planned or plan_any(self._planned.connector.originals, self._transform)
         orders = Orders(
             until_caught_up=self._until_caught_up, keeps_going=True, observe=self._observe
         )
         if self._wanted is State.PAUSED:
             orders.paused.set()
-        self._run = _Run(self._planned, self._spark, self._transform, orders)
+        self._tally.starts += 1
+        self._run = _Run(self._planned, self._spark, self._transform, orders, self._tally)
 
 
 class _Run:
@@ -185,12 +209,14 @@ class _Run:
 
     def __init__(
         self,
-        planned: Plan,
+        planned: AnyPlan,
         spark: SharedSpark,
         transform: Callable[..., Any] | None,
         orders: Orders,
+        tally: Tally,
     ) -> None:
         self.orders = orders
+        self._tally = tally
         self.progress: Progress | None = None
         self.error: SemelError | None = None
         self.trace = ""
@@ -221,6 +247,8 @@ class _Run:
         except SemelError as error:
             self.trace = redacted(_trace(error))
             self.error = error
+            self._tally.failures += 1
+            self._tally.fences += isinstance(error, Fenced)
             log.error("connector %s: %s", planned.connector.name, error)
 
 

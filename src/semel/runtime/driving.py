@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from semel import watchdog
+from semel.config import CommonConfig
+from semel.context import CONNECTOR
+from semel.engine.orders import Orders
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
-from semel.plan import Plan
+from semel.leftbehind import Started
+from semel.plan import AnyPlan, Plan, SourcePlan
 from semel.sinks.staging import StagingSink
 
 if TYPE_CHECKING:
@@ -22,31 +26,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What is wanted of a run.
-
-    ``stop`` ends it after the batch in hand, ``paused`` keeps it from reading, ``restarts`` holds
-    the numbers of tasks to start anew: all three may change while it runs. ``until_caught_up`` ends
-    it when what Kafka held at the start is committed; with ``keeps_going`` a task that fails leaves
-    the others running. ``observe`` is called with the totals several times a second.
-    """
-
-    stop: threading.Event = field(default_factory=threading.Event)
-    paused: threading.Event = field(default_factory=threading.Event)
-    restarts: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
-    until_caught_up: bool = False
-    keeps_going: bool = False
-    observe: Callable[[Progress], None] = lambda _progress: None
-
-    def observed_by(self, observe: Callable[[Progress], None]) -> Orders:
-        """The same orders, with another observer."""
-        return replace(self, observe=observe)
+LEAVE = 25.0
+"""Seconds from a stop until what does not end is left behind: the engines cancel what is under way
+after 20, and Kubernetes kills after 30."""
+_LOOK = 0.1
 
 
-def check_runnable(planned: Plan, transform: Callable[..., Any] | None) -> None:
+def check_runnable(planned: AnyPlan, transform: Callable[..., Any] | None) -> None:
     """Raises ConfigError: the sink commits on the driver, and the engine in tasks."""
+    if isinstance(planned, SourcePlan):
+        return
     connector = planned.connector
     lake = isinstance(planned.sink, StagingSink)
     if planned.engine == "micro-batch" and lake and transform is None:
@@ -57,12 +46,13 @@ def check_runnable(planned: Plan, transform: Callable[..., Any] | None) -> None:
 
 
 def drive(
-    planned: Plan,
+    planned: AnyPlan,
     spark: Callable[[], Any],
     transform: Callable[..., Any] | None,
     orders: Orders,
 ) -> Progress:
-    """Run a connector to its end, in the caller's thread.
+    """Run a connector to its end. It works in a thread of its own: whatever it waits for there, a
+    store that does not answer among them, does not hold up a stop.
 
     Args:
         spark: waits for the Spark that the engine needs: a session for the micro-batch engine, a
@@ -71,15 +61,82 @@ def drive(
     Raises:
         semel.errors.SemelError: what ended the connector; see the error's class.
     """
+    from semel.engine.base import Progress
+
+    latest = _Latest(orders.observe)
+    run = replace(orders, observe=latest.note)
+    work = Started(
+        f"running connector {planned.connector.name}", lambda: _work(planned, spark, transform, run)
+    )
+    try:
+        _wait(work, orders.stop, latest)
+    except BaseException:  # Ctrl-C, or an observer that fails
+        orders.stop.set()
+        _wait(work, orders.stop, _Latest())
+        raise
+    if not work.ended(0):
+        work.leave()
+        log.warning(
+            "connector %s: what it has in hand does not end%s. A commit takes place as a whole or "
+            "not at all; the next start reads from the ledger which",
+            planned.connector.name,
+            "".join(f"; {wait}" for wait in watchdog.waits()[:1]),
+        )
+        return latest.progress or Progress()
+    return work.result()
+
+
+class _Latest:
+    """The totals that a run has told last, as they were then: it goes on counting."""
+
+    def __init__(self, observe: Callable[[Progress], None] = lambda _progress: None) -> None:
+        self._observe = observe
+        self.progress: Progress | None = None
+
+    def note(self, progress: Progress) -> None:
+        self.progress = replace(
+            progress,
+            positions=dict(progress.positions),
+            tasks=dict(progress.tasks),
+            states=dict(progress.states),
+        )
+
+    def show(self) -> None:
+        if self.progress is not None:
+            self._observe(self.progress)
+
+
+def _wait(work: Started[Progress], stop: threading.Event, latest: _Latest) -> None:
+    """Wait for the end, but not for long once it was asked to stop."""
+    asked: float | None = None
+    while not work.ended(_LOOK):
+        latest.show()
+        now = time.monotonic()
+        if asked is None:
+            asked = now if stop.is_set() else None
+        elif now - asked > LEAVE:
+            break
+    latest.show()
+
+
+def _work(
+    planned: AnyPlan,
+    spark: Callable[[], Any],
+    transform: Callable[..., Any] | None,
+    orders: Orders,
+) -> Progress:
     connector = planned.connector
+    CONNECTOR.set(connector.name)
     watchdog.stops_with(connector.name, orders.stop)
     try:
+        if isinstance(planned, SourcePlan):
+            return _run_source(planned, spark, orders)
         cluster, topics = _met(planned)
 
         from semel.engine.base import Run
 
         run = Run(
-            connector,
+            planned.connector,
             planned.guarantee,
             planned.sink,
             cluster,
@@ -112,18 +169,36 @@ def drive(
             f"connector {connector.name} failed unexpectedly: {type(error).__name__}: {error}"
         ) from error
     finally:
-        planned.sink.close()
+        planned.close()
+
+
+def _run_source(planned: SourcePlan, spark: Callable[[], Any], orders: Orders) -> Progress:
+    from semel.engine.source.engine import SourceEngine, SourceRun
+
+    cluster = _cluster(planned.connector)
+    run = SourceRun(planned.connector, planned.guarantee, planned.source, cluster, orders)
+    return SourceEngine(run, spark).run()
+
+
+def _cluster(connector: CommonConfig) -> Cluster:
+    """The cluster, once it has answered."""
+    from semel.kafka.cluster import Cluster
+
+    client = client_config(connector, "admin")
+    meet(client, say=lambda line: log.warning("connector %s: %s", connector.name, line))
+    return Cluster(client)
 
 
 def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
     """The cluster, and the topics with their targets prepared: what is wrong with Kafka or with the
     store is told while Spark starts, and Spark finds nothing left to wait for."""
-    from semel.kafka.cluster import Cluster
-
-    connector = planned.connector
-    client = client_config(connector, "admin")
-    meet(client, say=lambda line: log.warning("connector %s: %s", connector.name, line))
-    cluster = Cluster(client)
-    topics = cluster.matching(connector)
-    planned.sink.prepare(topics)
+    cluster = _cluster(planned.connector)
+    topics = cluster.matching(planned.connector)
+    try:
+        planned.sink.prepare(topics)
+    except TransientError as error:
+        key = planned.sink.address
+        if not key or key in str(error):
+            raise
+        raise ServiceError(f"{error}. Check {key}, and that the store runs") from None
     return cluster, topics

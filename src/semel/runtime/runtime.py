@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.engine.states import State
 from semel.errors import ConfigError
-from semel.plan import plan
+from semel.plan import plan_any
 from semel.runtime.connector import Connector
 from semel.runtime.sharing import SharedSpark
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from semel.engine.base import Progress
 
-_PATIENCE = 60.0
-"""Seconds in which connectors finish what is in hand when the runtime closes."""
-
 
 class Runtime:
     """Runs connectors until it is closed; to be used in a ``with`` statement.
@@ -28,9 +25,11 @@ class Runtime:
     Args:
         spark: the session to run in; otherwise the active one, or a new one that is made by the
             ``spark.*`` keys of the first connector and ends with the runtime.
+        patience: seconds in which connectors finish what is in hand when the runtime closes.
     """
 
-    def __init__(self, spark: SparkSession | None = None) -> None:
+    def __init__(self, spark: SparkSession | None = None, *, patience: float = 60.0) -> None:
+        self._patience = patience
         self._spark = SharedSpark(spark)
         self._connectors: dict[str, Connector] = {}
         self._lock = threading.Lock()
@@ -46,6 +45,11 @@ class Runtime:
         """The connectors by their names."""
         with self._lock:
             return dict(self._connectors)
+
+    def begin(self, settings: Mapping[str, str]) -> None:
+        """Start a local Spark's JVM with these ``spark.*`` settings, so that the first connector
+        need not wait for it."""
+        self._spark.begin(settings, for_any=True)
 
     def start(
         self,
@@ -63,11 +67,11 @@ class Runtime:
         Raises:
             ConfigError: the configuration cannot be run, or a connector of its name is here.
         """
-        planned = plan(config, transform)
+        planned = plan_any(config, transform)
         name = planned.connector.name
         with self._lock:
             if name in self._connectors:
-                planned.sink.close()
+                planned.close()
                 raise ConfigError(f"connector {name} already exists")
             made = Connector(
                 planned,
@@ -96,5 +100,5 @@ class Runtime:
         for connector in connectors:
             connector.stop(timeout=0)
         for connector in connectors:
-            connector.wait(_PATIENCE)
+            connector.wait(self._patience)
         self._spark.end()

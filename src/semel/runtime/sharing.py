@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from semel.plan import Plan
+from semel.plan import AnyPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from semel.gateway import Jvm
     from semel.spark import Starting
 
 
@@ -26,6 +27,7 @@ class SharedSpark:
         self._given = given
         self._lock = threading.Lock()
         self._starting: Starting[Any] | None = None
+        self._jvm: Jvm | None = None
 
     def __enter__(self) -> SharedSpark:
         return self
@@ -33,7 +35,15 @@ class SharedSpark:
     def __exit__(self, *_exc: object) -> None:
         self.end()
 
-    def of(self, planned: Plan) -> Callable[[], Any]:
+    def begin(self, raw: Mapping[str, str], *, for_any: bool = False) -> None:
+        """Start what a connector of this configuration is likely to need, while it is planned; or,
+        ``for_any`` connector, what suits all engines."""
+        from semel import spark
+
+        if self._given is None:
+            self._jvm = spark.begin(raw, for_any=for_any)
+
+    def of(self, planned: AnyPlan) -> Callable[[], Any]:
         """Spark for a connector's engine, on its way if there is none: call what is returned to
         wait for it. The micro-batch engine gets a session, the others a context, which starts
         sooner."""
@@ -51,19 +61,25 @@ class SharedSpark:
         """Stop what was started here; nothing happens to the user's own."""
         with self._lock:
             starting, self._starting = self._starting, None
+            jvm, self._jvm = self._jvm, None
         if starting is not None:
             starting.end()
+        elif jvm is not None:
+            jvm.end()
 
-    def _start(self, planned: Plan) -> Starting[Any]:
+    def _start(self, planned: AnyPlan) -> Starting[Any]:
         from semel import spark
 
         connector, given = planned.connector, self._given
+        jvm, self._jvm = self._jvm, None
         if planned.engine == "micro-batch":
             return spark.Starting(
                 lambda jvm: spark.micro_batch_session(connector, jvm),
                 given or spark.active_session(),
+                jvm,
             )
         return spark.Starting(
             lambda jvm: spark.context(connector, jvm=jvm),
             given.sparkContext if given is not None else spark.active_context(),
+            jvm,
         )

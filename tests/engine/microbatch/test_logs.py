@@ -13,49 +13,49 @@ from semel.kafka.cluster import Cluster
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import OffsetRange, TopicPartition, first
 from tests.conftest import Produce
-from tests.engine.harness import recreate
+from tests.engine.harness import name, recreate
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, Running
 from tests.engine.microbatch.transforms import passing, rows
 
 pytestmark = pytest.mark.integration
 
-TP = TopicPartition("orders", 0)
-
 
 class Log:
-    """A topic of one partition in a cluster of the test's own."""
+    """A topic of one partition in a cluster of these tests' own."""
 
     def __init__(self, kafka: Kafka, produce: Produce) -> None:
         self.kafka = kafka
         self._produce = produce
-        kafka.create_topic(TP.topic, 1)
+        self.tp = TopicPartition(name(), 0)
+        kafka.create_topic(self.tp.topic, 1)
 
     def produce(self, count: int, start: int) -> None:
         for at in range(start, start + count, 10):
             servers = self.kafka.bootstrap_servers
-            self._produce(TP.topic, rows(10, at), bootstrap_servers=servers)
+            self._produce(self.tp.topic, rows(10, at), bootstrap_servers=servers)
 
     def cut(self, offset: int) -> None:
         """Lose what follows an offset, as an unclean leader election does."""
         self.kafka.stop()
-        logs.truncate(logs.partition_directory(self.kafka.directory / "data", TP), offset)
+        logs.truncate(logs.partition_directory(self.kafka.directory / "data", self.tp), offset)
         self.kafka.start()
 
 
 @pytest.fixture
-def log(own_kafka: Callable[[], Kafka], produce: Produce) -> Log:
-    return Log(own_kafka(), produce)
+def log(module_kafka: Kafka, produce: Produce) -> Log:
+    return Log(module_kafka, produce)
 
 
 class Pins:
     """Pins ranges as the driver of a connector does that has read the topic up to 20."""
 
     def __init__(self, log: Log) -> None:
+        tp = log.tp
         self.cluster = Cluster({"bootstrap.servers": log.kafka.bootstrap_servers})
         self.known = KnownLogs(self.cluster)
-        self.known.expect([first(TP, 0, self.cluster.logs([TP.topic])[TP.topic], "")])
+        self.known.expect([first(tp, 0, self.cluster.logs([tp.topic])[tp.topic], "")])
         log.produce(20, 0)
-        self.read = OffsetRange(*TP, 0, 20)
+        self.read = OffsetRange(*tp, 0, 20)
         self.pinned = self.known.pin([self.read])
 
 
@@ -67,7 +67,7 @@ def test_records_of_the_pinned_log_are_confirmed_also_by_a_later_leader(log: Log
     log.kafka.start()
     pins.pinned.confirm(pins.cluster, [pins.read])
     log.produce(10, 20)
-    pins.known.pin([OffsetRange(*TP, 20, 30)])
+    pins.known.pin([OffsetRange(*log.tp, 20, 30)])
 
 
 @pytest.mark.long
@@ -75,29 +75,29 @@ def test_records_are_not_confirmed_of_a_log_that_was_cut_while_they_were_read(lo
     pins = Pins(log)
     log.cut(10)
     log.produce(30, 100)
-    with pytest.raises(LogChanged, match="the log of orders-0 was truncated"):
+    with pytest.raises(LogChanged, match=f"the log of {log.tp} was truncated"):
         pins.pinned.confirm(pins.cluster, [pins.read])
-    with pytest.raises(LogChanged, match="the log of orders-0 was truncated"):
-        pins.known.pin([OffsetRange(*TP, 20, 40)])
+    with pytest.raises(LogChanged, match=f"the log of {log.tp} was truncated"):
+        pins.known.pin([OffsetRange(*log.tp, 20, 40)])
 
 
 def test_records_are_not_confirmed_of_a_topic_created_again_while_they_were_read(
     log: Log,
 ) -> None:
     pins = Pins(log)
-    recreate(log.kafka, TP.topic)
+    recreate(log.kafka, log.tp.topic)
     log.produce(30, 100)
-    with pytest.raises(LogChanged, match="topic orders was created again"):
+    with pytest.raises(LogChanged, match=f"topic {log.tp.topic} was created again"):
         pins.pinned.confirm(pins.cluster, [pins.read])
-    with pytest.raises(LogChanged, match="topic orders was created again"):
-        pins.known.pin([OffsetRange(*TP, 20, 30)])
+    with pytest.raises(LogChanged, match=f"topic {log.tp.topic} was created again"):
+        pins.known.pin([OffsetRange(*log.tp, 20, 30)])
 
 
 @pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
 def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_part_if_so_configured(
     log: Log, configure: MakeConfig, query: Query, go: Go, transform: Any
 ) -> None:
-    config = configure(TP.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
+    config = configure(log.tp.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
     log.produce(50, 0)
     go(config, transform)
     log.cut(30)
@@ -119,10 +119,10 @@ def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_part_if_so_configure
 def test_a_log_cut_under_a_running_query_stops_it(
     log: Log, configure: MakeConfig, query: Query, launch: Callable[..., Running]
 ) -> None:
-    config = configure(TP.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
+    config = configure(log.tp.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
     log.produce(50, 0)
     running = launch(config)
-    running.reach(lambda p: p.positions.get(TP) == 50)
+    running.reach(lambda p: p.positions.get(log.tp) == 50)
     log.cut(30)
     log.produce(40, 100)
     assert isinstance(running.end(), OffsetOutOfRange)
@@ -137,11 +137,11 @@ def test_a_topic_created_again_under_a_running_query_stops_it_before_anything_is
     launch: Callable[..., Running],
     transform: Any,
 ) -> None:
-    config = configure(TP.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
+    config = configure(log.tp.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
     log.produce(20, 0)
     running = launch(config, transform)
-    running.reach(lambda p: p.positions.get(TP) == 20)
-    recreate(log.kafka, TP.topic)
+    running.reach(lambda p: p.positions.get(log.tp) == 20)
+    recreate(log.kafka, log.tp.topic)
     log.produce(60, 100)
     error = running.end()
     assert isinstance(error, OffsetOutOfRange)

@@ -1,10 +1,13 @@
-"""A store that falls silent, and one that is away, while the micro-batch engine runs."""
+"""A store that is silent, away or read-only while the micro-batch engine runs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
+import adbc_driver_postgresql.dbapi as adbc
 import pytest
 
 from semel.lab.embedded.proxy import Proxy
@@ -16,6 +19,8 @@ from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
+READ_ONLY = "ALTER DATABASE {} SET default_transaction_read_only = {}"
+
 
 @pytest.fixture
 def proxy(database: str) -> Iterator[Proxy]:
@@ -24,7 +29,7 @@ def proxy(database: str) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("transform", some([passing, shuffled], [passing]))
-def test_a_store_that_is_silent_or_away_is_left_and_waited_for(
+def test_a_store_that_is_silent_away_or_read_only_is_left_and_waited_for(
     transform: Callable[..., Any],
     proxy: Proxy,
     database: str,
@@ -54,6 +59,17 @@ def test_a_store_that_is_silent_or_away_is_left_and_waited_for(
     assert not running.over, running.error
     proxy.accept()
     running.reach(lambda p: p.rows == 30)
+
+    name = urlsplit(database).path[1:]
+    with adbc.connect(database, autocommit=True) as mine, mine.cursor() as cursor:
+        cursor.executemany(READ_ONLY.format(name, "on"), None)
+        proxy.cut()  # new sessions can only read
+        caplog.clear()
+        produce(source, rows(10, 30))
+        refused = re.compile("read-only transaction.*waiting until that is over")
+        wait_until(lambda: refused.search(caplog.text) is not None)
+        cursor.executemany(READ_ONLY.format(name, "off"), None)
+    running.reach(lambda p: p.rows == 40)
     running.stop.set()
     assert running.end() is None
-    assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(30))
+    assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(40))

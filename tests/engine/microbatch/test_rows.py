@@ -19,6 +19,23 @@ from tests.engine.microbatch.transforms import KEYED, passing, rows, shuffled
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.long
+def test_kafka_connects_transforms_run_before_those_of_data_frames(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go, query: Query
+) -> None:
+    source = topic(2)
+    produce(source, [json.dumps({"a": {"b": n}}).encode() for n in range(10)])
+    config = configure(source) | {
+        "transforms": "flat",
+        "transforms.flat.type": "org.apache.kafka.connect.transforms.Flatten$Value",
+        "transforms.flat.delimiter": "_",
+    }
+    go(config)
+    assert query("SELECT sum(a_b)::int FROM t") == [(45,)]
+    go(config | {"name": "frames"}, passing)
+    assert query("SELECT sum(a_b)::int FROM t") == [(90,)]
+
+
 TYPES: list[tuple[str, dict[str, Any], Any]] = [
     ("i8", {"type": "int8"}, -8),
     ("i16", {"type": "int16"}, -16),

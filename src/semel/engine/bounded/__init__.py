@@ -1,1 +1,2 @@
-"""The bounded engine: a Spark job for each trigger; tasks stage, the driver commits."""
+"""The bounded engine: it runs one Spark job per trigger, whose tasks stage files that the driver
+commits."""

@@ -1,9 +1,9 @@
-"""The bounded direct engine's driver: a Spark job a trigger, and one commit for all of it.
+"""The bounded direct engine's driver: one Spark job and one commit per trigger.
 
 The driver decides the offset ranges of each trigger from the ledger and from what Kafka has; tasks
 read them with librdkafka and stage files; the driver commits files and ranges once. It is for
-stores that commit per table. Killing any part of it loses nothing: files that were staged and not
-committed are seen by nobody.
+stores that commit per table. Killing any part of it loses nothing: no reader sees files that were
+staged but not committed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 _INTERVAL = "10 seconds"
 """Unless processingTime says otherwise: every commit makes files."""
 _LOOK = 0.2
-"""Seconds after which a paused run looks whether it is to go on."""
+"""Seconds after which a paused run checks whether it may continue."""
 _KEPT = Target("")
 
 
@@ -125,7 +125,7 @@ class BoundedEngine:
         return startup.targets(run)
 
     def _loop(self, targets: Mapping[TopicPartition, int]) -> None:
-        """Run triggers; one that fails for a reason that may pass is run again."""
+        """Run triggers; retry one that fails for a reason that may pass."""
         retries, answered = self._retries(), False
         while not self._run.stop.is_set():
             begun = time.monotonic()
@@ -147,7 +147,7 @@ class BoundedEngine:
                 raise
             except (TransientError, ServiceError) as error:
                 if isinstance(error, ServiceError) and not answered:
-                    raise  # at the start the user hears of it at once; later it may be restarting
+                    raise  # at the start the user is told at once; later it may be restarting
                 self._doing = str(error)
                 pause = retries.failed(error)
                 self._progress.restarts += 1
@@ -164,7 +164,7 @@ class BoundedEngine:
         return Retries(self._connector, log.warning)
 
     def _look(self) -> bool:
-        """Whether the run was asked to stop, after whoever watches has seen how far it is."""
+        """Report the progress to the observer; whether the run was asked to stop."""
         self._run.observe(self._progress)
         return self._run.stop.is_set()
 
@@ -177,7 +177,7 @@ class BoundedEngine:
     # One trigger
 
     def _trigger(self) -> bool:
-        """Commit what Kafka holds, up to ``maxOffsetsPerTrigger``; whether it held more."""
+        """Commit what Kafka holds, up to ``maxOffsetsPerTrigger``; returns whether it held more."""
         most = self._connector.max_offsets_per_trigger
         wanted, more = self._plan(most)
         if wanted:
@@ -192,7 +192,7 @@ class BoundedEngine:
                 if self._others(wanted):
                     for r in results:
                         self._sink.discard(Staged(r.files))
-                    return True  # the next trigger says what has happened
+                    return True  # the next trigger finds out what has happened
                 self._commit(wanted, results)
                 break
             stop = next(iter(stops), stop)
@@ -209,8 +209,8 @@ class BoundedEngine:
         return more or bool(damaged)
 
     def _others(self, wanted: Sequence[OffsetRange]) -> bool:
-        """Whether what was read may be of other logs than the positions are: of topics that were
-        created again meanwhile, or of logs that were cut before the positions."""
+        """Whether the records may come from other logs than the positions, because topics were
+        created again meanwhile or logs were truncated before the positions."""
         cluster = self._run.cluster
         found = cluster.logs({r.topic for r in wanted})
         there = [self._entries[r.topic_partition] for r in wanted if r.topic in found]
@@ -219,7 +219,7 @@ class BoundedEngine:
         return bool(parted(cluster, there, cluster.ends([e.topic_partition for e in there])))
 
     def _pass_over(self, damage: Damage) -> None:
-        """Record the hole that offsets leave which cannot be read, or stop there.
+        """Record unreadable offsets as a hole, or stop there.
 
         Raises:
             BadRecord: ``errors.tolerance`` is ``none``.
@@ -228,7 +228,7 @@ class BoundedEngine:
         position = ranges.positions(run.connector, run.sink, run.cluster, [tp])[tp]
         if self._connector.errors_tolerance == "none":
             raise damage.stop(self._connector.name, position)
-        log.warning("%s: %s; goes on after them", tp, damage.told(position))
+        log.warning("%s: %s; goes on after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
             self._retrying(batch.advances, Staged(dead_letters=batch.commit.dead_letters))
         self._progress.positions |= {tp: damage.range.until_offset}
@@ -254,7 +254,7 @@ class BoundedEngine:
         return found, bool(found) and any(until[tp] < ends[tp] for tp in until)
 
     def _sample(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Look at topics that are read for the first time, so that all tasks agree on types."""
+        """Sample topics that are read for the first time, so that all tasks agree on types."""
         run = self._run
         unseen = {tp: at for tp, at in positions.items() if tp.topic not in self._sampled}
         if not unseen:
@@ -269,7 +269,7 @@ class BoundedEngine:
         """Run the job of a trigger.
 
         Raises:
-            SemelError: a task's error; what the others have staged is deleted.
+            SemelError: a task's error; the files of all other tasks are deleted.
         """
         parts = shared(wanted, self._connector.tasks_max)
         self._doing = f"{len(parts)} tasks read and stage them"
@@ -299,6 +299,7 @@ class BoundedEngine:
         progress.rows += sum(a.written for a in advances)
         progress.failed += sum(a.failed for a in advances)
         progress.commits += 1
+        progress.deliveries = self._deliverer.deliveries
         until = {a.range.topic_partition: a.range.until_offset for a in advances}
         progress.positions |= until
         progress.tasks |= {r.index: Report("progress", r.index, 0) for r in results}
@@ -308,7 +309,8 @@ class BoundedEngine:
         self._run.observe(progress)
 
     def _kept(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Those that a ledger keeps: where it lies in the target, there is none before it."""
+        """The positions that a ledger keeps: a ledger inside the target does not exist before the
+        target does."""
         targets = self._sink.targets({tp.topic for tp in positions})
         return {tp: at for tp, at in positions.items() if targets.get(tp.topic, _KEPT) is not None}
 
@@ -317,17 +319,16 @@ class BoundedEngine:
             log.warning("%s", described(letter, content=self._connector.errors_log_messages))
 
     def _retrying(self, advances: Sequence[Advance], staged: Staged) -> None:
-        """Commit; a failure whose outcome is unknown is judged by the ledger in the next try.
+        """Commit; after a failure with an unknown outcome, the next attempt asks the ledger.
 
         Staged files are left alone whatever happens: some of them may be committed.
 
         Raises:
-            Stopped: the run was asked to stop, and the commit does not end.
+            Stopped: the run was asked to stop before the commit took place.
         """
-        deliver = self._deliverer.deliver
         try:
             retrying(
-                lambda: self._jobs.committed(lambda: deliver(advances, staged)),
+                lambda: self._deliverer.deliver(advances, staged),
                 self._retries(),
                 self._run.stop.wait,
             )
@@ -354,11 +355,11 @@ def _start(damage: Damage) -> int:
 
 
 def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advance]:
-    """One advance a topic-partition, of the parts that several tasks have read.
+    """One advance per topic-partition, combined from the parts that several tasks have read.
 
     Raises:
-        TransientError: the parts leave offsets out, or read some twice: answers of tasks are
-            missing or foreign, and a commit would skip records.
+        TransientError: the parts lack offsets or overlap, because answers of tasks are missing or
+            foreign; a commit would skip records.
     """
     found = []
     for r in wanted:

@@ -1,4 +1,4 @@
-"""The Spark job of a trigger: runs the tasks, and brings their answers to the driver."""
+"""The Spark job of a trigger: it runs the tasks and returns their answers to the driver."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 from pyspark import SparkContext
 
 from semel.engine.base import Stopped, first_error, not_shipped, spark_gone
 from semel.engine.bounded.task import BoundedSpec, TaskResult, run_task
+from semel.engine.lines import Lines
 from semel.errors import TransientError
 from semel.ledger import LogId, OffsetRange
-from semel.leftbehind import Started
 
 log = logging.getLogger(__name__)
 
 SETTLE = 20.0
-"""Seconds for what is under way to end once the run was asked to stop."""
+"""Seconds for a job to end once the run was asked to stop."""
 _LOOK = 0.2
 
 
 class Jobs:
     """The jobs of one run, one at a time.
 
-    ``look`` is called several times a second while something is waited for; it returns whether the
-    run was asked to stop.
+    ``look`` is called several times a second while a job is waited for; it returns whether the run
+    was asked to stop.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class Jobs:
         self._connector = connector
         self._spark = spark
         self._look = look
+        self._lines = Lines()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-job")
 
     def close(self) -> None:
+        self._lines.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def results(
@@ -58,12 +61,14 @@ class Jobs:
         return self._watched(self._thread.submit(self._run, spec, parts, logs), spec)
 
     def _watched(self, future: Future[list[TaskResult]], spec: BoundedSpec) -> list[TaskResult]:
-        """Wait for a job; one that does not end soon after a stop is cancelled."""
+        """Wait for a job; cancel it if it does not end soon after a stop."""
         asked: float | None = None
         while not wait([future], timeout=_LOOK).done:
             stopping, now = self._look(), time.monotonic()
             if asked is None:
-                asked = now if stopping else None
+                if stopping:
+                    asked = now
+                    self._lines.stop()
             elif now - asked > 2 * SETTLE:
                 log.warning("connector %s: its Spark job does not end", self._connector)
                 raise Stopped
@@ -79,11 +84,12 @@ class Jobs:
         logs: Sequence[Mapping[str, LogId]],
     ) -> list[TaskResult]:
         context = self._spark()
-
-        def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
-            yield pickle.dumps(run_task(spec, index, parts[index], logs[index]))
-
         try:
+            told = replace(spec, control=self._lines.address(context))
+
+            def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
+                yield pickle.dumps(run_task(told, index, parts[index], logs[index]))
+
             context.setJobGroup(_group(spec), f"connector {self._connector}", True)
             job = context.parallelize(range(len(parts)), len(parts))
             answers: list[Any] = job.mapPartitionsWithIndex(body).collect()
@@ -100,28 +106,6 @@ class Jobs:
                 f"connector {self._connector}: the Spark job failed: {first_error(text)}"
             ) from None
         return [pickle.loads(answer) for answer in answers]
-
-    def committed(self, commit: Callable[[], None]) -> None:
-        """Make a commit in a thread: a store that is silent must not hold up a stop.
-
-        Raises:
-            Stopped: it does not end, though the run was asked to stop.
-        """
-        made = Started("committing", commit)
-        asked: float | None = None
-        while not made.ended(_LOOK):
-            stopping, now = self._look(), time.monotonic()
-            if asked is None:
-                asked = now if stopping else None
-            elif now - asked > SETTLE:
-                made.leave()
-                log.warning(
-                    "connector %s: a commit does not end. It takes place as a whole or not at all; "
-                    "the next start reads from the ledger which",
-                    self._connector,
-                )
-                raise Stopped
-        made.result()
 
 
 def _group(spec: BoundedSpec) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel import sinks
 from semel.engine import memory
 from semel.engine.base import unexpected
 from semel.engine.batch import Batcher
@@ -34,7 +35,6 @@ from semel.kafka.damage import Damage, examine
 from semel.kafka.topicids import consumer_with_ids
 from semel.ledger import Advance, LogId, OffsetRange, TopicPartition
 from semel.records import DeadLetter, Rejected, RowsRejected
-from semel.sinks import sink_class
 from semel.sinks.staging import Stager, StagingSink
 from semel.sizes import Sizes
 
@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 60.0
 _SILENCE = 10.0
-"""Seconds after which it is asked whether the consumer still knows a broker. One that was told of
-none may never hear of one again (librdkafka's issue 5301); one that passes over records that were
-aborted, or waits for a slow answer, has nothing to deliver either."""
+"""After so many seconds of silence, check that the consumer still knows a broker. A consumer that
+lost all brokers may never find one again (librdkafka's issue 5301). A consumer that skips aborted
+records, or waits for a slow answer, is silent, too."""
 _ANSWER = 5.0
 
 
@@ -59,9 +59,10 @@ class BoundedSpec(Spec):
 class TaskResult:
     """What a task has staged.
 
-    ``stop`` is the bad record before which its partition must end, with ``errors.tolerance=none``;
-    ``damage`` are offsets that cannot be read, before which it must end, too; ``failure`` is what
-    ends the connector, or may pass (:class:`~semel.errors.TransientError`). Nothing is staged then.
+    With ``errors.tolerance=none``, ``stop`` is the bad record before which its partition must end;
+    it must also end before ``damage``, offsets that cannot be read. ``failure`` ends the connector
+    unless it may pass (:class:`~semel.errors.TransientError`). With any of the three, nothing is
+    staged.
     """
 
     index: int
@@ -81,7 +82,8 @@ def run_task(
     # Automatic collections walk over all messages of a poll again and again.
     gc.disable()
     try:
-        return _workers.of(spec, lambda: Worker(spec, index)).stage(index, wanted, logs)
+        with _workers.at_work(spec, index, lambda: Worker(spec, index)) as worker:
+            return worker.stage(index, wanted, logs)
     except SemelError as error:
         return TaskResult(index, failure=Failure.of(error))
     except Exception as error:
@@ -98,7 +100,7 @@ class Worker:
         connector = spec.connector
         self._spec = spec
         self._index = index
-        sink = sink_class(connector.connector_class, spec.connector.originals)(connector)
+        sink = sinks.create(connector)
         assert isinstance(sink, StagingSink)
         self._sink = sink
         self._config = config = consumer_config(connector, index)
@@ -180,8 +182,7 @@ class Worker:
                 if a.read:
                     epochs[tp] = a.leader_epoch, a.epoch_offset
             letters += batch.commit.dead_letters
-            if batch.nbytes > memory.LARGE:
-                memory.give_back()
+            memory.give_back_after(batch.nbytes)
         advances = []
         for r in wanted:
             read, written, filtered, failed = counts[r.topic_partition].tolist()
@@ -191,8 +192,8 @@ class Worker:
         return TaskResult(index, advances, letters, stager.finish())
 
     def _check(self, logs: Mapping[str, LogId]) -> None:
-        """Raises TransientError if what was read is of other topics than these: they are compared
-        with the ledger again."""
+        """Raises TransientError if the records come from other topics than these; the topics are
+        then compared with the ledger again."""
         for topic, log_id in logs.items():
             if log_id.contradicts(self._topic_ids.fetched(topic)):
                 raise TransientError(
@@ -201,7 +202,7 @@ class Worker:
                 )
 
     def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[RawRecords]]:
-        """The committed records of the ranges, a poll at a time."""
+        """The committed records of the ranges, poll by poll."""
         reading = _Reading(wanted)
         self._consumer.assign(reading.left())
         heard = asked = time.monotonic()
@@ -226,7 +227,7 @@ class Worker:
                         self._consumer.assign(reading.left())
                     asked = time.monotonic()
                 polls = copied(reading.take(events.records))
-                for tp, end in events.ends.items():  # after the records that came before it
+                for tp, end in events.ends.items():  # after the records before it
                     reading.reached(tp, end)
                 for tp, reason in events.unreadable.items():
                     if tp in reading.open:
@@ -241,7 +242,7 @@ class Worker:
 
     def _examine(self, tp: TopicPartition, position: int, reason: str) -> None:
         name = self._spec.connector.name
-        self._connect_anew()  # a consumer that has come upon damage does not always obey
+        self._connect_anew()  # a consumer that has met damage does not always obey
         damage = examine(name, self._config, tp, position)
         if damage is not None:
             raise _Damaged(damage)
@@ -291,7 +292,7 @@ class _Reading:
         self._done: list[TopicPartition] = []
 
     def left(self) -> list[KafkaPartition]:
-        """What is still to be read, and from where."""
+        """The partitions that are still to be read, with their positions."""
         return [KafkaPartition(tp.topic, tp.partition, self._at[tp]) for tp in self.open]
 
     def position(self, tp: TopicPartition) -> int:
@@ -300,7 +301,7 @@ class _Reading:
 
     @property
     def size(self) -> int:
-        """Offsets that are left, at least 1: trailing ones may hold no record."""
+        """The number of offsets left, at least 1: trailing offsets may hold no record."""
         return max(1, sum(r.until_offset - self._at[tp] for tp, r in self.open.items()))
 
     def reached(self, tp: TopicPartition, position: int) -> None:
@@ -313,7 +314,7 @@ class _Reading:
             self._done.append(tp)
 
     def finished(self) -> list[TopicPartition]:
-        """Those that were finished since the last call."""
+        """The partitions that were finished since the last call."""
         done, self._done = self._done, []
         return done
 

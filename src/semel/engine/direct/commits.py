@@ -24,7 +24,8 @@ class Work:
 
 
 class Commits:
-    """At most one commit at a time. ``committed`` hears, in the task's thread, of each that has
+    """At most one commit at a time. ``committed`` is called, in the task's thread, for each that
+    has
     succeeded."""
 
     def __init__(

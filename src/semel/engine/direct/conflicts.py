@@ -1,4 +1,4 @@
-"""When a task's conflicts with the ledger prove that another run of its connector is at work."""
+"""When conflicts with the ledger prove that another run of the connector is at work."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from semel.errors import Fenced, LedgerConflict, NotAssigned
 
 _ENOUGH = 5
 _FOUND_OUT = 3.0
-"""Seconds, at least, for which conflicts go on before they prove another run: one that the group
-has fenced may take that long to find out, and must not stop the one that fenced it."""
+"""Conflicts must continue for at least so many seconds before they prove another run. A run that
+the group has fenced may need that long to notice, and must not stop the one that fenced it."""
 
 
 class Conflicts:
@@ -25,7 +25,7 @@ class Conflicts:
         self._moved = False
 
     def clear(self) -> None:
-        """A commit has gone through."""
+        """A commit has succeeded."""
         self._count = 0
         self._moved = False
 

@@ -1,4 +1,4 @@
-"""Polls that cannot be committed because of what came: read again, and not without end."""
+"""Polls whose records cannot be committed: they are read again, but not forever."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFTEN = 20
 _MOST = 60
 _PAUSE = 1.0
 _SURE = 5
-"""Times in a row that the same finding cannot be a leftover of an earlier assignment any more."""
+"""After so many times in a row, the same finding cannot be left over from an earlier assignment."""
 
 
 class Disorders:
@@ -42,7 +42,7 @@ class Disorders:
         after the ledger had passed it."""
 
     def note(self, disorder: OutOfOrder, entries: Mapping[TopicPartition, LedgerEntry]) -> None:
-        """A poll is dropped; the positions are read from the ledger again.
+        """Drop a poll; the positions are read from the ledger again.
 
         Raises:
             OffsetOutOfRange: a partition holds records where it held none.
@@ -88,11 +88,11 @@ class Disorders:
     def whole(self, tp: TopicPartition, entry: LedgerEntry, position: int, reason: str) -> None:
         """The consumer could not read on, but a new one reads from the position.
 
-        What lies between the last record and the position held no records when it was read. If it
-        cannot be read any more, nothing is missing: reading begins at the position.
+        The offsets between the last record and the position held no records when they were read. If
+        they cannot be read any more, nothing is missing, and reading begins at the position.
 
         Raises:
-            BadRecord: this task cannot read it nevertheless.
+            BadRecord: this task still cannot read it.
         """
         begun = assignment(entry).offset
         if tp not in self._unprobed and begun < position == entry.position:
@@ -113,14 +113,14 @@ class Disorders:
         self._tell(f"{tp} at offset {position}: {reason}; it was whole when asked")
 
     def assignments(self, entries: Mapping[TopicPartition, LedgerEntry]) -> list[KafkaPartition]:
-        """How the consumer is told to read on."""
+        """Where and how the consumer continues."""
         return [
             KafkaPartition(*tp, e.position) if tp in self._unprobed else assignment(e)
             for tp, e in entries.items()
         ]
 
     def moved(self, partitions: Collection[TopicPartition]) -> None:
-        """These have been read on, or are another task's."""
+        """Forget these partitions: they were read successfully, or another task has them."""
         if not (self._counts or self._early or self._whole or self._unprobed):
             return
         for tp in partitions:

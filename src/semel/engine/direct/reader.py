@@ -1,4 +1,4 @@
-"""Reading a task's partitions: from where the ledger stands, and what a poll brings of them."""
+"""Reading a task's partitions: from the ledger's positions, poll by poll."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from semel.engine.consumer import Events, Poll, without_events
 from semel.engine.direct.commits import Commits
 from semel.engine.direct.conflicts import Conflicts
 from semel.engine.direct.disorders import Disorders
-from semel.engine.direct.progress import Progress
 from semel.engine.direct.subscription import Assigned, Revoked, Subscription
 from semel.engine.direct.watch import Check, LogWatch, Recreated
 from semel.engine.poll import OutOfOrder, RawRecords, by_topic, copied
+from semel.engine.progress import Progress
 from semel.errors import LedgerConflict, NotAssigned
 from semel.kafka.damage import Damage, examine
 from semel.ledger import LedgerEntry, TopicPartition
@@ -28,21 +28,23 @@ from semel.sinks.protocols import Membership
 from semel.sizes import Sizes
 
 _IDLE = 0.25
+_JOINING = 0.02
+"""The group's answer does not end a wait for records."""
 _BUSY = 0.02
 """Seconds that a poll waits for a first record, without and with a commit under way."""
 _ASK_AGAIN = 0.5
 """Seconds until a task that the group could not confirm asks again."""
 _SMALL, _LITTLE = 1000, 200_000
-"""Records, and bytes, below which converting them during a commit saves less time than a commit of
-their own costs."""
+"""Below this many records and bytes, converting them during a commit saves less time than a
+separate commit costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What a poll has brought, by topic; nothing if nothing has come.
+    """The records of a poll, by topic; empty if none arrived.
 
     ``ends`` are positions behind trailing offsets that hold no record; ``unreadable`` gives the
-    reason for each partition that could not be read on. ``quiet`` says that no record came though
+    reason for each partition that could not be read on. ``quiet`` says that no record arrived and
     no commit was under way.
     """
 
@@ -84,12 +86,12 @@ class Reader:
         self._entries: dict[TopicPartition, LedgerEntry] = {}
         self._ask_at = float("inf")
         self.positions: dict[TopicPartition, int] = {}
-        """Where reading goes on, as if the commit under way had ended well."""
+        """The next offsets to read, assuming that the commit under way succeeds."""
         self.held = False
         """Whether the task is paused: it keeps its partitions and reads nothing."""
 
     def take(self) -> None:
-        """Read the partitions on from where the ledger stands."""
+        """Continue to read the partitions from the ledger's positions."""
         self._subscription.look_anew()
         self.positions, self._entries = {}, {}
         self._ask_at = float("inf")
@@ -144,11 +146,11 @@ class Reader:
         consumer.resume(consumer.assignment())
 
     def poll(self) -> Sequence[Assigned | Revoked | Polled]:
-        """What the group says or, unless it says anything, what has come.
+        """The group's answer if there is one; otherwise the records that have arrived.
 
-        A small poll takes in what comes until the commit under way has ended. When the group gives
-        or takes partitions, what was polled is dropped: it is read again from the ledger's
-        positions, here or by another task.
+        A small poll keeps collecting until the commit under way has ended. When the group gives or
+        takes partitions, what was polled is dropped: it is read again from the ledger's positions,
+        here or by another task.
 
         Raises:
             SemelError: the consumer has come to its end, or the commit under way has failed.
@@ -158,13 +160,14 @@ class Reader:
             return said
         connector, consumer = self._connector, self._subscription.consumer
         poll = Poll(connector, self._subscription.index, self._sizes)
-        poll.take(consumer, 1, _BUSY if self._commits.under_way else _IDLE)
+        wait = _IDLE if self._subscription.member is not None else _JOINING
+        poll.take(consumer, 1, _BUSY if self._commits.under_way else wait)
         messages, most = poll.messages, connector.max_poll_records
         quiet = not messages and not self._commits.under_way
         if messages and most > 1:
             poll.take(consumer, most, connector.linger_ms / 1000)
             if self._commits.under_way and self._is_small(messages):
-                # Better off in this batch than in the next: what comes while the open commit ends.
+                # Records that arrive while the open commit ends fit into this batch.
                 self._commits.wait()
                 poll.take(consumer, most, 0)
         if said := self._subscription.said():
@@ -180,7 +183,7 @@ class Reader:
         return few and sum(map(len, messages)) < _LITTLE
 
     def check(self, topics: set[str]) -> Check:
-        """Begin to ask whether topics are still those of the ledger.
+        """Start to check whether the topics are still those of the ledger.
 
         Raises:
             Recreated: the consumer fetches another topic.
@@ -188,7 +191,7 @@ class Reader:
         return self._watch.check(topics, self._subscription.topic_ids.fetched)
 
     def check_now_and_then(self) -> None:
-        """The same while nothing comes, and without waiting.
+        """Do the same check while no records arrive, and do not wait for the answer.
 
         Raises:
             Recreated: a topic was created again.
@@ -202,11 +205,11 @@ class Reader:
             self.take()
 
     def damage(self, tp: TopicPartition, reason: str) -> Damage | None:
-        """What cannot be read from a partition's position on; None if it can, or if the partition
-        is not read.
+        """The offsets after a partition's position that cannot be read; None if they can, or if the
+        task does not read the partition.
 
         Raises:
-            BadRecord: where the damage ends cannot be told.
+            BadRecord: it is impossible to tell where the damage ends.
             TransientError: Kafka does not answer.
         """
         position = self.positions.get(tp)

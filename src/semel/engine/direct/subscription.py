@@ -1,4 +1,4 @@
-"""A task's place in the consumer group: the topics that it asks for, and a consumer that is heard.
+"""A task's membership in the consumer group: its topics, and a consumer that the brokers answer.
 
 The task is a static member: it keeps its partitions over a restart, because closing its consumer
 does not leave the group.
@@ -33,7 +33,7 @@ from semel.sinks.protocols import Membership
 log = logging.getLogger(__name__)
 
 _OUT = 30.0
-"""Seconds, at least, in which a consumer finds its way back to Kafka by itself."""
+"""A consumer gets at least so many seconds to reconnect to Kafka by itself."""
 _NAP = 5.0
 """Seconds between two polls, at least, after which silence says nothing: the task was busy, or
 frozen."""
@@ -45,15 +45,15 @@ _OWN_LOSS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The member's partitions are the task's from now on. It assigns them to the consumer itself,
-    at the ledger's positions."""
+    """The group has assigned these partitions. The task assigns them to the consumer itself, at the
+    ledger's positions."""
 
     member: Membership
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """These partitions are not the task's any more. ``trouble`` is what ended its commit."""
+    """The group has revoked these partitions. ``trouble`` is what ended its commit."""
 
     partitions: frozenset[TopicPartition]
     trouble: SemelError | None = None
@@ -91,7 +91,7 @@ class Subscription:
         self._metadata_age = float(config[METADATA_AGE]) / 1000
         self._session = float(config[SESSION]) / 1000
         self._has_place = False
-        self._patience = 1.0
+        self._backoff = 1.0
         self._stands = ""
         self._since = self._asked = self._awake = time.monotonic()
         self._away_until = float("-inf")
@@ -103,7 +103,7 @@ class Subscription:
         self._closing = self._closed = False
 
     def said(self) -> list[Assigned | Revoked]:
-        """What the group has said since it was asked for last, in order."""
+        """The group's events since the last call, in order."""
         said, self._said = self._said, []
         return said
 
@@ -124,7 +124,7 @@ class Subscription:
             )
 
     def look_for_topics(self) -> None:
-        """Ask for those that match ``topics.regex`` by now, once in a while."""
+        """From time to time, subscribe to the topics that match ``topics.regex`` by now."""
         if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
             try:
                 self.ask({*self.cluster.matching(self._connector)})
@@ -140,13 +140,13 @@ class Subscription:
             self._ask_again()
 
     def find_back(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Connect anew where Kafka answers others, and the consumer has heard nothing for long.
+        """Reconnect if Kafka answers other clients but has sent nothing to the consumer for long.
         Without ``positions``, the group has not confirmed yet that the partitions are its own.
 
-        One that hears of no broker at all, as a lone one that restarts may tell it, forgets them
-        all, and waits for the group's coordinator for ever (librdkafka's issue 5301). One whose
-        partitions change their leaders again and again may stop to fetch some of them. A fetch may
-        also just take long, so that each time is longer than the one before.
+        If a broker that restarts alone tells a consumer of no brokers, the consumer forgets them
+        all and waits for the group's coordinator for ever (librdkafka's issue 5301). If the leaders
+        of its partitions change again and again, it may stop fetching some of them. A fetch may
+        also simply take long, so the consumer gets more time at each attempt.
         """
         now = time.monotonic()
         gap, self._awake = now - self._awake, now
@@ -158,8 +158,8 @@ class Subscription:
         if stands != self._stands or gap > max(_NAP, self._session):
             self._stands = stands
             self._watch()
-        patience = self._patience * max(_OUT, 3 * self._session)
-        if not self._topics or now - max(self._since, self._asked) < patience:
+        most = self._backoff * max(_OUT, 3 * self._session)
+        if not self._topics or now - max(self._since, self._asked) < most:
             return
         group, waited = f"consumer group {self._connector.group_id}", f"{now - self._since:.0f} s"
         try:
@@ -178,25 +178,25 @@ class Subscription:
             self._asked = self._awake = time.monotonic()
         if trouble:
             self._tell(f"{trouble}; connects anew")
-            self._patience *= 2
+            self._backoff *= 2
             self._connect_anew()
 
     def _deaf(self, positions: Mapping[TopicPartition, int]) -> str:
-        """Which partitions stand where they stood at the look before, though records have waited
-        since, while the others have got to where they ended then."""
+        """The partitions that have not moved since the last check although records were waiting,
+        while all others have reached the end that they had then."""
         before = self._looks
-        latest = self.cluster.latest(positions, patience=_LOOK)
+        latest = self.cluster.latest(positions, timeout=_LOOK)
         self._looks = {tp: (at, latest[tp]) for tp, at in positions.items()}
         behind = {tp: at for tp, (at, end) in before.items() if positions.get(tp, end) < end}
         still = sorted(tp for tp, at in behind.items() if positions[tp] == at)
         if before and not behind:
-            self._patience = 1.0
+            self._backoff = 1.0
         if not still or len(still) < len(behind):
             return ""
         return f"gets none of the records that wait for it in {', '.join(map(str, still))}"
 
     def _connect_anew(self) -> None:
-        """What the old consumer says from now on is not heard."""
+        """Ignore what the old consumer reports from now on."""
         self._give_up(away=False)
         old = self.consumer
         self.consumer, self.topic_ids = consumer_with_ids(self.config, log)
@@ -205,7 +205,7 @@ class Subscription:
         self._ask_again()
 
     def close(self) -> None:
-        """Close the consumer for good; what the group gives it meanwhile is not taken.
+        """Close the consumer for good, and ignore what the group assigns to it meanwhile.
 
         Raises:
             KafkaException: as the consumer does.
@@ -245,7 +245,7 @@ class Subscription:
             self._given(False)
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
-        """The session has ended, because Kafka was not heard of for too long."""
+        """The session has ended, because Kafka was silent for too long."""
         if self._hears(consumer):
             if self._closing:
                 self.stay_out()
@@ -260,7 +260,7 @@ class Subscription:
         return consumer is self.consumer and not self._closed
 
     def _give_up(self, *, away: bool) -> None:
-        """An assignment that the task has not heard of yet is void from now on."""
+        """Discard an assignment that the task has not taken yet."""
         trouble = None
         try:
             self._let_go(away)
@@ -278,8 +278,8 @@ class Subscription:
             self.consumer.unsubscribe()
 
     def _was_away(self) -> bool:
-        """Whether the task was busy or frozen for so long that its session may be over: librdkafka
-        forgets that it is when partitions are assigned before it has said so."""
+        """Whether the task was busy or frozen for so long that its session may be over. librdkafka
+        does not report the end of a session if partitions are assigned first."""
         now = time.monotonic()
         return now - self._awake > self._session or now - self._away_until < self._session
 
@@ -332,6 +332,6 @@ class Subscription:
         self._watch()
 
     def _watch(self) -> None:
-        """Silence is counted from now."""
+        """Start to count the seconds of silence."""
         self._since = self._awake = time.monotonic()
         self._looks = {}

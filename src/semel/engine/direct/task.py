@@ -12,28 +12,30 @@ go on, so killing it is always safe.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from confluent_kafka import KafkaException
 
+from semel import leftbehind, sinks
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine import memory
+from semel.engine.attempt import TaskSpec
 from semel.engine.batch import Batch, Batcher, bad_record, passing_over
 from semel.engine.committer import Committer
 from semel.engine.consumer import raised
-from semel.engine.control import Address, ControlLine
+from semel.engine.control import ControlLine
 from semel.engine.direct.commits import Commits, Work
 from semel.engine.direct.conflicts import Conflicts
-from semel.engine.direct.progress import Progress
 from semel.engine.direct.reader import Polled, Reader
 from semel.engine.direct.subscription import Assigned, Revoked, Subscription
 from semel.engine.direct.watch import Check, Recreated
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import OutOfOrder
+from semel.engine.progress import Progress
 from semel.engine.publish import copies, mark
 from semel.engine.retry import Retries
 from semel.engine.rowtransform import Transform
@@ -41,45 +43,38 @@ from semel.errors import LedgerConflict, SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.damage import Damage
 from semel.ledger import TopicPartition
-from semel.leftbehind import MOST, left
-from semel.sinks import protocols, sink_class
+from semel.sinks import protocols
 
 log = logging.getLogger(__name__)
 
 _WORD = 2.0
-"""Seconds that the driver's "stop" takes to be heard by a task that wakes up."""
+"""Seconds until a task that wakes up has received the driver's "stop"."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSpec:
+@dataclass(frozen=True, kw_only=True)
+class DirectSpec(TaskSpec):
     """Everything a task needs; it travels in the Spark closure."""
 
     connector: ConnectorConfig
     guarantee: Guarantee
-    control: Address
-    environment: Mapping[str, str]
     transform: Transform | None = None
     schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
 
-
-class TooManyLeft(Exception):
-    """The process holds as many calls that do not end as it may."""
-
-    def __init__(self, what: Sequence[str]) -> None:
-        super().__init__(f"{len(what)} calls do not end ({', '.join(sorted(set(what)))})")
+    def task(self, index: int, attempt: int, line: ControlLine) -> Task:
+        return Task(self, index, attempt, line)
 
 
 class Task:
     """Lives for as long as the connector runs, or until it is restarted elsewhere."""
 
-    def __init__(self, spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
+    def __init__(self, spec: DirectSpec, index: int, attempt: int, line: ControlLine) -> None:
         connector = spec.connector
         self._connector = connector
         self._index = index
         self._line = line
         self._progress = Progress(line, index, attempt)
         tell = self._progress.tell
-        self._sink = sink_class(connector.connector_class, connector.originals)(connector)
+        self._sink = sinks.create(connector)
         self._mark = mark(self._sink)
         pipeline = Pipeline(
             connector,
@@ -94,6 +89,7 @@ class Task:
         self.excuse = self._subscription.excuse
         self._conflicts = Conflicts(connector.name, self.heartbeats, tell)
         self._committer = Committer(connector, spec.guarantee, self._sink, line, index, tell)
+        self._progress.deliveries = lambda: self._committer.deliveries
         self._commits = Commits(connector.name, self._committer, self._batcher, self._committed)
         self._reader = Reader(
             connector,
@@ -129,7 +125,8 @@ class Task:
         except TransientError:
             if not self._line.stop.is_set():
                 raise
-            # Stopped while a commit was being tried again: it is read again after the restart.
+            # Stopped while a commit was being retried: its records are read again after the
+            # restart.
         except KafkaException as error:
             raise raised(self._connector, self._index, error) from error
         finally:
@@ -150,13 +147,11 @@ class Task:
             log.info("task %d: closing: %s", self._index, error)
 
     def _check_left_behind(self) -> None:
-        """Raises TooManyLeft: a new process is needed, for one in which calls wait for ever only
-        grows."""
-        found = left()
-        if len(found) >= MOST:
-            raise TooManyLeft(found)
+        """Raises TooManyLeft."""
+        found = leftbehind.check()
         if len(found) > self._left:
-            self._progress.tell(f"was left behind: {found[-1]}; {len(found)} of {MOST}")
+            most = leftbehind.MOST
+            self._progress.tell(f"left a call behind: {found[-1]}; {len(found)} of {most}")
         self._left = len(found)
 
     def _step(self) -> None:
@@ -199,7 +194,7 @@ class Task:
                 self._idle(event.quiet)
 
     def _idle(self, quiet: bool) -> None:
-        """Nothing has come: look after what would otherwise wait for records."""
+        """No records arrived: do what would otherwise wait for some."""
         self._commits.look()
         self._reader.check_now_and_then()
         if not self._commits.under_way:
@@ -211,8 +206,8 @@ class Task:
         self._progress.report_in_time()
 
     def _pause(self) -> None:
-        """Commit what is in hand, then keep the place in the group and read nothing, until the
-        driver lets the task go on: from the ledger's positions, which may be others by then."""
+        """Commit what is in hand, then stay in the group and read nothing until the driver resumes
+        the task. It continues from the ledger's positions, which may have changed by then."""
         reader = self._reader
         if not self._line.paused.is_set():
             reader.held = False
@@ -264,33 +259,34 @@ class Task:
         position = self._reader.positions[tp]
         if self._connector.errors_tolerance == "none":
             raise damage.stop(self._connector.name, position)
-        self._progress.tell(f"{tp}: {damage.told(position)}; goes on after them")
+        self._progress.tell(f"{tp}: {damage.described(position)}; goes on after them")
         check = self._reader.check({tp.topic})
         for batch in passing_over(damage, position):
             self._submit(Work(batch, [], dict(self._reader.positions), {}), check)
             self._commits.wait()
 
     def _failed(self, error: TransientError) -> None:
-        """A failure outside of what is retried on the spot: read on from the ledger."""
+        """Handle a failure that was not retried on the spot: continue from the ledger's
+        positions."""
         if self._line.stop.is_set():
             raise error
         self._line.stop.wait(self._retries.failed(error))
 
     def _let_go(self, away: bool) -> None:
-        """End the commit under way: the task's partitions are about to be another's. If the session
-        may be over and the driver says stop, do not take the place of a successor."""
+        """End the commit under way, because another task is about to get the partitions. If the
+        session may be over and the driver says stop, do not displace a successor."""
         if away and self._line.stop.wait(_WORD):
             self._subscription.stay_out()
         self._overdue.end()
         self._settle()
 
     def _synchronise(self) -> None:
-        """Drop what is in hand and read on from the ledger's positions."""
+        """Drop what is in hand and continue from the ledger's positions."""
         self._settle()
         self._reader.take()
 
     def _settle(self) -> None:
-        """Let the open commit end, one way or the other."""
+        """Wait until the open commit has ended, whether it succeeds or not."""
         try:
             self._commits.wait()
         except LedgerConflict as conflict:
@@ -308,7 +304,7 @@ class Task:
         return self._committer.retrying(lambda: self._sink.schema(topic))
 
     def _doing(self) -> str:
-        """What becomes of the records in hand, for the log."""
+        """What the task is doing with the records in hand, for the log."""
         under_way = self._commits.under_way
         doing = "their commit is under way" if under_way else "the task converts them"
         return self._committer.trouble or doing

@@ -1,13 +1,14 @@
-"""Noticing that a topic is deleted and created again while its records are read.
+"""How a task notices that a topic is deleted and created again while it is read.
 
 The consumer reports no error: it goes on at the same offset of the new topic, if there is one. So
 two checks precede each commit. The consumer's log says which topic id it fetches
 (:mod:`semel.kafka.topicids`). And a broker is asked, after the records have come, which topic the
-name stands for now: this also covers brokers that are not asked for records by id. The answer
-comes while the batch is converted and the one before it is committed. Now and then a broker is
-asked in any case, and without waiting: a consumer may also just fall silent.
+name stands for now: this also covers brokers that are not asked for records by id. The answer comes
+while the batch is converted and the one before it is committed. A broker is also asked from time to
+time, without waiting, because a consumer may simply fall silent.
 
-A topic that does not exist when Kafka is asked is no other topic: its last records are committed.
+If the topic does not exist when Kafka is asked, no other topic has taken its place, and its last
+records are committed.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Recreated(OutOfOrder):
 
 
 class Check:
-    """Whether the topics that records came from are still those of the ledger.
+    """Checks whether the topics of some records are still those of the ledger.
 
-    It is asked for in one thread and waited for in another.
+    One thread asks, another waits for the answer.
     """
 
     def __init__(self, cluster: Cluster, logs: Mapping[str, LogId]) -> None:
@@ -87,7 +88,8 @@ class Check:
 
 
 class LogWatch:
-    """Compares the logs of one task's topics with those of the entries that it reads on from."""
+    """Compares the logs of one task's topics with those of the ledger entries that it started
+    from."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -114,7 +116,7 @@ class LogWatch:
         return Check(self._cluster, known)
 
     def changed(self) -> bool:
-        """Whether one of the topics is another one now, as far as an answer is at hand."""
+        """Whether one of the topics has been replaced, as far as an answer is available."""
         now = time.monotonic()
         if self._asked is None:
             if self._logs and now - self._asked_at > _NOW_AND_THEN:

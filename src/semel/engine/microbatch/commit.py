@@ -1,4 +1,4 @@
-"""One commit of a micro-batch, in a task or on the driver: what goes in and what comes of it.
+"""One commit of a micro-batch, in a task or on the driver: its input and its result.
 
 Nothing here knows of Spark. A *range* of a batch is one topic-partition's; a task commits one of
 them, the driver all of a batch.
@@ -36,7 +36,7 @@ Refused = Mapping[tuple[str, int, int], Rejected]
 
 @dataclass(slots=True)
 class Side:
-    """What decoding found in one range besides rows.
+    """What decoding one range yields besides rows.
 
     With ``errors.tolerance=none`` the rows end before the first bad record, ``stop``. ``grown`` is
     the schema that the rows need, where it is wider than the one they were read with. ``failed``
@@ -75,8 +75,8 @@ class Result:
 def arranged(
     rows: pa.Table, schema: pa.Schema, topic: str, sides: Sequence[Side], partition: int | None
 ) -> Records:
-    """A transform's rows as the sink takes them: in order, in their own types, with all metadata
-    columns. What the transform has dropped of those is null, but for what is known anyway."""
+    """A transform's rows for the sink: in order, in their own types, with all metadata columns.
+    Columns that the transform has dropped are null unless their value is known."""
     names = rows.column_names
     if rows.num_rows and PARTITION in names and OFFSET in names:
         rows = rows.sort_by([(PARTITION, "ascending"), (OFFSET, "ascending")])  # stable
@@ -87,9 +87,11 @@ def arranged(
     key = pa.null() if tombstones is None else tombstones.schema.field(KEY).type
     kinds = METADATA_TYPES | {KEY: key}
     for name, kind in kinds.items():
+        constant = pa.repeat(pa.scalar(known.get(name), kind), rows.num_rows)
         if name not in names:
-            values = pa.repeat(pa.scalar(known.get(name), kind), rows.num_rows)
-            rows = rows.append_column(name, values)
+            rows = rows.append_column(name, constant)
+        elif name == TOPIC:  # no transform may change it
+            rows = rows.set_column(rows.column_names.index(name), name, constant)
         elif name in METADATA_TYPES and rows.column(name).type != kind:
             position = rows.column_names.index(name)
             rows = rows.set_column(position, name, rows.column(name).cast(kind, safe=False))

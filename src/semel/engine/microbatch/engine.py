@@ -1,7 +1,7 @@
 """The micro-batch engine's driver: a Structured Streaming query whose batches semel commits.
 
 Spark plans the batches and reads Kafka; the ledger says where the first one begins. The query's
-checkpoint is scratch, new at each start: whatever ends the query, it starts again from the
+checkpoint is temporary and new at each start: whatever ends the query, the next one starts from the
 ledger's positions. See :mod:`semel.engine.microbatch.job` for what happens to a batch.
 """
 
@@ -31,8 +31,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.config import ConnectorConfig, under
 from semel.engine import ranges, startup
-from semel.engine.base import Progress, Run, Stopped, not_shipped
+from semel.engine.base import Progress, Run, Stopped, not_shipped, spark_gone
 from semel.engine.consumer import consumer_config
+from semel.engine.lines import Lines
 from semel.engine.microbatch.job import MicroBatches
 from semel.engine.microbatch.plan import FrameTransform
 from semel.engine.retry import LONGEST, Backoff, Retries
@@ -55,9 +56,9 @@ log = logging.getLogger(__name__)
 
 _SETTLE = 20.0
 _CANCELLED = 20.0
-"""Seconds that a batch gets to end, and to end once it is cancelled."""
+"""Seconds that a batch gets to end, and again after it is cancelled."""
 _LOOK = 0.2
-"""Seconds after which a paused run looks whether it is to go on."""
+"""Seconds after which a paused run checks whether it may continue."""
 _SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _NOT_SPARKS = (
     "bootstrap.servers",
@@ -83,6 +84,7 @@ class MicroBatchEngine:
         self._spark = spark
         self._transform = transform
         self._progress = Progress()
+        self._lines = Lines()
         self._in_hand = threading.Lock()
         self._error: Exception | None = None
         self._failure = ""
@@ -97,15 +99,17 @@ class MicroBatchEngine:
         """
         targets = self._prepare()
         require_source(self._spark())
-        batches = MicroBatches(self._run, self._transform, self._progress)
+        control = self._lines.address(self._spark().sparkContext)
+        batches = MicroBatches(self._run, self._transform, self._progress, control)
         try:
             self._supervise(batches, targets)
         finally:
             batches.close()
+            self._lines.close()
         return self._progress
 
     def _supervise(self, batches: MicroBatches, targets: Mapping[TopicPartition, int]) -> None:
-        """Run queries, one after the other, until there is no need for another."""
+        """Run queries, one after the other, until no further one is needed."""
         backoff, answered = Backoff(longest=LONGEST), False
         questions = Retries(self._run.connector, log.warning)
         while not self._run.stop.is_set():
@@ -124,7 +128,7 @@ class MicroBatchEngine:
             except RolledBack:
                 raise
             except (ServiceError, TransientError) as error:
-                # At the start the user hears of it at once; later a service may be restarting.
+                # At the start the user is told at once; later a service may be restarting.
                 if not answered:
                     raise
                 self._run.stop.wait(questions.failed(error))
@@ -159,7 +163,7 @@ class MicroBatchEngine:
         return startup.targets(self._run)
 
     def _entries(self) -> dict[TopicPartition, LedgerEntry]:
-        """Where the ledger stands for all partitions there are now."""
+        """The ledger's positions of all partitions that exist now."""
         run = self._run
         topics = ranges.topics_now(run.connector, run.cluster)
         run.sink.prepare(topics)
@@ -169,8 +173,8 @@ class MicroBatchEngine:
         return found
 
     def _pass_over(self, batches: MicroBatches) -> None:
-        """Commit what comes before a record batch that cannot be read; then record the hole, or
-        stop there.
+        """Commit the records before an unreadable record batch; then record the hole, or stop
+        there.
 
         Raises:
             BadRecord: ``errors.tolerance`` is ``none``.
@@ -242,23 +246,22 @@ class MicroBatchEngine:
                     self._settle(query)
                     query.stop()
                 elif self._run.paused.is_set() and self._in_hand.acquire(blocking=False):
-                    self._in_hand.release()  # the batch in hand has ended, and none begins any more
+                    self._in_hand.release()  # the batch in hand has ended, and no other begins
                     query.stop()
         except StreamingQueryException as error:
             self._failure = self._failure or _reason(error)
         except (Py4JNetworkError, ConnectionError) as error:
-            raise ServiceError(
-                f"connector {self._run.connector.name}: Spark has gone: {_reason(error)}"
-            ) from None
+            raise (spark_gone(self._run.connector, error) or error) from None
         self._run.observe(self._progress)
 
     def _settle(self, query: StreamingQuery) -> None:
-        """Wait for the batch in hand; one that does not end in time is cancelled, and what its
-        tasks have not committed rolls back.
+        """Wait for the batch in hand. If it does not end in time, cancel it; what its tasks have
+        not committed rolls back.
 
         Raises:
             ServiceError: the driver's own commit hangs; it rolls back when the process ends.
         """
+        self._lines.stop()
         if not self._in_hand.acquire(timeout=_SETTLE):
             log.warning("the batch in hand does not end; it is cancelled")
             self._spark().sparkContext.cancelJobGroup(str(query.runId))
@@ -304,8 +307,8 @@ class MicroBatchEngine:
             self._error = end
 
     def _lasting(self, error: Exception) -> Exception | None:
-        """What would fail again: an error of the transform's own code or of its expressions, or one
-        that is not Spark's at all."""
+        """An error that would occur again: one of the transform's code or expressions, or one that
+        is not Spark's."""
         if not isinstance(error, (Py4JError, PySparkException)):
             return error
         missing = not_shipped(self._run.connector, str(error))
@@ -373,7 +376,8 @@ def kafka_options(
 
 
 def _reason(error: Exception) -> str:
-    """The line that says what happened: a Python error's last one, or the first one of Spark's."""
+    """The line that says what happened: the last one of a Python error, or the first one of
+    Spark's."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     if isinstance(error, PythonException):
         raised = [n for n, line in enumerate(lines) if line.startswith("File ")]

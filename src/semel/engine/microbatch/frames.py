@@ -1,9 +1,9 @@
 """Arrow types to the nearest types that Spark has, and back.
 
 A DataFrame transform sees the *carried* type: JSON and times of day as strings, unsigned integers
-in the next wider type, timestamps in microseconds. A column that still has its name and its carried
-type when the transform is done is given its own type again, so that the sink gets what it would get
-from the direct engine.
+in the next wider type, timestamps in microseconds. A column that keeps its name and its carried
+type in the transform gets its own type back, so that the sink gets the same as from the direct
+engine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def exact_schema(schema: StructType) -> pa.Schema:
 
 
 def carry(rows: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Rows as Spark takes them, with the columns of ``schema``; a missing one is null.
+    """Rows in Spark's types, with the columns of ``schema``; a missing one is null.
 
     Raises:
         pa.ArrowInvalid: a value that its carried type cannot hold.
@@ -93,7 +93,7 @@ def carry(rows: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
 
 
 def restore(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give columns that passed unchanged in name and type the type they had before Spark."""
+    """Return columns with unchanged names and types to the types they had before Spark."""
     for index, name in enumerate(rows.column_names):
         position = schema.get_field_index(name)
         values = rows.column(index)

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from semel.engine.base import Progress, Run, Stopped
 from semel.engine.batch import Batch, bad_record, passing_over
 from semel.engine.committer import described
+from semel.engine.control import Address
 from semel.engine.deliver import Deliverer
 from semel.engine.failure import Failure
 from semel.engine.microbatch import task as microtask
@@ -58,23 +59,25 @@ Rejections = dict[tuple[str, int, int], Rejected]
 class MicroBatches:
     """Commits the batches of one run, one at a time."""
 
-    def __init__(self, run: Run, transform: FrameTransform | None, progress: Progress) -> None:
+    def __init__(
+        self, run: Run, transform: FrameTransform | None, progress: Progress, control: Address
+    ) -> None:
         self._run = run
         self._progress = progress
         self._connector = run.connector
-        self._topics = KnownTopics(run, frames=transform is not None)
+        self._topics = KnownTopics(run, frames=transform is not None, control=control)
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
         self._deliverer = Deliverer(run.connector, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
         self._overdue = Overdue(log.warning, lambda: "Spark works on a batch")
         self.size = BatchSize(run)
         self._commits_here = isinstance(run.sink, StagingSink)
-        """Whether the driver commits, whatever the plan."""
+        """Whether the driver commits regardless of the plan."""
         self._moved: set[TopicPartition] = set()
         self._pinned = Pinned()
 
     def enter(self, entries: Iterable[LedgerEntry]) -> None:
-        """What the ledger holds as a query starts, compared with Kafka."""
+        """The ledger's entries at the start of a query, compared with Kafka."""
         self._topics.enter(entries)
 
     def close(self) -> None:
@@ -114,16 +117,16 @@ class MicroBatches:
             raise bad_record(self._connector.name, stops[0])
 
     def pass_over(self, damage: Damage, position: int) -> None:
-        """Record the hole that offsets leave which cannot be read."""
+        """Record unreadable offsets as a hole."""
         tp = damage.topic_partition
-        log.warning("%s: %s; goes on after them", tp, damage.told(position))
+        log.warning("%s: %s; goes on after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
             self._deliverer.deliver(batch.advances, batch.commit)
         self._progress.positions |= {tp: damage.range.until_offset}
         self._publisher.publish({tp: damage.range.until_offset})
 
     def _heed(self, result: Result, refused: Rejections) -> None:
-        """Do what the next attempt needs."""
+        """Prepare the next attempt."""
         if result.kind == "failed" and result.failure is not None:
             raise _naming(self._connector.name, result.failure)
         if result.kind == "unread":
@@ -237,6 +240,7 @@ class MicroBatches:
         except TransientError as error:
             return [Result("transient", indices[0], failure=Failure.of(error))]
         self._progress.commits += 1 if batch.advances else 0
+        self._progress.deliveries = self._deliverer.deliveries
         self.size.note(batch.nbytes // len(ranges))
         return _committed(batch, dict(zip(ranges, indices, strict=True)))
 
@@ -287,7 +291,8 @@ def _committed(batch: Batch, indices: dict[OffsetRange, int]) -> list[Result]:
 def _count_written(
     written: dict[TopicPartition, int], made: Records, ranges: Sequence[OffsetRange]
 ) -> bool:
-    """Count rows by the range they say they come from; if they do not, all on the first range."""
+    """Count rows by the range that their metadata names; without metadata, count all for the first
+    range."""
     counts = count_by_partition(made.rows)
     traced = counts.keys() <= {r.partition for r in ranges}
     if not traced:

@@ -1,4 +1,4 @@
-"""What a micro-batch's DataFrame is made of: its Kafka offset ranges and their Spark partitions.
+"""The origin of a micro-batch's DataFrame: its Kafka offset ranges and their Spark partitions.
 
 Spark hands ``foreachBatch`` a DataFrame without its offsets, and a task sees only the rows that
 survive filters. The ranges stand in the partitions of the RDD at the root of the batch, which the
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from semel.ledger import OffsetRange
 
 _STREAM, _PART = "DataSourceRDD", "KafkaSourceRDD"
-"""What is at the root of a streaming query's batch, and of a batch query."""
+"""The node at the root of a streaming query's batch, and of a batch query."""
 
 
 class Source:

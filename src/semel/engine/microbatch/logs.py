@@ -1,6 +1,6 @@
-"""What the offsets of a micro-batch point at, checked before its records are committed.
+"""The logs that the offsets of a micro-batch point at, checked before its records are committed.
 
-Spark's Kafka source tells neither the id of a topic nor the leader epoch of a record. So a batch is
+Spark's Kafka source gives neither the id of a topic nor the leader epoch of a record. So a batch is
 *pinned* before it is read: Kafka is asked for the id of each topic, for the end of each partition,
 and for its leader epoch. All offsets below the end were written in that epoch or an earlier one,
 which is what an entry needs to know (KIP-320). Whoever commits asks once more after reading. If the
@@ -32,7 +32,7 @@ class Pinned:
 
         Raises:
             LogChanged: they may be of others.
-            TransientError: Kafka does not tell.
+            TransientError: Kafka does not answer.
         """
         _compare(self.logs, cluster, {r.topic for r in ranges})
         read = [_reached(r.topic_partition, r.until_offset, self._epoch(r)) for r in ranges]
@@ -61,13 +61,13 @@ class KnownLogs:
         self._reached: dict[TopicPartition, LedgerEntry] = {}
 
     def expect(self, entries: Iterable[LedgerEntry]) -> None:
-        """These entries have just been compared with Kafka, or have just been made."""
+        """Take entries that have just been compared with Kafka or just been made."""
         for entry in entries:
             self._logs[entry.topic] = entry.log
             self._reached[entry.topic_partition] = entry
 
     def pin(self, ranges: Sequence[OffsetRange]) -> Pinned:
-        """Ask for the logs of a batch that has not been read yet.
+        """Ask Kafka for the logs of a batch that has not been read yet.
 
         Raises:
             LogChanged: they are not those of the positions that the batch begins at.
@@ -87,7 +87,7 @@ class KnownLogs:
 
 
 def _reached(tp: TopicPartition, position: int, epoch: int) -> LedgerEntry:
-    """What is known of a position whose records were all written in this epoch or before."""
+    """The epoch facts of a position whose records were all written in this epoch or before."""
     return LedgerEntry(*tp, position, position, leader_epoch=epoch, epoch_offset=position)
 
 

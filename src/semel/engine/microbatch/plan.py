@@ -32,7 +32,7 @@ FrameTransform = Callable[[DataFrame], DataFrame]
 
 
 class Sides:
-    """What decoding tasks tell the driver besides rows, by way of a Spark accumulator."""
+    """What decoding tasks report to the driver besides rows, through a Spark accumulator."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.accumulator = spark.sparkContext.accumulator([], _Gathered())
@@ -41,7 +41,8 @@ class Sides:
         self.accumulator.value = []
 
     def of(self, reading: Reading) -> dict[int, Side]:
-        """By Spark partition. A task that Spark ran twice has told the same twice."""
+        """The reports by Spark partition. A task that Spark ran twice has reported the same
+        twice."""
         return {
             index: pickle.loads(side)
             for id_, index, side in self.accumulator.value
@@ -50,7 +51,7 @@ class Sides:
 
 
 class _Gathered(accumulators.AccumulatorParam[list[Any]]):
-    """Tasks add lists, the driver gets one."""
+    """Concatenates the lists that tasks add."""
 
     def zero(self, value: list[Any]) -> list[Any]:
         return []
@@ -76,7 +77,7 @@ class Decoded:
         return self.reading.ranges
 
     def drain(self) -> list[Side]:
-        """Decode all records for what goes around the transform alone."""
+        """Decode all records only to collect what bypasses the transform."""
         self.frame.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
         self.sides.forget()
         frame: Any = self.frame
@@ -95,7 +96,7 @@ class Planned:
     one_to_one: bool
 
     def collect(self) -> tuple[pa.Table, list[Side]]:
-        """The rows, and what went around the transform."""
+        """The rows, and what bypassed the transform."""
         decoded = self.decoded
         self.result.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
         decoded.sides.forget()
@@ -107,7 +108,7 @@ class Planned:
 
 
 class Widened(Exception):
-    """The batch holds fields that its DataFrame lacks; they are known now: plan again."""
+    """The batch holds fields that its DataFrame lacks. They are known now, so plan again."""
 
 
 class Planner:
@@ -170,7 +171,7 @@ class Planner:
         return Planned(decoded, result, answers, one_to_one)
 
     def widen(self, topic: str, sides: Sequence[Side]) -> bool:
-        """Learn the fields that decoding came upon; whether there are any."""
+        """Learn the fields that decoding found; returns whether there are any."""
         found = [side.grown for side in sides if side.grown is not None]
         for schema in found:
             self._topics.learn(topic, schema)
@@ -194,7 +195,7 @@ class Planner:
         return result
 
     def _check(self, topic: str, result: DataFrame) -> None:
-        """Whether the metadata that the configuration needs has passed the transform."""
+        """Check that the transform kept the metadata that the configuration needs."""
         columns = set(result.columns)
         for name, reason in self._needed().items():
             if name not in columns:
@@ -210,7 +211,8 @@ class Planner:
         if run.connector.provenance:
             needed |= dict.fromkeys((TOPIC, PARTITION, OFFSET, TIMESTAMP), "provenance=true")
         if run.guarantee.mechanism is Mechanism.IDEMPOTENT:
-            # After a crash a batch may end elsewhere: only rows of single records stay the same.
+            # After a crash a batch may end elsewhere, so only rows of single records remain the
+            # same.
             needed |= dict.fromkeys((PARTITION, OFFSET), "delivery.mechanism=idempotent")
         if run.sink.capabilities.takes_tombstones:
             needed |= dict.fromkeys((PARTITION, OFFSET), "deleting by tombstones")
@@ -218,7 +220,7 @@ class Planner:
 
 
 def raw_columns(connector: ConnectorConfig, base: DataFrame, *, key: bool) -> DataFrame:
-    """What is read of the records: keys and headers only where somebody wants them."""
+    """The columns to read: keys and headers only if they are wanted."""
     names = ["value", "partition", "offset", "timestamp"]
     letters = bool(connector.dead_letter_table or connector.dead_letter_topic)
     if key or letters:

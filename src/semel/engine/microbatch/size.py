@@ -1,4 +1,5 @@
-"""How many records a micro-batch may hold, so that its tasks hold no more than so many bytes."""
+"""The number of records that a micro-batch may hold, so that its tasks stay within a limit of
+bytes."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from semel.sizes import size_of
 log = logging.getLogger(__name__)
 
 _LOOKS = 20
-"""Records of each partition, at most, that a query looks at before it starts."""
+"""A query samples at most so many records of each partition before it starts."""
 _BYTES = 4 * 1024 * 1024
 _SHARES = 2
 _SLACK = 2
-"""How many times too large a batch may be before a query is ended for it."""
+"""A query ends if a batch is larger than its limit by this factor."""
 
 
 class BatchSize:
@@ -38,7 +39,7 @@ class BatchSize:
         self.outgrown = False
         try:
             average = self._average(positions)
-        except SemelError as error:  # the query will meet it, too, and is tried again
+        except SemelError as error:  # the query will meet the same error and be retried
             log.info("the size of the records is not known: %s", error)
             return self._most
         fitting = fits(self._room, len(positions), average, self._most)
@@ -48,7 +49,7 @@ class BatchSize:
         return fitting
 
     def note(self, size: int) -> None:
-        """A partition's part of a batch had so many bytes."""
+        """Note the bytes of a partition's part of a batch."""
         self.outgrown |= size > _SLACK * self._room and not self._smallest
 
     def _average(self, positions: Mapping[TopicPartition, int]) -> int:

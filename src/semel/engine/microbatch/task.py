@@ -2,8 +2,8 @@
 
 A Spark task holds the records of one offset range. Without a transform it decodes and commits in
 one go. With one, decoding comes before it and the commit after it, in two Python workers of the
-same task; what must not pass through the transform (dead letters, tombstones, counts) goes around
-it as a :class:`Side`: in a file where the same task commits, to the driver where the driver does.
+same task; what must bypass the transform (dead letters, tombstones, counts) travels as a
+:class:`Side`: in a file if the same task commits, to the driver if the driver does.
 
 Tasks answer with a :class:`Result` instead of raising, because Spark would try again. What a worker
 process keeps from batch to batch is one sink with its connection for each run.
@@ -15,6 +15,7 @@ import logging
 import os
 import pickle
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
 
+from semel import sinks
 from semel.delivery import Guarantee
 from semel.engine import memory
 from semel.engine.batch import Batcher
@@ -48,7 +50,6 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.ledger import OffsetRange, TopicPartition
 from semel.records import Rejected, RowsRejected
-from semel.sinks import sink_class
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +89,7 @@ class Worker:
 
     def __init__(self, spec: MicroSpec) -> None:
         self.spec = spec
-        self.sink = sink_class(spec.connector.connector_class, spec.connector.originals)(
-            spec.connector
-        )
+        self.sink = sinks.create(spec.connector)
         self.deliverer = Deliverer(
             spec.connector, spec.guarantee, self.sink, _partition_id(), log.warning
         )
@@ -121,8 +120,8 @@ class Worker:
 _workers: Workers[Worker] = Workers()
 
 
-def _worker(spec: MicroSpec) -> Worker:
-    return _workers.of(spec, lambda: Worker(spec))
+def _at_work(spec: MicroSpec) -> AbstractContextManager[Worker]:
+    return _workers.at_work(spec, _partition_id(), lambda: Worker(spec))
 
 
 def _context() -> Any:
@@ -142,11 +141,11 @@ def commit_raw(
 ) -> pa.RecordBatch:
     """Decode one range and commit it."""
     index = _partition_id()
-    worker = _worker(spec)
     range_ = reading.ranges[index]
-    polls = list(_chunks(range_.topic, batches))
-    hit("task.after_poll")
-    return _answer(index, lambda: _commit_raw(worker, range_, polls, index, reading.pinned))
+    with _at_work(spec) as worker:
+        polls = list(_chunks(range_.topic, batches))
+        hit("task.after_poll")
+        return _answer(index, lambda: _commit_raw(worker, range_, polls, index, reading.pinned))
 
 
 def _commit_raw(
@@ -167,13 +166,12 @@ def _commit_raw(
         except RowsRejected as rejection:
             refused.extend(rejection.rejected)
             continue
-        if batch.nbytes > memory.LARGE:
-            memory.give_back()
+        memory.give_back_after(batch.nbytes)
         return replace(committed(index, batch), size=sum(p.table.nbytes for p in polls))
 
 
 def _chunks(topic: str, batches: Iterable[pa.RecordBatch]) -> Iterator[TopicTable]:
-    """Whole ranges at once are quickest, but an Arrow string array ends at 2 GiB."""
+    """Whole ranges at once are quickest, but an Arrow string array holds at most 2 GiB."""
     chunk: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -192,15 +190,17 @@ def _chunks(topic: str, batches: Iterable[pa.RecordBatch]) -> Iterator[TopicTabl
 def decode(
     spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch], report: Any
 ) -> Iterator[pa.RecordBatch]:
-    """Decode one range for a transform; ``report`` takes what goes around it to the driver."""
+    """Decode one range for a transform; ``report`` takes what bypasses the transform to the
+    driver."""
     context = _context()
     index = context.partitionId()
-    decoder = _Decoder(_worker(spec), reading, reading.ranges[index].topic)
-    for batch in batches:
-        try:
-            yield from decoder.decode(batch)
-        except SemelError as error:
-            decoder.side.failed = Failure.of(error)
+    with _at_work(spec) as worker:
+        decoder = _Decoder(worker, reading, reading.ranges[index].topic)
+        for batch in batches:
+            try:
+                yield from decoder.decode(batch)
+            except SemelError as error:
+                decoder.side.failed = Failure.of(error)
     if context.getLocalProperty(COMMIT) == "task":
         _pass_on(_side_file(spec.run, context), decoder.side)
     else:
@@ -222,11 +222,11 @@ class _Decoder:
         if side.stop is not None or side.failed is not None:
             return []
         poll = TopicTable(self._topic, pa.Table.from_batches([batch]))
-        records, letters = self._batcher.convert(poll, self._refused)
+        (records,), letters = self._batcher.convert(poll, self._refused)
         if letters and not self._tolerates:
             side.stop = min(letters, key=lambda letter: letter.offset)
             poll = poll.only(poll.offsets < side.stop.offset)
-            records, letters = self._batcher.convert(poll, {})
+            (records,), letters = self._batcher.convert(poll, {})
         side.read += len(poll.offsets)
         side.letters += letters
         if records.tombstones is not None:
@@ -259,9 +259,9 @@ def commit_rows(
 ) -> pa.RecordBatch:
     """Commit what a transform made of one range."""
     index = _partition_id()
-    worker = _worker(spec)
-    parts = [batch for batch in batches if batch.num_rows]
-    return _answer(index, lambda: _commit_rows(worker, reading, index, parts))
+    with _at_work(spec) as worker:
+        parts = [batch for batch in batches if batch.num_rows]
+        return _answer(index, lambda: _commit_rows(worker, reading, index, parts))
 
 
 def _commit_rows(
@@ -302,7 +302,7 @@ def _pass_on(path: Path, side: Side) -> None:
 
 
 def _passed_on(path: Path) -> Side | None:
-    """Take what the other worker left. A file of another user is never unpickled."""
+    """Take the side that the other worker left. A file of another user is never unpickled."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What the driver of a micro-batch run knows of topics: partitions entered, schemas found."""
+"""The topics of a micro-batch run, as its driver knows them: partitions entered, schemas found."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from semel import failpoints
 from semel.engine import sample
 from semel.engine.base import Run
+from semel.engine.control import Address
 from semel.engine.microbatch.commit import widened
 from semel.engine.microbatch.logs import KnownLogs, Pinned
 from semel.engine.microbatch.task import MicroSpec
@@ -20,14 +21,14 @@ from semel.records import METADATA
 
 
 class KnownTopics:
-    """Grows while the connector runs; ``spec`` is what tasks are told of it.
+    """Grows while the connector runs; ``spec`` is the part that tasks get.
 
     With ``frames``, schemas are those of decoded rows with their metadata. A DataFrame has fixed
     columns, so a field that nobody has seen before widens the schema, and its batch is planned
     again.
     """
 
-    def __init__(self, run: Run, *, frames: bool) -> None:
+    def __init__(self, run: Run, *, frames: bool, control: Address | None = None) -> None:
         self._run = run
         self._partitions: set[TopicPartition] = set()
         self._prepared: set[str] = set()
@@ -40,14 +41,15 @@ class KnownTopics:
             environment=failpoints.environment(),
             guarantee=run.guarantee,
             frames=frames,
+            control=control,
         )
 
     def schema(self, topic: str) -> pa.Schema | None:
-        """The columns of a topic's decoded rows, as far as they are known."""
+        """The known columns of a topic's decoded rows."""
         return self._schemas.get(topic)
 
     def enter(self, entries: Iterable[LedgerEntry]) -> None:
-        """What the ledger holds, of topics whose targets have been checked."""
+        """The ledger's entries, of topics whose targets have been checked."""
         entries = list(entries)
         self._logs.expect(entries)
         self._partitions |= {e.topic_partition for e in entries}
@@ -93,7 +95,7 @@ class KnownTopics:
             self.learn(topic, schema)
 
     def learn(self, topic: str, schema: pa.Schema) -> None:
-        """Take in fields that have been found.
+        """Add fields that have been found.
 
         Raises:
             ConfigError: they contradict what is known.

@@ -1,7 +1,7 @@
 """A task as a Spark job of one partition, which starts again when it ends early.
 
-Spark starts a task again at once where its process has died, a few times a job. Whatever else ends
-a job, its driver starts a new one, with a backoff while none of them lives for long.
+If a task's process dies, Spark restarts the task at once, a few times per job. If anything else
+ends a job, the driver starts a new one, with a backoff while jobs end early.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable
 
 from pyspark import SparkContext, TaskContext
 
+from semel.engine.attempt import TaskSpec, run_task
 from semel.engine.base import SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import Report, rebuild
-from semel.engine.direct.attempt import run_task
-from semel.engine.direct.task import TaskSpec
 from semel.engine.retry import Backoff
 from semel.engine.states import State, Status
 from semel.errors import SemelError
@@ -25,9 +24,12 @@ from semel.errors import SemelError
 log = logging.getLogger(__name__)
 
 SETTLE = 20.0
-"""Seconds that a task which is to stop gets for what is in hand."""
+"""Seconds that a stopping task gets to finish what is in hand."""
 _LAST_WORDS = 2.0
 """Seconds for what a task has told at its end, unless a frozen one still holds its line."""
+FROZEN = 120.0
+"""Seconds without a sign of life after which a task's process is ended: a native client that keeps
+Python's lock freezes all of its threads, those that watch it included."""
 _ATTEMPTS = 1_000_000
 """Attempts of a task are numbered through all of its jobs; Spark begins anew with each job."""
 
@@ -52,11 +54,11 @@ class Job:
 
     @property
     def failure(self) -> str:
-        """What Spark says of its end; empty if it ended by itself."""
+        """Spark's reason for its end; empty if it ended by itself."""
         return first_error(self.report)
 
     def cancel(self) -> None:
-        """Spark cancels what it knows: a job may be on its way there."""
+        """Spark cancels only the jobs that it knows; one may still be on its way."""
         with contextlib.suppress(Exception):  # Spark may have gone
             self._context.cancelJobGroup(self._group)
 
@@ -97,19 +99,22 @@ class TaskJobs:
         self._started = self._due = time.monotonic()
         self._ended: float | None = None
         self._again = False
+        self._spoke = False
+        self._silence = 0.0
+        self._looked = time.monotonic()
 
     @property
     def ended(self) -> bool:
-        """Whether no job of it is left."""
+        """Whether none of its jobs is left."""
         return self.job is None or self.job.ended
 
     def hear(self, report: Report) -> None:
-        """Take note of what an attempt has told of itself. One that was frozen and is replaced has
-        nothing to say of the task: it was fenced by its successor, and what fails for good fails
-        for that one too."""
+        """Take an attempt's report. One that was frozen and replaced says nothing about the task:
+        its successor has fenced it, and a permanent failure hits the successor, too."""
         self._newest = max(report.attempt, self._newest)
         if report.attempt < self._newest:
             return
+        self._spoke, self._silence = True, 0.0
         if report.kind in ("fenced", "failed"):
             self.error = rebuild(report)
             self.status = Status(State.FAILED, str(self.error))
@@ -127,6 +132,7 @@ class TaskJobs:
             SparkGone: there is no Spark to start it.
         """
         now = time.monotonic()
+        passed, self._looked = now - self._looked, now
         if self.job is None:
             if self.error is None and not stopping and now >= self._due:
                 self._start()
@@ -134,11 +140,24 @@ class TaskJobs:
         if not self.job.ended:
             if self._again and now > self._due + SETTLE:
                 self.cancel()
+            self._wait_for_word(passed)
             return
         self._ended = self._ended or now
         if self.job.gone is None and speaks and now - self._ended < _LAST_WORDS:
             return
         self._note_end(self.job, now, stopping)
+
+    def _wait_for_word(self, passed: float) -> None:
+        """End a process that is not heard of any more. What passed while the driver itself stood
+        still does not count."""
+        self._silence += min(passed, 1.0)
+        if self._spoke and self._silence > FROZEN:
+            log.warning(
+                "connector %s: task %d has given no sign of life for %.0f s; its process is ended",
+                *(self._spec.connector.name, self.index, self._silence),
+            )
+            self._spoke = False
+            self.cancel()
 
     def restart(self) -> None:
         """Start it anew: a failed one now, a running one once its job has ended."""
@@ -157,6 +176,7 @@ class TaskJobs:
         self.job = Job(self._spark(), self._spec, self.index, self._jobs)
         self._jobs += 1
         self._started, self._ended = time.monotonic(), None
+        self._spoke = False
 
     def _note_end(self, job: Job, now: float, stopping: bool) -> None:
         if job.gone is not None:

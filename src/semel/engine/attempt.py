@@ -1,35 +1,65 @@
-"""One attempt of Spark's at a task of the direct engine, and how its end is told to the driver."""
+"""One attempt of Spark's at a long-running task, and how it reports its end to the driver."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import os
-import signal
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
-from semel import watchdog
+from semel import leftbehind, watchdog
+from semel.config import CommonConfig
 from semel.engine import memory
 from semel.engine.base import unexpected
-from semel.engine.control import ControlLine, Report
-from semel.engine.direct.task import Task, TaskSpec, TooManyLeft
+from semel.engine.control import Address, ControlLine, Report
 from semel.engine.failure import Failure
 from semel.errors import Fenced, SemelError
 
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
-"""Seconds before Spark hears of a lost line: it starts the task again at once, also while it ends
-itself because its driver has died."""
+"""Seconds to wait before telling Spark that the line is lost: Spark restarts the task at once, even
+while it shuts down because its driver has died."""
+
+
+class Task(Protocol):
+    """Lives for as long as the connector runs, or until it is restarted elsewhere."""
+
+    @property
+    def heartbeats(self) -> float:
+        """Seconds to wait for the driver's word after a fence that is excused."""
+
+    def run(self) -> None:
+        """Work until the driver says stop."""
+
+    def excuse(self, error: Fenced) -> str:
+        """Why a fence proves nothing; empty if another run has taken over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSpec(ABC):
+    """What the tasks of a run need; it travels in the Spark closure."""
+
+    connector: CommonConfig
+    control: Address
+    environment: Mapping[str, str]
+
+    @abstractmethod
+    def task(self, index: int, attempt: int, line: ControlLine) -> Task:
+        """The task of this number."""
 
 
 def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     """Run one task to its end.
 
-    Errors that end the connector are told to the driver, not raised: Spark would only try again. So
-    is an error that nobody expected: it would most likely come again too. A task whose fence proves
-    nothing is started again, unless another task of this run is fenced meanwhile without that
-    excuse: then another run is at work, and must not be fenced in turn.
+    Errors that end the connector are reported to the driver, not raised, because Spark would only
+    try again. The same goes for unexpected errors, which would most likely recur. A task whose
+    fence proves nothing is started again, unless another task of this run is fenced meanwhile
+    without that excuse: then another run is at work and must not be fenced in turn.
 
     Raises:
         Fenced: the fence proves nothing.
@@ -43,6 +73,7 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     gc.disable()
     try:
         line = ControlLine(spec.control)
+        line.beat(Report("alive", index, attempt))
         try:
             _run(spec, index, attempt, line)
             lost = "it has hung up" if line.orphaned else ""
@@ -59,11 +90,6 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         raise ConnectionError(f"task {index} has no line to its driver at {where}: {lost}")
 
 
-def _end_process() -> None:
-    """Spark starts the task again, in a new process."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
     def tell(kind: str, message: str = "", error: SemelError | None = None) -> None:
         failure = Failure.of(error) if error is not None else None
@@ -72,13 +98,13 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
     task = None
     watchdog.stops_with(spec.connector.name, line.stop)
     try:
-        with watchdog.in_task(lambda message: tell("log", message), _end_process):
-            task = Task(spec, index, attempt, line)
+        with watchdog.in_task(lambda message: tell("log", message), leftbehind.end_process):
+            task = spec.task(index, attempt, line)
             task.run()
         tell("stopped")
-    except TooManyLeft as error:
+    except leftbehind.TooManyLeft as error:
         tell("log", f"{error}; starts again in a new process")
-        _end_process()
+        leftbehind.end_process()
     except Fenced as error:
         if task is not None and (excuse := task.excuse(error)):
             tell("log", f"was fenced, but {excuse}; starts again")

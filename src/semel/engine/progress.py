@@ -1,20 +1,21 @@
-"""What a task tells the driver of itself: where it stands, what it has done, lines for the log."""
+"""What a task reports to the driver: its positions, its counts and lines for the log."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from semel.engine.batch import Batch
 from semel.engine.control import ControlLine, Report
+from semel.engine.deliveries import Deliveries
 from semel.ledger import TopicPartition
 
 _EVERY = 0.2
 
 
 class Progress:
-    """Totals since the task started. They are told at most every 0.2 s."""
+    """Totals since the task started, reported at most every 0.2 s."""
 
     def __init__(self, line: ControlLine, index: int, attempt: int) -> None:
         self._line = line
@@ -24,13 +25,16 @@ class Progress:
         self._records = self._rows = self._failed = self._commits = 0
         self._told = 0.0
         self._untold = False
+        self._caught_up = False
+        self.deliveries: Callable[[], Deliveries] = Deliveries
+        """What became of the task's commits."""
 
     def tell(self, message: str) -> None:
         """A line in the driver's log; also from the committer's thread."""
         self._line.send(Report("log", self._index, self._attempt, pid=os.getpid(), message=message))
 
     def assigned(self, positions: Mapping[TopicPartition, int]) -> None:
-        """The task reads these partitions now, from these positions."""
+        """Report that the task now reads these partitions, from these positions."""
         self._positions = dict(positions)
         self.report("assigned")
 
@@ -44,13 +48,26 @@ class Progress:
         self._untold = True
         self.report_in_time()
 
+    def counted(self, records: int) -> None:
+        """Count a commit of so many records, of which each was written."""
+        self._records += records
+        self._rows += records
+        self._commits += 1
+        self._untold = True
+        self.report_in_time()
+
+    def caught_up(self, is_so: bool) -> None:
+        """Whether nothing is left to read now, and everything is committed."""
+        self._untold |= is_so and not self._caught_up
+        self._caught_up = is_so
+
     def report_in_time(self) -> None:
-        """Tell what is new, unless that was done a moment ago."""
+        """Report what is new, unless that was done a moment ago."""
         if self._untold and time.monotonic() - self._told > _EVERY:
             self.report("progress")
 
     def report(self, kind: str) -> None:
-        """Tell all; see :class:`~semel.engine.control.Report` for the kinds."""
+        """Report everything; see :class:`~semel.engine.control.Report` for the kinds."""
         self._told = time.monotonic()
         self._untold = False
         self._line.send(
@@ -64,5 +81,7 @@ class Progress:
                 rows=self._rows,
                 failed=self._failed,
                 commits=self._commits,
+                deliveries=self.deliveries(),
+                caught_up=self._caught_up,
             )
         )

@@ -1,0 +1,60 @@
+"""A connector's chain of transforms, on converted records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from semel.engine.rowtransform import Failed
+from semel.records import ConnectRecords
+from semel.transforms import Chain
+from semel.transforms.base import Batch, Side
+
+
+def chained(
+    chain: Chain, records: ConnectRecords, index: np.ndarray, keyed: bool, typed: bool
+) -> tuple[ConnectRecords, np.ndarray, list[Failed], pa.Array | None]:
+    """Run the chain.
+
+    Args:
+        chain: the transforms.
+        records: what was read from one topic.
+        index: the index of each record in the raw batch.
+        keyed: whether keys come with schemas.
+        typed: whether values come with schemas.
+
+    Returns:
+        the records that are left, their indices in the raw batch, those that were refused, and
+        where each goes, unless the topic alone decides it.
+    """
+    batch = Batch(
+        records.origin,
+        Side(records.keys, keyed),
+        Side(records.values, typed),
+        pa.repeat(pa.scalar(records.topic), len(records)),
+        np.arange(len(records)),
+        records.headers,
+    )
+    outcome = chain.apply(batch)
+    failed = [
+        Failed(int(index[r.index]), "TRANSFORMATION", r.exception, r.message)
+        for r in outcome.refused
+    ]
+    made = outcome.batch
+    values = made.values.array
+    if pa.types.is_null(values.type):
+        values = pa.nulls(len(values), records.values.type)
+    left = ConnectRecords(records.topic, made.origin, made.keys.array, values, made.headers)
+    return left, index[made.rows], failed, None if chain.goes_by_topic else made.topics
+
+
+def by_topic(records: ConnectRecords, topics: pa.Array) -> list[ConnectRecords]:
+    """Records by where they go."""
+    encoded = topics.dictionary_encode()
+    places = np.asarray(encoded.indices)
+    return [
+        replace(records.take(pa.array(np.flatnonzero(places == number))), topic=topic)
+        for number, topic in enumerate(encoded.dictionary.to_pylist())
+    ]

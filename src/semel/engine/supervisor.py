@@ -1,0 +1,173 @@
+"""The driver's side of long-running tasks: it starts them, listens to them and stops them.
+
+Each is a Spark job of its own, with a state, restarts and an end of its own. Nothing passes through
+the driver, and killing it loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import time
+from collections.abc import Callable, Collection
+
+from pyspark import SparkContext
+
+from semel.engine.attempt import TaskSpec
+from semel.engine.base import Progress, SparkGone
+from semel.engine.control import ControlServer, Report
+from semel.engine.deliveries import Deliveries
+from semel.engine.jobs import SETTLE, TaskJobs
+from semel.engine.orders import Orders
+from semel.errors import Fenced, LedgerConflict, SemelError
+
+log = logging.getLogger(__name__)
+
+_SUCCESSOR = 1.0
+"""Seconds by which the first report of a task's new attempt may follow the last one of its old
+attempt."""
+_SILENT = 60.0
+
+
+class Supervisor:
+    """The tasks of one run, and its totals."""
+
+    def __init__(self, orders: Orders, spark: Callable[[], SparkContext]) -> None:
+        self._orders = orders
+        self._spark = spark
+        self.progress = Progress()
+        self._totals: dict[tuple[int, int, int], Report] = {}
+        self._tasks: dict[int, TaskJobs] = {}
+        self._round = 0
+        self._paused = False
+        self._warned = False
+        self._error: SemelError | None = None
+
+    def supervise(
+        self, server: ControlServer, spec: TaskSpec, count: int, over: Callable[[Progress], bool]
+    ) -> Progress:
+        """Start this many tasks, listen to them and restart them, until the run is ``over`` and all
+        tasks have ended. May be called again, with other tasks.
+
+        Raises:
+            SemelError: what ended the run.
+        """
+        self._round += 1
+        self._paused = False
+        self.progress.tasks.clear()
+        self._tasks = {n: TaskJobs(self._spark, spec, n) for n in range(count)}
+        began, deadline = time.monotonic(), None
+        try:
+            while deadline is None or any(task.job for task in self._tasks.values()):
+                speak = {n for n in self._tasks if server.speaks(n)}
+                self._listen(server)
+                self._look(speak, stopping=deadline is not None)
+                self._follow_orders(server)
+                self._complain(server, spec, began)
+                self._orders.observe(self.progress)
+                ends = self._error is not None or over(self.progress)
+                if ends and deadline is None:
+                    server.stop_tasks()
+                    deadline = time.monotonic() + SETTLE
+                if deadline is not None and time.monotonic() > deadline:
+                    self._cancel()  # an open transaction rolls back
+        finally:
+            self._end_jobs()
+        self._orders.observe(self.progress)
+        if self._error is not None:
+            raise self._error
+        return self.progress
+
+    def _look(self, speak: Collection[int], *, stopping: bool) -> None:
+        """Start the tasks that are due, and handle those that have ended."""
+        for n, task in self._tasks.items():
+            try:
+                task.look(speaks=n in speak, stopping=stopping)
+            except SparkGone:
+                if self._error is None and not self._orders.stop.is_set():
+                    raise  # otherwise who stops all has stopped Spark first
+            if task.error is not None and self._fails_all(task.error):
+                self._end(task.error)
+        self.progress.states = {n: task.status for n, task in self._tasks.items()}
+        self.progress.restarts = sum(task.restarts for task in self._tasks.values())
+
+    def _fails_all(self, error: SemelError) -> bool:
+        """A task that is fenced says that another run is at work, whichever task it is."""
+        return isinstance(error, Fenced) or not self._orders.keeps_going
+
+    def _follow_orders(self, server: ControlServer) -> None:
+        """Pause, resume and restart tasks as the connector's handle asks."""
+        paused = self._orders.paused.is_set()
+        if paused is not self._paused:
+            self._paused = paused
+            server.pause_tasks() if paused else server.resume_tasks()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                task = self._tasks.get(self._orders.restarts.get_nowait())
+                if task is not None:
+                    server.stop_task(task.index)
+                    task.restart()
+
+    def _complain(self, server: ControlServer, spec: TaskSpec, began: float) -> None:
+        if server.reached or self._warned or time.monotonic() - began < _SILENT:
+            return
+        self._warned = True
+        log.warning(
+            "no task has reached this driver at %s:%d for %.0f s: are there executors, and "
+            "does spark.driver.host lead here from them?",
+            *(spec.control.host, spec.control.port, _SILENT),
+        )
+
+    def _cancel(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _end_jobs(self) -> None:
+        """Leave no job behind: Spark would start its tasks again."""
+        deadline = time.monotonic() + SETTLE
+        while not all(task.ended for task in self._tasks.values()):
+            if time.monotonic() > deadline:
+                return
+            self._cancel()
+            time.sleep(0.1)
+
+    def _listen(self, server: ControlServer, wait: float = 0.1) -> None:
+        """Take the reports that have arrived. A fence is judged a moment later: each line has its
+        own thread, and the thread of the attempt that replaced the fenced one may be slower."""
+        reports: list[Report] = []
+        until, fenced = time.monotonic() + wait, False
+        with contextlib.suppress(queue.Empty):
+            while True:
+                left = until - time.monotonic()
+                reports.append(server.reports.get(left > 0, max(left, 0.0)))
+                if not fenced:
+                    fenced = reports[-1].kind == "fenced"
+                    until = time.monotonic() + _SUCCESSOR if fenced else 0.0
+        for report in sorted(reports, key=lambda r: r.kind == "fenced"):
+            self._hear(report)
+
+    def _hear(self, report: Report) -> None:
+        if report.kind == "log":
+            about = {"task": report.task}
+            log.warning("task %d: %s", report.task, report.message, extra=about)
+        self._tasks[report.task].hear(report)
+        if report.kind in ("progress", "assigned"):
+            self._count(report)
+
+    def _end(self, error: SemelError) -> None:
+        if self._error is None or isinstance(self._error, LedgerConflict):
+            self._error = error
+
+    def _count(self, report: Report) -> None:
+        self._totals[self._round, report.task, report.attempt] = report
+        progress = self.progress
+        progress.tasks[report.task] = report
+        totals = self._totals.values()
+        progress.records = sum(r.records for r in totals)
+        progress.rows = sum(r.rows for r in totals)
+        progress.failed = sum(r.failed for r in totals)
+        progress.commits = sum(r.commits for r in totals)
+        progress.deliveries = sum((r.deliveries for r in totals), Deliveries())
+        for tp, at in report.positions.items():
+            progress.positions[tp] = max(at, progress.positions.get(tp, 0))

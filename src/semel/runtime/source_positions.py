@@ -1,0 +1,48 @@
+"""Source offsets shown and changed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
+from semel.kafka.source_offsets import SourceOffsets
+from semel.kafka.source_owner import alter
+from semel.plan import SourcePlan
+
+Facts = Mapping[str, Any]
+
+
+def source_offsets(planned: SourcePlan) -> Sequence[tuple[Facts, Facts]]:
+    """Each source partition with its offset; none if there is no offsets topic yet."""
+    return _offsets(planned).read(expected=False).offsets
+
+
+def set_source_offsets(
+    planned: SourcePlan, wanted: Sequence[tuple[Facts, Facts | None]], *, force: bool = False
+) -> None:
+    """Let a connector go on at these offsets; None forgets a partition. A run that is at work is
+    fenced. ``force`` does not ask the source whether it could begin there.
+
+    Raises:
+        ConfigError: the source has no such partition or offset.
+    """
+    for partition, offset in wanted:
+        if offset is not None and not force:
+            planned.source.check_offset(partition, offset)
+    offsets = _offsets(planned)
+    offsets.prepare()
+    alter(planned.connector, offsets, wanted)
+
+
+def reset_source_offsets(planned: SourcePlan) -> None:
+    """Forget all offsets. A run that is at work is fenced."""
+    found = source_offsets(planned)
+    if found:
+        set_source_offsets(planned, [(partition, None) for partition, _ in found])
+
+
+def _offsets(planned: SourcePlan) -> SourceOffsets:
+    connector = planned.connector
+    return SourceOffsets(connector, Cluster(client_config(connector, "admin")))
