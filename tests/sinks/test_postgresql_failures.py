@@ -422,6 +422,12 @@ def ledgered(target: Target) -> PostgresSink:
     return sink
 
 
+BLOCKED = (
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
+
+
 @pytest.mark.parametrize("guarded", [False, True], ids=["commit", "guarded write"])
 def test_whoever_has_waited_for_a_commit_sees_what_it_has_done(
     guarded: bool, target: Target, monkeypatch: pytest.MonkeyPatch
@@ -440,7 +446,7 @@ def test_whoever_has_waited_for_a_commit_sees_what_it_has_done(
     def hit(place: str) -> None:
         if place == "sink.before_commit" and threading.current_thread() is not waiting:
             waiting.start()
-            time.sleep(1)
+            wait_until(lambda: target.values(BLOCKED) == [1])
 
     monkeypatch.setattr(failpoints, "hit", hit)
     assert zombie.commit(span, batch) is Outcome.APPLIED

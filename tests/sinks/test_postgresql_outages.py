@@ -97,7 +97,7 @@ def test_a_statement_that_the_server_works_on_is_waited_for(target: Target) -> N
     uri = libpq_uri(target.url, "", "", "slow")
     connection = Connection(uri, 600_000, timeout_ms=500)
     with connection.transaction():
-        assert connection.execute("SELECT pg_sleep(3)") >= -1
+        assert connection.execute("SELECT pg_sleep(1.5)") >= -1
     connection.close()
 
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from semel import aliases
+from semel.config import ConnectorConfig
+from semel.config.providers import refers
 from semel.errors import ConfigError
 from semel.sinks import jdbc
 from semel.sinks.base import Sink
@@ -15,13 +18,14 @@ _MODULES = {
     "semel.sinks.delta.sink:DeltaSink": "semel.sinks.delta.config",
     "semel.sinks.kafka:KafkaSink": "semel.sinks.kafka.config",
     "semel.sinks.postgresql:PostgresSink": "semel.sinks.postgresql.config",
-    "semel.sinks.sql.sqlite:SqliteSink": "semel.sinks.sql.sqlite",
-    "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.duckdb",
+    "semel.sinks.sql.sqlite:SqliteSink": "semel.sinks.sql.sqlite_config",
+    "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.duckdb_config",
     "semel.sinks.sql.mysql:MysqlSink": "semel.sinks.sql.mysql_config",
     "semel.sinks.sql.sqlserver:SqlServerSink": "semel.sinks.sql.sqlserver_config",
     "semel.sinks.search.sink:SearchSink": "semel.sinks.search.config",
     "semel.sinks.iceberg.sink:IcebergSink": "semel.sinks.iceberg.config",
     "semel.sinks.files.sink:FilesSink": "semel.sinks.files.config",
+    "semel.sinks.filestream.sink:FileStreamSink": "semel.sinks.filestream.config",
 }
 """Sink -> the module whose ``CLASSES`` are the ``connector.class`` names it answers to."""
 
@@ -38,12 +42,15 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
         ConfigError: no sink has this name; lists those there are.
     """
     known = _known()
+    name = full_name(name, raw)
     if name not in known:
         raise ConfigError(
             f"connector.class={name!r} is not a connector that semel has. Known: "
             + ", ".join(sorted(known))
         )
     url = (raw or {}).get("connection.url", "").strip()
+    if refers(url):  # to what only the connector's machine has
+        url = ""
     system = url.removeprefix("jdbc:").partition(":")[0]
     if name in jdbc.CLASSES and system in known:
         name = system
@@ -54,6 +61,28 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
             f"database. It begins with one of {', '.join(urls)}"
         )
     return _load(name, known[name])
+
+
+def full_name(name: str, raw: Mapping[str, str] | None = None) -> str:
+    """The class that a name stands for in a configuration; the name itself if there is none.
+
+    Raises:
+        ConfigError: it may stand for several.
+    """
+
+    def differ(found: list[str]) -> bool:
+        return jdbc.DEBEZIUM in found and not jdbc.OF_DEBEZIUM.isdisjoint(raw or {})
+
+    return aliases.full_name(name, _known(), "Connector", differ=differ)
+
+
+def create(connector: ConnectorConfig) -> Sink:
+    """The sink of a connector.
+
+    Raises:
+        ConfigError: see :func:`sink_class`, or the sink refuses its configuration.
+    """
+    return sink_class(connector.connector_class, connector.originals)(connector)
 
 
 def _word(text: str) -> str:
@@ -69,6 +98,11 @@ def _load(name: str, target: str) -> type[Sink]:
     if not (isinstance(found, type) and issubclass(found, Sink)):
         raise ConfigError(f"connector.class={name}: {target} is not a semel Sink")
     return found
+
+
+def names() -> frozenset[str]:
+    """All values of ``connector.class`` that there are."""
+    return frozenset(_known())
 
 
 def is_built_in(name: str) -> bool:

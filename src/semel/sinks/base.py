@@ -33,6 +33,7 @@ from semel.delivery import Mechanism, Support
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import KEY, Commit, Records
 from semel.sinks.capabilities import Capabilities
+from semel.sinks.storedkeys import StoredKeys
 from semel.targets import Target
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Snapshot:
     dead: Mapping[str, pa.Table] = field(default_factory=dict)
     incomplete: frozenset[str] = frozenset()
     elsewhere: Mapping[TopicPartition, int] = field(default_factory=dict)
-    keys: Mapping[str, pa.Table] = field(default_factory=dict)
+    keys: Mapping[str, StoredKeys] = field(default_factory=dict)
     unjudged: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -81,27 +82,31 @@ class Sink(ABC):
     """The dataclass of the sink's own configuration keys."""
 
     ignored: ClassVar[Mapping[str, str]] = {}
-    """Keys of equivalent connectors that have no effect here, with the reason."""
+    """Keys of equivalent connectors that have no effect here, each with the reason."""
+
+    address: ClassVar[str] = ""
+    """The key that names the store, for the message if it cannot be reached at the start."""
 
     defaults: ClassVar[Mapping[str, str]] = {}
-    """Keys of any connector that have another default with this sink."""
+    """Defaults of this sink for keys that all connectors have."""
 
     prefixes: ClassVar[tuple[str, ...]] = ()
-    """Keys under these are the sink's own, whatever they are called."""
+    """The sink takes all keys with these prefixes."""
 
     @abstractmethod
     def __init__(self, connector: ConnectorConfig) -> None:
-        """Read the sink's keys from ``raw``. Raises ConfigError; reaches no service."""
+        """Read the sink's keys from ``connector.originals``. Raises ConfigError; reaches no
+        service."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it wants and does, configured as it is; a class attribute will do where that does
-        not depend on the configuration."""
+        """What the configured sink wants and does; use a class attribute if that does not depend on
+        the configuration."""
         return Capabilities()
 
     def describe(self) -> dict[str, str]:
-        """What ``semel describe`` says of the sink, by short names; ``writes`` and ``ledger``
-        among them, where results and positions are."""
+        """What ``semel describe`` shows of the sink, by short names; ``writes`` and ``ledger`` say
+        where results and positions are."""
         return {}
 
     @abstractmethod
@@ -110,8 +115,8 @@ class Sink(ABC):
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
-        """The keys that name a place relative to the driver's working directory, made absolute:
-        executors have another one."""
+        """Absolute values for keys with relative paths: executors have another working directory
+        than the driver."""
         return {}
 
     def prepare(self, topics: Collection[str]) -> None:  # noqa: B027
@@ -126,9 +131,9 @@ class Sink(ABC):
         """All that the ledger holds for this connector, by topic and partition."""
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
-        """What holds the results of each of the topics; None if it does not exist yet. Entries keep
-        it, so that a connector notices when its results went elsewhere. Topics whose entries lie
-        inside their targets, and go where they go, are left out."""
+        """What holds the results of each topic; None if it does not exist yet. Entries keep it, so
+        that a connector notices when its results went elsewhere. Topics whose entries are stored
+        inside their targets are left out."""
         return {}
 
     @abstractmethod
@@ -183,7 +188,7 @@ class Sink(ABC):
 
     def claim(self) -> None:  # noqa: B027
         """Declare that a run of this connector is alive, until :meth:`close` or death. In a store
-        that has no such lock, who moves positions by hand while the connector runs fences it."""
+        without such a lock, moving positions by hand fences a running connector."""
 
     @abstractmethod
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:

@@ -1,4 +1,4 @@
-"""What a sink, configured as it is, wants to be given and does with it."""
+"""What a configured sink wants to get and what it does with it."""
 
 from __future__ import annotations
 
@@ -26,30 +26,38 @@ class Capabilities:
     """A null value deletes. Otherwise tombstones are left out."""
 
     takes_bytes: bool = False
-    """Keys and values that no transform has changed are wanted as they came, in the columns
-    ``__connect_key`` and ``value``. Converters then only find out bad records."""
+    """The sink wants the bytes of keys and values that no transform has changed, in the columns
+    ``__connect_key`` and ``value``. Converters then only find bad records."""
 
     takes_dead_letters: bool = False
     """The sink writes the dead letters of a topic, too, together with the results."""
 
     commits_dead_letters_first: bool = False
-    """Dead letters go to their table by a commit of their own, before the results'."""
+    """Dead letters go to their table in a separate commit, before the results."""
 
     replaces: bool = False
     """A later record of a key replaces or deletes the row of an earlier one."""
 
+    routes: bool = False
+    """Transforms may change where a topic's records go: the sink names its targets by
+    :meth:`semel.sinks.routed.RoutedConfig.routed`."""
+
+    splits: bool = False
+    """It also writes the records of one topic to several targets that appear as they come, in
+    one commit."""
+
     only_updates: bool = False
-    """A record whose key has no row yet leaves none either."""
+    """A record whose key has no row yet writes none."""
 
     evolves: bool = False
-    """Fields that the target lacks are wanted, too."""
+    """The sink also wants fields that the target lacks."""
 
     carries: frozenset[str] = frozenset()
-    """The metadata columns that are wanted besides topic, partition, offset and key."""
+    """The metadata columns that the sink wants besides topic, partition, offset and key."""
 
     enters_whole_topics: bool = False
-    """The partitions of a new topic are wanted in the ledger at once, so that one that is missing
-    there was added to the topic later."""
+    """The ledger must get all partitions of a new topic at once, so that a missing one was added to
+    the topic later."""
 
     ledger_in_group: bool = False
-    """The consumer group's offsets are part of the ledger, so that no copy may go there."""
+    """The consumer group's offsets are part of the ledger, so no copies may be written there."""

@@ -1,4 +1,4 @@
-"""Arrow's casts of scalars, without those that change a value.
+"""Arrow's casts of scalars, except those that change a value.
 
 Arrow makes 16 of the text "0x10", true of 2, a date of a timestamp without its time, and infinity
 of 1e300 where a float has 32 bits. Here these are errors. docs/converters.md says what is rounded.
@@ -63,7 +63,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def check_text(text: pa.ChunkedArray, pattern: str, what: str) -> None:
-    """Raises ArrowInvalid if some text is not wholly of a form."""
+    """Raises ArrowInvalid unless a form matches the whole of each text."""
     if not pc.all(pc.match_substring_regex(text, f"^({pattern})$")).as_py() and len(text):
         other = text.filter(pc.invert(pc.match_substring_regex(text, f"^({pattern})$")))
         if len(other.drop_null()):
@@ -115,7 +115,7 @@ def _parsed_floats(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArra
 
 
 def _parsed_decimals(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Arrow shifts a number to the scale without a look at what is lost at the top."""
+    """Arrow shifts a number to the scale and does not check for overflow."""
     longest = pc.max(pc.binary_length(text)).as_py() or 0
     exponents = pc.any(pc.match_substring_regex(text, "[eE]")).as_py()
     if longest + max(0, target.scale) <= 76 and not exponents:
@@ -187,7 +187,7 @@ def _decimals(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
         text = wide.cast(pa.string())  # the fewest digits that say which float it is
         check_text(text, NUMBER, "a finite number")
         return _parsed_decimals(text, target)
-    if is_.is_integer(source):  # Arrow asks for room for the largest number of the type
+    if is_.is_integer(source):  # Arrow demands room for the largest number of the type
         return values.cast(pa.decimal256(76, target.scale)).cast(target)
     return values.cast(target)
 

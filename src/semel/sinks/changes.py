@@ -1,9 +1,8 @@
-"""Several changes of one key in a commit: which of them are left to write. Vectorised.
+"""Which of several changes of one key in a commit are left to write. Vectorised.
 
-Within a partition the later offset counts. Kafka gives no order between partitions: where a key is
-in several, their changes are put in the order of their timestamps, and of partitions where these
-are equal, but never against the offsets of a partition: there a change counts as no earlier than
-those of its key before it.
+Within a partition the later offset wins. Kafka has no order between partitions: if a key is in
+several, its changes are ordered by timestamp, and by partition if timestamps are equal, but never
+against the offsets of a partition: a change counts as no earlier than those of its key before it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, Records
+from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, Records, one_array
 
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
 _NONE = np.empty(0, dtype=np.int64)
@@ -188,8 +187,7 @@ def _numbers(values: pa.ChunkedArray) -> Indices:
     elif not _is_numeric(kind):
         if pa.types.is_floating(kind):
             values = pc.add(values, pa.scalar(0.0, kind))  # 0.0 of -0.0, which is equal
-        chunks = values.combine_chunks()
-        one = chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
+        one = one_array(values)
         if isinstance(kind, pa.BaseExtensionType):
             one = one.storage
         values = pc.dictionary_encode(one).indices

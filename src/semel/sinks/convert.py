@@ -1,4 +1,4 @@
-"""Arrow values to the types of a table's columns, without losing anything."""
+"""Converts Arrow values to the types of a table's columns without losing anything."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def to_read(field: pa.Field, comment: str) -> pa.Field:
 
 
 def common_type(kind: pa.DataType) -> pa.DataType:
-    """What lake formats have in common for scalars: microseconds, days, signed integers, decimals
-    of 38 digits, and text for what none of them has."""
+    """The scalar types that lake formats have in common: microseconds, days, signed integers,
+    decimals of 38 digits, and text for everything else."""
     if is_.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
     if is_.is_date(kind):
@@ -73,7 +73,7 @@ def common_type(kind: pa.DataType) -> pa.DataType:
 def convert(
     values: pa.ChunkedArray, target: pa.DataType, nested: Nested | None = None
 ) -> pa.ChunkedArray:
-    """Convert to a column's type. ``nested`` reads what is JSON, if it is known how.
+    """Convert to a column's type. ``nested`` reads JSON, if its type is known.
 
     Raises:
         one of UNFIT: some value does not fit.
@@ -117,7 +117,7 @@ def unfit_rows(
 
 
 def _parsed(text: pa.ChunkedArray, target: pa.DataType, nested: Nested | None) -> pa.ChunkedArray:
-    """JSON as what it is known to be, or else as what is wanted."""
+    """JSON in its known type, or else in the wanted one."""
     reader = nested or (nested_as(target) if is_.is_nested(target) else None)
     if reader is None:
         raise pa.ArrowTypeError(f"JSON is not {target}")

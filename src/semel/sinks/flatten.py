@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from semel.records import HEADERS, KEY, METADATA, ConnectRecords, Records, value_columns
+from semel.records import HEADERS, KEY, METADATA, ConnectRecords, Records, one_array, value_columns
 from semel.sinks.layout import provenance_conflict
 
 VALUE = "value"
@@ -48,15 +48,17 @@ def unflattened(rows: pa.Table, like: ConnectRecords) -> ConnectRecords:
     """The reverse for rows that a transform has made of flattened records."""
     names = value_columns(rows.column_names)
     if names == [VALUE] and not pa.types.is_struct(like.values.type):
-        values = _whole(rows.column(VALUE))
+        values = one_array(rows.column(VALUE))
     elif names:
         fields = [rows.schema.field(n) for n in names]
-        values = pa.StructArray.from_arrays([_whole(rows.column(n)) for n in names], fields=fields)
+        values = pa.StructArray.from_arrays(
+            [one_array(rows.column(n)) for n in names], fields=fields
+        )
     else:
         values = pa.array([{}] * rows.num_rows, pa.struct([]))
     origin = rows.select(like.origin.column_names)
-    headers = _whole(rows.column(HEADERS)) if like.headers is not None else None
-    return ConnectRecords(like.topic, origin, _whole(rows.column(KEY)), values, headers)
+    headers = one_array(rows.column(HEADERS)) if like.headers is not None else None
+    return ConnectRecords(like.topic, origin, one_array(rows.column(KEY)), values, headers)
 
 
 def _metadata(records: ConnectRecords) -> pa.Table:
@@ -72,7 +74,3 @@ def _refuse_overwriting(columns: Mapping[str, pa.Array], provenance: Mapping[str
         held = columns.get(name) if name in METADATA else None
         if held is not None and held.null_count < len(held):
             raise provenance_conflict(metadata, name, f"{name} is a field of the values")
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,4 +1,4 @@
-"""What the keys of sinks for SQL databases mean together."""
+"""How the keys of sinks for SQL databases combine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError, Problem
 from semel.sinks.jdbc_keys import JdbcKeys
 from semel.sinks.layout import Keyed
+from semel.sinks.routed import RoutedConfig
+from semel.transforms import chain_of
 
 DEBEZIUM = "io.debezium.connector.jdbc.JdbcSinkConnector"
 CLASSES = (
@@ -19,6 +21,11 @@ CLASSES = (
     DEBEZIUM,
 )
 """Sinks of other projects, whose ``connection.url`` says which database is meant."""
+
+OF_DEBEZIUM = frozenset(
+    ("connection.username", "primary.key.mode", "primary.key.fields", "collection.name.format")
+)
+"""Keys that only Debezium's sink has."""
 
 IGNORED = {
     "batch.size": "a commit's rows travel together; max.poll.records bounds a commit",
@@ -69,7 +76,7 @@ _DEFAULT_STRATEGIES = (
 
 
 @dataclass(frozen=True)
-class JdbcConfig(JdbcKeys):
+class JdbcConfig(JdbcKeys, RoutedConfig):
     """What a sink writes where, and under which key."""
 
     def __post_init__(self) -> None:
@@ -167,7 +174,7 @@ class JdbcConfig(JdbcKeys):
             raise ConfigError(*problems)
 
     def _left_out_of_the_key(self) -> list[Problem]:
-        """What is wrong with a key of the value's fields of which some are left out."""
+        """The problem of a key made of value fields of which some are left out."""
         if self.pk_mode != "record_value":
             return []
         if gone := left_out_of_the_key(self.pk_fields, self.exclude):
@@ -198,13 +205,14 @@ class JdbcConfig(JdbcKeys):
 
     @property
     def folds_names(self) -> bool:
-        """Whether unquoted identifiers are meant, which are folded to lower case."""
+        """Whether identifiers are unquoted and so folded to lower case."""
         if self.quote_identifiers is None:
             return self.connector_class == DEBEZIUM
         return self.quote_identifiers in ("never", "false")
 
     def table(self, topic: str) -> str:
         """The target of a topic, as ``table`` or ``schema.table``."""
+        topic = self.routed(topic)
         mapping: Mapping[str, str] = dict(p.split(":", maxsplit=1) for p in self.table_mapping)
         if topic in mapping:
             return mapping[topic]
@@ -216,6 +224,7 @@ class JdbcConfig(JdbcKeys):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
+        topic = self.routed(topic)
         if self.include:
             if self.pk_mode == "record_value" and field in self.pk_fields:
                 return True  # pk.fields is applied independently
@@ -224,7 +233,7 @@ class JdbcConfig(JdbcKeys):
 
 
 def left_out_of_the_key(key: Sequence[str], exclude: Sequence[str]) -> list[Problem]:
-    """What is wrong with a list of fields to leave out, if one of the value's key is on it."""
+    """The problem of a list of fields to leave out that contains a field of the key."""
     gone = set(key) & {name.rpartition(":")[2] for name in exclude}
     return [
         Problem(
@@ -238,6 +247,8 @@ def left_out_of_the_key(key: Sequence[str], exclude: Sequence[str]) -> list[Prob
 
 def check_key(connector: ConnectorConfig, config: Keyed) -> None:
     """Raises ConfigError if record keys cannot be the table's key."""
+    if chain_of(connector.originals).changes_key:
+        return
     converter = converters.full_name(connector.key_converter)
     if config.pk_mode == "record_key" and not config.pk_fields and converter in _PRIMITIVE:
         raise ConfigError(

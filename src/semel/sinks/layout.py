@@ -1,4 +1,4 @@
-"""Which columns a topic's records have in their target, and which of them are the key."""
+"""The columns that a topic's records have in their target, and which of them are the key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KAFKA_KEY = (TOPIC, PARTITION, OFFSET)
 
 
 class Keyed(Protocol):
-    """The keys of a sink's configuration that decide it, named as in JDBC sinks."""
+    """The keys of a sink's configuration that decide the columns, named as in JDBC sinks."""
 
     @property
     def pk_mode(self) -> str: ...
@@ -49,7 +49,7 @@ class Layout:
     """How to read columns of JSON, where that is known."""
 
     def fields(self) -> list[pa.Field]:
-        """The columns of a target that has none of them yet. What is only null so far is of no
+        """The columns of a target that has none of them yet. A field that has only been null has no
         type yet."""
         found = []
         for name, values in self.columns.items():
@@ -123,7 +123,7 @@ def not_from_values(config: Keyed) -> frozenset[str]:
 
 
 def provenance_conflict(metadata: str, name: str, why: str) -> ConfigError:
-    """A column of provenance would stand in for another one."""
+    """The error of a provenance column that would replace another column."""
     setting = f"provenance.{metadata.removeprefix('__connect_')}.column"
     return ConfigError(
         f"{setting}={name}: {why} already, and provenance=true would overwrite it. Set "

@@ -35,7 +35,7 @@ PLACES = ["connector", "topic", "partition", "offset"]
 
 
 def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
-    """One row a letter."""
+    """One row per dead letter."""
     now = datetime.fromtimestamp(time.time(), UTC)
     columns = {
         "connector": [connector for _ in letters],

@@ -1,6 +1,6 @@
-"""Which errors of object stores, file systems and catalogs say that nothing works there now.
+"""Which errors of object stores, file systems and catalogs mean an outage.
 
-Their clients are many, and most keep the cause only in the text of an error.
+Their clients differ, and most keep the cause only in the text of an error.
 """
 
 from __future__ import annotations

@@ -82,12 +82,12 @@ class ParquetFile:
 
     @property
     def size(self) -> int:
-        """Bytes so far; of rows that wait for their order, their size in memory."""
+        """The bytes written so far; for rows that wait to be sorted, their size in memory."""
         return self.waiting if self.order else int(self._stream.tell())
 
     @property
     def metadata(self) -> pq.FileMetaData:
-        """What Parquet's writer has noted of the closed file."""
+        """The metadata of the closed file, from Parquet's writer."""
         return self._noted[0]
 
     def add(self, rows: pa.Table) -> None:
@@ -120,7 +120,7 @@ class ParquetFile:
 
 
 def abandon(stream: Any) -> None:
-    """Close a stream; what need not get anywhere is not sent."""
+    """Close a stream and drop what it has not sent."""
     getattr(stream, "abandon", stream.close)()
 
 
@@ -211,6 +211,8 @@ def split(rows: pa.Table, by: pa.Table) -> Iterator[tuple[tuple[Any, ...], pa.Ta
         encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
         each = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
         size = len(each.dictionary)
+        if size == 1:
+            continue
         _, codes = np.unique(codes * size + each.indices.to_numpy(), return_inverse=True)
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))

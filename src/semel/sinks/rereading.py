@@ -20,7 +20,8 @@ from semel.sinks.base import Snapshot
 
 
 def places(rows: pa.Table) -> pa.Table:
-    """Where the records behind rows stand, and their times as far as they are known."""
+    """The partitions and offsets of the records behind rows, and their timestamps if they are
+    known."""
     return rows.select([n for n in (PARTITION, OFFSET, TIMESTAMP) if n in rows.column_names])
 
 
@@ -90,8 +91,8 @@ class ShowsRows(Protocol):
 
 
 def held_of(records: Records, make: Callable[[Records], Held]) -> Held:
-    """What ``make`` says of those records that the store does not refuse: it raises RowsRejected,
-    or :class:`SomeRefused` where it does not know which they are."""
+    """The result of ``make`` for those records that the store does not refuse. It raises
+    RowsRejected, or :class:`SomeRefused` if it does not know which records these are."""
     rows = records.rows
     while rows.num_rows:
         try:

@@ -37,7 +37,7 @@ def held(
     key = tuple(arranged.key)
     return Held(
         rereading.places(records.rows),
-        fitted(records.topic, records.rows, arranged, given, key),
+        fitted(records.rows, arranged, given, key),
     )
 
 
@@ -59,7 +59,7 @@ def inserts(
         RowsRejected: records that do not fit.
     """
     arranged = layout(config, provenance, records, deletes=False)
-    return Rows(fitted(records.topic, records.rows, arranged, columns))
+    return Rows(fitted(records.rows, arranged, columns))
 
 
 def changes(
@@ -77,14 +77,14 @@ def changes(
     given = pa.schema([f for f in columns if f.name in arranged.columns or not f.nullable])
     parts = []
     if records.rows.num_rows:
-        rows = fitted(records.topic, records.rows, arranged, given, key)
+        rows = fitted(records.rows, arranged, given, key)
         parts.append(_dated(rows, records.rows, deletes=False))
     gone = records.tombstones
     if config.delete_enabled and gone is not None and gone.num_rows:
         keys = layout(config, {}, records, deletes=True)
         key = tuple(keys.key)
         loose = pa.schema([f.with_nullable(True) for f in columns if f.name in key])
-        deleted = fitted(records.topic, gone, keys, loose, key)
+        deleted = fitted(gone, keys, loose, key)
         parts.append(_dated(deleted, gone, deletes=True))
     missing = [n for n in key if n not in columns.names]
     if missing:
@@ -129,7 +129,6 @@ def _dated(rows: pa.Table, source: pa.Table, *, deletes: bool) -> pa.Table:
 
 
 def fitted(
-    topic: str,
     source: pa.Table,
     given: Layout,
     columns: pa.Schema,
@@ -161,7 +160,7 @@ def fitted(
                 text = f"column {field.name} ({field.type}) cannot take {shown}: {why}"
                 problems.setdefault(index, text)
     if problems:
-        raise RowsRejected([rejected(topic, source, i, why) for i, why in sorted(problems.items())])
+        raise RowsRejected([rejected(source, i, why) for i, why in sorted(problems.items())])
     return pa.Table.from_arrays(fitted, schema=columns)
 
 

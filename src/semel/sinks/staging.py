@@ -64,7 +64,7 @@ class StagingSink(Sink, Transactional):
 
     @abstractmethod
     def stager(self, label: str) -> Stager:
-        """Begin to stage; ``label`` says in file names what they hold."""
+        """Begin to stage; ``label`` becomes part of the names of files."""
 
     @abstractmethod
     def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:

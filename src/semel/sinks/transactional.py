@@ -1,8 +1,8 @@
-"""A sink for a store whose transaction can hold rows and ledger alike: most of it, made once.
+"""The base class of sinks for stores that can commit rows and ledger in one transaction.
 
-Whoever writes such a sink says how the store begins and ends a transaction, how it keeps entries of
-the ledger, and how it takes rows. The ledger rule, the order of results and positions, replays and
-the failpoints that tests kill a process at are here.
+A sink implements how the store begins and ends a transaction, stores ledger entries and takes rows.
+This class has the ledger rule, the order of results and positions, replays, and the failpoints at
+which tests kill a process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import ClassVar, Generic, TypeVar
 
 from semel.config import ConnectorConfig
@@ -24,9 +23,11 @@ from semel.ledger import (
     Outcome,
     Rebase,
     TopicPartition,
+    holes_of,
     judge,
     now,
     pending,
+    rebased,
 )
 from semel.records import Commit
 from semel.sinks.base import Sink
@@ -58,9 +59,9 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
     def transaction(self, *, writing: bool) -> AbstractContextManager[Transaction]:
         """A transaction that commits when the block ends, and rolls back when it raises.
 
-        Of two writing transactions that read the same entry, one must wait for the other or fail
-        with a TransientError; otherwise both would find that it is their turn. The commit must
-        last: once it has returned, the positions are published.
+        If two writing transactions read the same entry, one must wait for the other or fail with a
+        TransientError; otherwise both would find that it is their turn. The commit must be durable:
+        once it has returned, the positions are published.
         """
 
     @abstractmethod
@@ -76,8 +77,8 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
         """Remove all entries of this connector, and of no other."""
 
     def write_holes(self, transaction: Transaction, holes: Collection[Hole]) -> None:
-        """Keep what the present log says nothing of, for the audit. A store that keeps no holes
-        leaves them in the log of the run alone."""
+        """Keep the offsets that the audit cannot compare. A store that keeps no holes mentions them
+        only in the log of the run, and its audit counts their records as lost."""
 
     @abstractmethod
     def put(self, transaction: Transaction, commit: Commit) -> None:
@@ -124,10 +125,8 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
         with self.transaction(writing=True) as transaction:
             left = pending(self._connector.name, self.read_entries(transaction), rebases)
             if left:
-                at = now()
-                self.write_entries(transaction, [replace(r.new, updated_at=at) for r in left])
-            holes = [r.hole for r in left if r.hole is not None]
-            if holes:
+                self.write_entries(transaction, rebased(left, now()))
+            if holes := holes_of(left):
                 self.write_holes(transaction, holes)
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
@@ -174,4 +173,6 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
             at = now()
             moved = [stored[a.range.topic_partition].after(a, at) for a in advances]
             self.write_entries(transaction, moved)
+            if holes := holes_of(advances):
+                self.write_holes(transaction, holes)
         return outcome

@@ -34,6 +34,7 @@ class Folder:
             "connector.class": "files",
             "bootstrap.servers": "nowhere:9092",
             "topics": "t",
+            "value.converter": "JsonConverter",
             "path": self.where,
             **{k: str(v) for k, v in (keys or {}).items() if v is not None},
         }

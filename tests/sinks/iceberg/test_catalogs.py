@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog.glue import GlueCatalog
 
 from semel.errors import LedgerConflict, TransientError
+from semel.lab.embedded.proxy import Proxy
 from semel.ledger import Outcome
 from semel.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
@@ -170,3 +171,17 @@ def test_dead_letters_of_a_commit_whose_answer_is_lost_are_kept_once(remote: Rem
     sink.commit([advance(10, 20)], Commit(values(10, 19).records, [letter(19)]))
     assert fault.befell
     assert sorted(r["offset"] for r in warehouse.rows(dead)) == [9, 19]
+
+
+def test_a_catalog_in_a_database_that_falls_silent_is_left(tmp_path: Path, database: str) -> None:
+    with Proxy.before(database) as proxy:
+        url = proxy.url(database).replace("postgresql:", "postgresql+psycopg2:")
+        where = f"file://{tmp_path}/warehouse"
+        warehouse = Warehouse(tmp_path, {"type": "sql", "uri": url, "warehouse": where})
+        sink = warehouse.sink(keys={"store.timeout.ms": "1000"})
+        assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.APPLIED
+        proxy.silence()
+        with pytest.raises(TransientError):
+            sink.commit([advance(10, 20)], values(10, 20))
+        assert committed(sink, 10, 20) is Outcome.APPLIED
+        assert ids(warehouse) == list(range(20))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from thrift.transport.TTransport import TTransportException
 
-from semel.errors import ConfigError
+from semel.errors import ConfigError, TransientError
+from semel.lab.embedded.proxy import Proxy
 from semel.ledger import Outcome, firsts
 from semel.records import Commit
 from semel.sinks.iceberg import hive
@@ -143,3 +144,17 @@ def test_a_namespace_that_is_missing_is_not_created(metastore: Warehouse) -> Non
     metastore.name = "nowhere.t"
     with pytest.raises(ConfigError, match=r"no namespace nowhere .* create it first"):
         metastore.sink()
+
+
+def test_a_metastore_that_falls_silent_is_left(metastore: Warehouse) -> None:
+    metastore.sink().close()
+    with Proxy.before(metastore.properties["uri"]) as proxy:
+        metastore.properties["uri"] = proxy.url(metastore.properties["uri"])
+        sink = metastore.sink(keys={"store.timeout.ms": "1000"})
+        assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.APPLIED
+        proxy.silence(new=True)
+        with pytest.raises(TransientError):
+            sink.commit([advance(10, 20)], values(10, 20))
+        proxy.accept()
+        assert committed(sink, 10, 20) is Outcome.APPLIED
+        assert ids(metastore) == list(range(20))

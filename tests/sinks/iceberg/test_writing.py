@@ -434,6 +434,7 @@ def test_an_existing_configuration_of_the_connect_sink_runs_as_it_is(warehouse: 
             "iceberg.control.commit.interval-ms": "60000",
             "iceberg.catalog.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
             "iceberg.kafka.bootstrap.servers": "nowhere:9092",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         }
     )
     planned = plan(raw)

@@ -40,7 +40,7 @@ def configure(kafka: Kafka) -> Configure:
 @pytest.fixture(scope="session")
 def other_kafka(services_directory: Path) -> Iterator[Kafka]:
     """Another cluster."""
-    with Kafka(services_directory / "other-kafka", heap="256m") as running:
+    with Kafka(services_directory / "other-kafka", heap="256m", short_lived=True) as running:
         yield running
 
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from semel.audit import audit
-from semel.engine.direct import engine as direct
+from semel.engine import supervisor
 from semel.errors import ConfigError, OffsetOutOfRange
 from semel.kafka.lag import published
 from semel.lab.embedded import Kafka
@@ -231,7 +231,7 @@ def test_another_cluster_holds_the_ledger_and_is_left_alone_by_the_source(
     configure: Configure,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct, "SETTLE", PATIENCE)  # what a task publishes last, as it closes
+    monkeypatch.setattr(supervisor, "SETTLE", PATIENCE)  # what a task publishes last, as it closes
     source = topic(partitions=2)
     produce(source, records(100), [b"%d" % i for i in range(100)])
     servers = other_kafka.bootstrap_servers

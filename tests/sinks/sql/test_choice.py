@@ -76,6 +76,7 @@ def test_rows_dead_letters_and_the_ledger_stand_apart(url: str) -> None:
         "connector.class": jdbc.CLASSES[0],
         "connection.url": f"jdbc:{url}",
         "errors.tolerance": "all",
+        "value.converter": "JsonConverter",
     }
     assert plan({**base, "errors.deadletterqueue.table": "bad"}).warnings == []
     wrong = {

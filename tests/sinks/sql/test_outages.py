@@ -9,6 +9,7 @@ import pytest
 
 from semel.errors import Unavailable
 from semel.lab.embedded.mariadb import MariaDB
+from semel.lab.embedded.process import LOOPBACK, free_port
 from semel.lab.embedded.proxy import Proxy
 from semel.sinks.sql.mysql import Mysql
 from semel.sinks.sql.mysql_config import MysqlConfig
@@ -60,3 +61,12 @@ def test_a_session_that_is_refused_as_read_only_is_replaced(url: str) -> None:
             mine.execute("INSERT INTO t VALUES (2)")
         with mine.transaction():
             mine.execute("INSERT INTO t VALUES (2)")
+
+
+def test_a_server_that_is_away_behind_a_proxy_is_waited_for() -> None:
+    """The proxy accepts the connection and ends it."""
+    url = f"jdbc:mariadb://{LOOPBACK}:3306/db?user=u&password=p"
+    with Proxy(LOOPBACK, free_port()) as proxy, closing(dialect(proxy.url(url), 60.0)) as mine:
+        left = pytest.raises(Unavailable, match="connections end as they begin")
+        with left, mine.transaction():
+            pass

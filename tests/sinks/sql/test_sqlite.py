@@ -11,7 +11,8 @@ import pytest
 
 from semel.errors import ServiceError, TransientError
 from semel.sinks.sql.errors import DataRefused
-from semel.sinks.sql.sqlite import Sqlite, SqliteConfig
+from semel.sinks.sql.sqlite import Sqlite
+from semel.sinks.sql.sqlite_config import SqliteConfig
 
 
 @pytest.fixture

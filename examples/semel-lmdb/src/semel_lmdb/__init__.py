@@ -166,7 +166,7 @@ class LmdbSink(TransactionalSink[lmdb.Transaction], Drillable):
             unfit = pc.or_(pc.equal(size, 0), pc.greater(size, longest))
             for index in pc.indices_nonzero(unfit).to_pylist():
                 message = f"a key must have 1 to {longest} bytes, not {size[index]}"
-                bad.append(rejected(records.topic, source, index, message))
+                bad.append(rejected(source, index, message))
         if bad:
             raise RowsRejected(bad)
 

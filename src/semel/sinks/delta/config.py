@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from semel.config import HIGH, LOW, MEDIUM, key
 from semel.errors import ConfigError, Problem
 from semel.sinks.jdbc import left_out_of_the_key
+from semel.sinks.routed import RoutedConfig
 
 CLASSES = ("delta", "semel.delta.DeltaSink")
 
@@ -25,7 +26,7 @@ IGNORED = {
 
 
 @dataclass(frozen=True)
-class DeltaConfig:
+class DeltaConfig(RoutedConfig):
     """What the sink writes where, and under which key."""
 
     table_path: str = key(
@@ -225,6 +226,7 @@ class DeltaConfig:
 
     def table(self, topic: str) -> str:
         """The target of a topic, below ``delta.table.path``."""
+        topic = self.routed(topic)
         mapping: Mapping[str, str] = dict(p.split(":", maxsplit=1) for p in self.table_mapping)
         return mapping.get(topic) or self.table_name_format.replace("${topic}", topic)
 
@@ -234,6 +236,7 @@ class DeltaConfig:
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
+        topic = self.routed(topic)
         if self.include:
             if self.pk_mode == "record_value" and field in self.pk_fields:
                 return True  # pk.fields is applied independently

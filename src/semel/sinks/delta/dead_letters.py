@@ -1,8 +1,8 @@
-"""Dead letters in a Delta table of their own, each once.
+"""Dead letters in a separate Delta table, each exactly once.
 
-Two tables share no commit, so this one keeps positions too: those behind the last dead letter of
-each topic-partition. It is written before the results; after a crash in between the same records
-fail again, and those that stand here already are left out.
+Two tables share no commit, so this table has positions of its own: those after the last dead letter
+of each topic-partition. It is written before the results. After a crash in between, the same
+records fail again, and those that are here already are left out.
 """
 
 from __future__ import annotations

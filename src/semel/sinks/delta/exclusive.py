@@ -1,7 +1,7 @@
 """Whether a store refuses the second of two commits of one version.
 
-delta-rs looks at the log before it writes, so that only commits at the same moment tell: several
-writers commit the same version of a table that exists for this alone.
+delta-rs looks at the log before it writes, so only simultaneous commits can tell: several writers
+commit the same version of a table that exists only for this test.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PATIENCE = 60.0
 
 
 def refuses_the_second(where: str, options: Mapping[str, str]) -> bool:
-    """Try it out in a directory of its own in the directory of a table. Local file systems do:
-    there delta-rs makes a hard link.
+    """Test it in a new directory below a table's. Local file systems pass: there delta-rs makes a
+    hard link.
 
     Raises:
         ServiceError, TransientError: the store does not let it be tried.

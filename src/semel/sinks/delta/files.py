@@ -1,4 +1,4 @@
-"""Data files: written by tasks, seen by nobody until a commit names them."""
+"""Data files: tasks write them, and no reader sees them until a commit adds them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Values = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A complete file that waits for its commit, or holds changes that are to be merged."""
+    """A complete file that waits for its commit; with a key it holds changes to merge."""
 
     topic: str
     table: str

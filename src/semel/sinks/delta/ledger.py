@@ -1,13 +1,13 @@
 """The ledger in a Delta table: transaction identifiers, moved by the commit that adds the files.
 
 A ``txn`` action holds a name and a number. It is part of the table's state: checkpoints carry it,
-log cleanup keeps it, and every Delta writer does so, which holds neither for what a commit says of
-itself (``commitInfo`` goes with the log) nor for anything that would be written beside it. So the
-position is the version of ``semel:<connector>:<topic>:<partition>``, and each running count is the
-version of that name with the count's name behind it; the ids of cluster and topic are text, see
-:mod:`semel.sinks.delta.texts`. ``semel:<connector>::version`` is the table's
-version that the connector has committed last, and ``semel:<connector>::table:<id>`` says in which
-table: no topic has an empty name.
+and log cleanup and all Delta writers keep it. That is not true of ``commitInfo``, which goes with
+the log, nor of files beside the table. So the position is the version of
+``semel:<connector>:<topic>:<partition>``, and each running count is the version of that name with
+the count's name behind it; the ids of cluster and topic are text, see
+:mod:`semel.sinks.delta.texts`. ``semel:<connector>::version`` is the table's version that the
+connector has committed last, and ``semel:<connector>::table:<id>`` says in which table: no topic
+has an empty name.
 """
 
 from __future__ import annotations
@@ -106,12 +106,13 @@ class DeltaLedger:
         return found
 
     def _epoch(self, name: str, fact: str, position: int) -> int:
-        """Not known if an older version has moved the position since, which moves it alone."""
+        """Unknown if an older version of semel has moved the position since: it moves nothing
+        else."""
         known = self._number(f"{name}:{_EPOCH_AT}") == position
         return self._known(f"{name}:{fact}", -1) if known else -1
 
     def holes(self, topic: str) -> list[Hole]:
-        """The ranges of which the present log says nothing, and why."""
+        """The ranges that the audit cannot compare with the present log, and why."""
         found = []
         for partition in range(self._count(self._name(topic))):
             if self.position(TopicPartition(topic, partition)) is None:
@@ -129,7 +130,7 @@ class DeltaLedger:
         return self._number(self._name("", "version"))
 
     def setback(self) -> Setback | None:
-        """What has taken the connector's last commit out of the table, if anything has."""
+        """What has removed the connector's last commit from the table, if anything has."""
         committed, version = self.committed, self._table.version
         if committed is None:
             return None  # no commit yet, or only those of a version that stored none
@@ -205,9 +206,8 @@ class DeltaLedger:
                 found[f"{name}:{_EPOCH_AT}"] = a.range.until_offset
             if not a.keeps_epoch:
                 found |= {f"{name}:{n}": getattr(a, f) for n, f in _EPOCHS.items()}
-            if a.lost:
-                begins, ends = a.range.from_offset, a.range.until_offset
-                found |= self._hole(Hole(*a.range.topic_partition, begins, ends, a.cause))
+            if a.hole is not None:
+                found |= self._hole(a.hole)
         return found
 
     def _hole(self, hole: Hole) -> dict[str, int]:

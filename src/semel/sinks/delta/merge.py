@@ -1,6 +1,6 @@
-"""Changes by key: the last one of each key is merged into the table, by one commit.
+"""Changes by key: one commit merges the last change of each key into the table.
 
-A row that is there keeps the columns that no change gives.
+An existing row keeps the columns that no change gives.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
             same,
             source_alias="source",
             target_alias="target",
-            # The keys' extremes are known if not streamed, and files are skipped by them.
+            # Unless the source is streamed, its smallest and largest keys are known, and files are
+            # skipped by them.
             streamed_exec=not all(_bounded(source.schema.field(n).type) for n in key),
             commit_properties=bound(transactions),
         )
@@ -67,6 +68,6 @@ def _quoted(name: str) -> str:
 
 
 def _bounded(kind: pa.DataType) -> bool:
-    """Whether bounds of this type can be trusted, whoever has written them: many writers round
-    decimals, and pass over NaN."""
+    """Whether bounds of this type can be trusted from any writer: many round decimals and ignore
+    NaN."""
     return not (pa.types.is_decimal(kind) or pa.types.is_floating(kind))

@@ -23,7 +23,7 @@ from semel.sinks.delta.table import Conflict, Table
 from semel.sinks.delta.tables import Tables
 
 CONFLICTS = 50
-"""Other writers' commits that one commit gives way to before it fails."""
+"""A commit fails after it has lost to so many commits of other writers."""
 
 
 class Positions:
@@ -63,7 +63,7 @@ class Positions:
         return found
 
     def _keep_mark(self, table: Table, ledger: DeltaLedger) -> None:
-        """Let no cleanup of the log take away what tells that the rows are there."""
+        """Keep a log cleanup from removing the entries that prove that the rows are there."""
         renamed = ledger.remark()
         if renamed:
             with suppress(Conflict):  # the next look does it
@@ -117,8 +117,8 @@ class Positions:
         return {tp: stored[tp] for tp in wanted if tp in stored}
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
-        """Replace entries, table by table; those of the tables that come first may stand when
-        another one fails, and are found replaced when it is tried again."""
+        """Replace entries, table by table. If a table fails, those before it keep their new
+        entries, and a retry finds them replaced."""
         of = {r.old.topic_partition: r for r in rebases}
         unborn = [r for tp, r in of.items() if self._tables.find(tp.topic) is None]
         for r in pending(self._connector, self._unborn, unborn):
@@ -205,7 +205,7 @@ class Positions:
 def restored(
     connector: str, table: Table, ledger: DeltaLedger, found: Setback, topics: Iterable[str]
 ) -> RolledBack:
-    """The facts of a table that lacks what was committed to it, and the ways out."""
+    """The error of a table that lacks commits of the connector, with the ways out."""
     entries = [e for t in topics for e in ledger.entries(t)]
     stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
     then = {} if found.base is None else ledger.entries_at(found.base, topics)

@@ -26,7 +26,7 @@ _REPLACES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a version of a table says that it did."""
+    """The operation of one version of a table, as its log entry names it."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)

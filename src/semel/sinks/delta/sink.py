@@ -36,7 +36,7 @@ try:
     from semel.sinks.delta.merge import merge
     from semel.sinks.delta.positions import CONFLICTS, Positions, busy
     from semel.sinks.delta.stager import DeltaStager
-    from semel.sinks.delta.table import Conflict, Table, checked_options, patience, unjudged
+    from semel.sinks.delta.table import Conflict, Table, checked_options, timeouts, unjudged
     from semel.sinks.delta.tables import Tables
     from semel.sinks.delta.view import DeltaView
 except ModuleNotFoundError as missing:
@@ -53,11 +53,12 @@ class DeltaSink(StagingSink):
 
     section = DeltaConfig
     ignored = IGNORED
+    address = "delta.table.path"
 
     def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
         self._config = read(DeltaConfig, connector.originals)
-        waits = patience(self._config.table_path, connector.store_timeout_ms)
+        waits = timeouts(self._config.table_path, connector.store_timeout_ms)
         self._options = waits | checked_options(connector.originals)
         self._tables = Tables(connector, self._config, self._options)
         self._positions = Positions(connector.name, self._tables)
@@ -88,6 +89,15 @@ class DeltaSink(StagingSink):
             for topic in connector.topics
             if self._config.table(topic) == dead
         ][:1]
+        if connector.topics_regex and self._config.routes:
+            problems.append(
+                Problem(
+                    "topics.regex",
+                    f"connector {connector.name}: topics.regex={connector.topics_regex} with "
+                    "transforms that route: the ledger's topics are found by the names of tables, "
+                    "which the router changes. List them in topics",
+                )
+            )
         if connector.topics_regex and "${topic}" not in self._config.table_name_format:
             problems.append(
                 Problem(
@@ -108,6 +118,7 @@ class DeltaSink(StagingSink):
     def capabilities(self) -> Capabilities:
         config = self._config
         return Capabilities(
+            routes=True,
             uses_key=config.pk_mode == "record_key",
             key_metadata=key_metadata(config),
             takes_tombstones=config.delete_enabled,
@@ -158,7 +169,7 @@ class DeltaSink(StagingSink):
         self._positions.runs = True
 
     def _check_exclusive(self, topics: Collection[str]) -> None:
-        """Stores that speak S3's protocol may ignore the condition of a put; so it is tried out."""
+        """Test the store: one that speaks S3's protocol may ignore the condition of a put."""
         if self._is_exclusive or self._connector.delivery is Delivery.AT_LEAST_ONCE or not topics:
             return
         where = self._tables.where(min(topics))
@@ -228,7 +239,7 @@ class DeltaSink(StagingSink):
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         outcome, everywhere = self._land(advances, Staged(), moves=True)
-        # One table that has moved already may have its rows: at-most-once must not repeat them.
+        # A table that has moved already may have its rows: at-most-once must not repeat them.
         return outcome if everywhere else Outcome.REPLAYED
 
     def _land(
@@ -342,10 +353,10 @@ def _by_where(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
 
 
 def _check(table: Table, files: Sequence[DataFile]) -> None:
-    """Files must still be there, and of the types that the table's columns have.
+    """Check that the files still exist and have the types of the table's columns.
 
     Raises:
-        TargetChanged: they are not.
+        TargetChanged: they do not.
         TransientError: the store does not say.
     """
     for file in files:

@@ -19,6 +19,7 @@ from semel.sinks.delta.ledger import DeltaLedger
 from semel.sinks.delta.table import Table, translated
 from semel.sinks.letters import PLACES, places_of
 from semel.sinks.rows import places
+from semel.sinks.storedkeys import StoredKeys
 
 
 def take(
@@ -39,7 +40,7 @@ def take(
     records: dict[str, pa.Table] = {}
     rows: dict[str, int] = {}
     untraced: dict[str, int] = {}
-    keys: dict[str, pa.Table] = {}
+    keys: dict[str, StoredKeys] = {}
     unjudged: dict[str, str] = {}
     for topic, table in tables.items():
         if table is None:
@@ -57,7 +58,7 @@ def take(
             records[topic] = places(found, topic)
             untraced[names[topic]] = found.column(0).null_count
         elif key_fields:
-            keys[topic] = scan(table, list(key_fields))
+            keys[topic] = StoredKeys(scanned(table, list(key_fields)))
         elif key_fields is not None:
             unjudged[topic] = "pk.fields does not name them; set provenance=true"
     dead = {}
@@ -87,15 +88,25 @@ def _check_provenance(connector: ConnectorConfig, table: Table) -> None:
         )
 
 
-def scan(table: Table, columns: list[str]) -> pa.Table:
-    """Some columns of all rows; text as plain strings, which the query engine gives as views."""
+def scanned(table: Table, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Some columns of all rows; text as plain strings, which the query engine gives as views. There
+    is a batch at least."""
     with translated(table.where):
-        found = pa.table(table.raw.scan(columns=columns).read_all())
-    plain = [
-        pa.field(f.name, pa.string() if f.type == pa.string_view() else f.type)
-        for f in found.schema
-    ]
-    return found.cast(pa.schema(plain))
+        reader = pa.RecordBatchReader.from_stream(table.raw.scan(columns=columns))
+        schema = pa.schema(
+            [
+                pa.field(f.name, pa.string() if f.type == pa.string_view() else f.type)
+                for f in reader.schema
+            ]
+        )
+        yield pa.RecordBatch.from_pylist([], schema)
+        for batch in reader:
+            yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
+
+
+def scan(table: Table, columns: list[str]) -> pa.Table:
+    """The same, as one table."""
+    return pa.Table.from_batches(scanned(table, columns))
 
 
 def topics_of_tables(

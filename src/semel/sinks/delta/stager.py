@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.config import ConnectorConfig
+from semel.errors import ConfigError
 from semel.records import Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.delta.config import DeltaConfig
@@ -56,12 +57,24 @@ class DeltaStager(Stager):
         Raises:
             RowsRejected: records that do not fit.
         """
+        self._check_home(records)
         table = self._tables.find(records.topic)
         if records.rows.num_rows or table is None:
             table = self._tables.target(records)
         arrange = made.changes if self._config.insert_mode == "upsert" else made.inserts
         provenance = self._connector.provenance_columns
         return table, arrange(self._config, provenance, records, table.columns)
+
+    def _check_home(self, records: Records) -> None:
+        """Raises ConfigError: the rows would be in one table and their positions in another."""
+        origin, topic = records.origin, records.topic
+        if self._tables.where(origin) != self._tables.where(topic):
+            raise ConfigError(
+                f"connector {self._connector.name}: records of topic {origin} are routed to topic "
+                f"{topic}, whose table is {self._tables.where(topic)}, but their positions are in "
+                f"{self._tables.where(origin)}: Delta Lake commits one table at a time. Route no "
+                "records, or set table.name.format to one table for all topics"
+            )
 
     def _writer(self, table: Table, topic: str) -> FileWriter:
         if table.where not in self._writers:

@@ -1,4 +1,4 @@
-"""Column statistics of data files: readers, and merges, skip files by them.
+"""Column statistics of data files, by which readers and merges skip files.
 
 semel writes those of its own files. Those of files that delta-rs writes (merges, compaction) are as
 delta-rs makes them: a decimal's extremes pass through a double there, so a table names the columns
@@ -132,7 +132,8 @@ def named(
 
 
 def _inexact(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The decimals that a double, or its text with an exponent, does not carry unchanged."""
+    """The decimals that change when they pass through a double, or through its text with an
+    exponent."""
     if is_.is_struct(kind):
         for field in kind:
             yield from _inexact(field.type, (*path, field.name))
@@ -164,7 +165,7 @@ def _ordered(kind: pa.DataType) -> bool:
 
 
 def _written(value: Any, *, up: bool) -> str:
-    """A bound in Delta's JSON; where that is coarser it stays a bound."""
+    """A bound in Delta's JSON; if that is coarser, the result is still a bound."""
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""One Delta table at one version, and the errors of its store in semel's words."""
+"""One Delta table at one version, and the translation of its store's errors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def unjudged(where: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """What an error says, on one line and without the backtrace that may follow."""
+    """The message of an error, on one line and without the backtrace that may follow."""
     said = re.split(r"\n\s+0: ", str(error), maxsplit=1)[0]
     plain = re.sub(r"\x1b\[\d+m↳\x1b\[0m", ":", said)  # an arrow in colour before each cause
     return " ".join(plain.split()).replace(" :", ":")[:500] or type(error).__name__
@@ -199,7 +199,7 @@ class Table:
         self._read()
 
     def refusal(self, *, merges: bool) -> str | None:
-        """Why the table cannot be written by semel, if so."""
+        """The reason why semel cannot write the table, if there is one."""
         configuration = self._table.metadata().configuration
         for name, value in configuration.items():
             for prefix, why in _UNCHECKED:
@@ -225,7 +225,7 @@ class Table:
         return None
 
     def transaction(self, app_id: str) -> int | None:
-        """The version that a transaction identifier stands at."""
+        """The version of a transaction identifier."""
         with translated(self.where):
             found: int | None = self._table.transaction_version(app_id)
             return found
@@ -241,7 +241,7 @@ class Table:
         return {name: at for name, at in found.items() if at is not None}
 
     def operations(self, since: int) -> dict[int, Operation]:
-        """What the versions after ``since`` did, as far as the log still has them."""
+        """The operations of the versions after ``since``, as far as the log still has them."""
         filesystem = self.filesystem()
 
         def said(version: int) -> Operation | None:
@@ -303,8 +303,8 @@ class Table:
         self._alter(add)
 
     def keep_statistics_true(self) -> None:
-        """Before delta-rs writes files: leave out of their statistics what it cannot write there,
-        in a commit of its own."""
+        """Before delta-rs writes files, exclude from their statistics what it cannot write
+        correctly, in a separate commit."""
 
         def leave_out() -> bool:
             configuration = self._table.metadata().configuration
@@ -344,7 +344,7 @@ def bound(transactions: Mapping[str, int]) -> CommitProperties:
 _OVER_HTTP = ("s3:", "s3a:", "gs:", "az:", "azure:", "abfs:", "abfss:", "adl:", "http:", "https:")
 
 
-def patience(where: str, milliseconds: int) -> dict[str, str]:
+def timeouts(where: str, milliseconds: int) -> dict[str, str]:
     """The options by which an object store that does not answer is an outage after so long: by
     itself delta-rs tries again for three minutes."""
     if not where.startswith(_OVER_HTTP):

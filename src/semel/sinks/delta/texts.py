@@ -1,4 +1,4 @@
-"""Text in transaction identifiers, which hold numbers only: seven bytes in each."""
+"""Text in transaction identifiers, which hold only numbers: seven bytes in each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTES = 7
 
 
 def numbers(name: str, text: str) -> dict[str, int]:
-    """The identifiers that hold a text; the last one has room left, so that the end is known."""
+    """The identifiers that hold a text; the last one is not full, which marks the end."""
     raw = text.encode()
     parts = [raw[at : at + _BYTES] for at in range(0, len(raw) + 1, _BYTES)]
     return {f"{name}:{n}": int.from_bytes(b"\x01" + part) for n, part in enumerate(parts)}

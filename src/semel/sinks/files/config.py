@@ -1,4 +1,4 @@
-"""What the files sink's keys mean together."""
+"""How the files sink's keys combine."""
 
 from __future__ import annotations
 

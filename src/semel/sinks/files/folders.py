@@ -20,18 +20,17 @@ import pyarrow.compute as pc
 from semel.converters.json_columns import JSON
 from semel.errors import ConfigError
 from semel.records import (
-    OFFSET,
-    PARTITION,
     TIMESTAMP,
     TIMESTAMP_TYPE,
     Records,
-    Rejected,
     RowsRejected,
+    rejected,
 )
 from semel.sinks.convert import UNFIT, convert, unfit_rows
 
 PARTITION_EXCEPTION = "io.confluent.connect.storage.errors.PartitionException"
-"""What Confluent's sinks raise for a record that has no folder, for dead letters."""
+"""The exception that Confluent's sinks raise for a record without a folder; dead letters name
+it."""
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _UNSAFE_KEPT = " !$&'()+,-.;@_~"
@@ -55,7 +54,7 @@ class Folders(ABC):
 
     @abstractmethod
     def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
-        """Columns whose values decide it, one row a record; possibly none.
+        """The columns whose values decide the folder, one row per record; possibly none.
 
         Raises:
             RowsRejected: records that lack what decides it.
@@ -67,7 +66,7 @@ class Folders(ABC):
 
 
 class Flat(Folders):
-    """None but the topic's own."""
+    """Only the topic's own folder."""
 
     def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
         return {}
@@ -269,14 +268,8 @@ def _shape(kind: pa.DataType) -> str:
 
 
 def _rejected(records: Records, problems: Sequence[tuple[int, str]]) -> RowsRejected:
-    partitions, offsets = records.rows.column(PARTITION), records.rows.column(OFFSET)
     return RowsRejected(
-        [
-            Rejected(
-                records.topic, partitions[i].as_py(), offsets[i].as_py(), PARTITION_EXCEPTION, why
-            )
-            for i, why in problems
-        ]
+        [rejected(records.rows, i, why, PARTITION_EXCEPTION) for i, why in problems]
     )
 
 

@@ -19,7 +19,7 @@ from semel.sinks.files.schemas import holds_json
 from semel.sinks.parquet import OpenFile, ParquetFile, abandon
 
 _WAITING = 4 * 1024 * 1024
-"""Arrow bytes of rows that wait to be written together."""
+"""Rows of so many Arrow bytes are gathered and written together."""
 _SUFFIX = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 
 
@@ -34,7 +34,7 @@ class Format:
 
     @property
     def extension(self) -> str:
-        """What the names of complete files end with."""
+        """The extension of complete files."""
         if self.name in ("json", "csv"):
             return f".{self.name}{_SUFFIX[self.compression]}"
         return f".{self.name}"
@@ -136,7 +136,7 @@ def _csv(target: Any, schema: pa.Schema) -> Write:
 
 
 class _Kept:
-    """A stream that whoever writes to it cannot close."""
+    """A stream that its writer cannot close."""
 
     closed = False
 

@@ -1,11 +1,11 @@
 """The ledger beside the files: a log of small entries, each created exclusively.
 
 ``_semel/<connector>/<20 digits>.ledger`` holds everything after that commit: all positions with
-running counts, and the files that the commit makes visible. Creating entry N+1 is the commit: it
-is the compare-and-set on the positions of entry N, and fails if another writer was there first.
-Then the files, complete but hidden until now, get their final names. Whoever is to commit next
-finishes that for the newest entry before it goes on, so a crash in between delays files and loses
-none; and no more than one entry is ever unfinished.
+running counts, and the files that the commit makes visible. Creating entry N+1 is the commit: it is
+the compare-and-set on the positions of entry N, and fails if another writer was there first. Then
+the files, complete but hidden until now, get their final names. The next writer finishes the newest
+entry before it commits, so a crash in between delays files but loses none, and at most one entry is
+ever unfinished.
 
 Old entries are deleted. A writer that slept so long that "its" entry was there and is deleted could
 create it a second time; it notices, because the newest entry is then so far ahead that its own must
@@ -27,7 +27,17 @@ from urllib.parse import quote
 
 from semel.errors import LedgerConflict, ServiceError
 from semel.failpoints import hit
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition, judge
+from semel.ledger import (
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    holes_of,
+    judge,
+    rebased,
+)
 from semel.sinks.files.store import Store, at_once
 
 log = logging.getLogger(__name__)
@@ -37,9 +47,9 @@ T = TypeVar("T")
 ROOT = "_semel"
 _ENTRY = re.compile(r"(\d{20})\.ledger")
 _HALF = re.compile(r"\.[0-9a-f]{32}")
-"""What a store has written beside, to make it an entry at once."""
+"""A file that the store writes beside the ledger and then turns into an entry at once."""
 _KEPT = 20
-"""Entries that are kept for whoever wants to see what happened; one would do."""
+"""Entries that are kept for people who want to see what happened; one would be enough."""
 
 
 class Taken(Exception):
@@ -82,16 +92,11 @@ class State:
         for a in advances:
             tp = a.range.topic_partition
             moved[tp] = moved[tp].after(a, now)
-        lost = tuple(
-            Hole(*a.range.topic_partition, a.range.from_offset, a.range.until_offset, a.cause)
-            for a in advances
-            if a.lost
-        )
         return replace(
             self,
             sequence=self.sequence + 1,
             entries=moved,
-            holes=self.holes + lost,
+            holes=(*self.holes, *holes_of(advances)),
             files=tuple(files),
         )
 
@@ -114,13 +119,12 @@ class State:
 
     def rebased(self, rebases: Sequence[Rebase]) -> State:
         """The next entry, with others in the place of some, and the holes that this leaves."""
-        now = _now()
-        new = {r.new.topic_partition: replace(r.new, updated_at=now) for r in rebases}
+        new = {e.topic_partition: e for e in rebased(rebases, _now())}
         return replace(
             self,
             sequence=self.sequence + 1,
             entries={**self.entries, **new},
-            holes=self.holes + tuple(r.hole for r in rebases if r.hole is not None),
+            holes=(*self.holes, *holes_of(rebases)),
             files=(),
         )
 
@@ -221,7 +225,8 @@ class Ledger:
         return found
 
     def finish(self, state: State) -> None:
-        """Give the files of an entry their final names; those that have them are left alone."""
+        """Give the files of an entry their final names; files that have them already are left
+        alone."""
         if self._finished != state.sequence:
             for file in self.land(state.files):
                 log.warning("%s has been removed by others", file.target)
@@ -275,7 +280,8 @@ class Ledger:
         A staged file can be committed by one entry alone, the one after that which stood when it
         was begun; so those that were begun before the newest entry are garbage, however young.
 
-        So is what was to become an entry: who is still at it finds it gone, and tries again.
+        So are files that were to become an entry: a writer that still needs one finds it gone and
+        tries again.
         """
         state = self.newest()
         named = {f.staged for f in state.files}

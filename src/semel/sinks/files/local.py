@@ -15,7 +15,7 @@ _TIMES = 5
 
 
 class LocalStore(Store):
-    """A directory. What is told to be written is on the disk, not only on its way to it."""
+    """A directory. Files that are written are on the disk, not only in its cache."""
 
     far = False
 
@@ -61,7 +61,7 @@ class LocalStore(Store):
         return True
 
     def _make_folder(self, path: str) -> None:
-        """One that is there after a power failure, too."""
+        """Make a directory that survives a power failure."""
         folder = Path(path)
         missing = []
         while not folder.is_dir():

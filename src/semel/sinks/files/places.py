@@ -18,13 +18,15 @@ _EXCLUSIVE = frozenset({*LOCAL, "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az",
 Azure, ``ifGenerationMatch=0`` on GCS, a rename that replaces nothing in HDFS."""
 
 _S3 = ("s3", "s3a")
+_GCS = ("gs", "gcs")
+_AZURE = ("abfs", "abfss", "az", "adl")
 _HANDED_ON = frozenset(
     {"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"}
 )
 """Options that drivers hand on to fsspec."""
 
 _DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", WEBHDFS: "requests"} | (
-    dict.fromkeys(("abfs", "abfss", "az", "adl"), "adlfs")
+    dict.fromkeys(_AZURE, "adlfs")
 )
 """The package that fsspec needs for a protocol."""
 
@@ -49,7 +51,7 @@ def cannot_create_exclusively(where: str) -> str | None:
 
 
 def instead_of(where: str) -> str:
-    """What to set where a store cannot hold a ledger that fences."""
+    """What to set if a store cannot hold a ledger that fences."""
     if protocol_of(where) == "hdfs":
         parts = split_url(where)
         return (
@@ -82,7 +84,11 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
         ) from None
     if protocol in _S3:
         _check_names(where, driver, options.keys() - {"profile"}, _BOTO)
-        options = {**options, "config_kwargs": _botos(timeout) | options.get("config_kwargs", {})}
+        options = {**options, "config_kwargs": _boto(timeout) | options.get("config_kwargs", {})}
+    if protocol in _GCS:
+        options = {"requests_timeout": _aiohttp(timeout), **options}
+    if protocol in _AZURE:
+        options = {"connection_timeout": int(timeout), "read_timeout": int(timeout), **options}
     if protocol == WEBHDFS:
         _check_names(where, driver, options)
         from semel.sinks.files.webhdfs import WebHdfsStore  # it needs requests
@@ -91,7 +97,7 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
     return Store(where, options)
 
 
-def _botos(timeout: float) -> dict[str, Any]:
+def _boto(timeout: float) -> dict[str, Any]:
     """s3fs tries again itself: five times each of botocore's five would take 25 times as long."""
     return {
         "connect_timeout": timeout,
@@ -100,8 +106,15 @@ def _botos(timeout: float) -> dict[str, Any]:
     }
 
 
+def _aiohttp(timeout: float) -> Any:
+    """gcsfs hands it to aiohttp, where a number would bound all of a request, whatever moves."""
+    from aiohttp import ClientTimeout
+
+    return ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
+
+
 def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = "") -> None:
-    """s3fs hands on what it does not know, and fails when it is first used; WebHDFS forgets it."""
+    """s3fs passes unknown options on and fails when it is first used; WebHDFS ignores them."""
     taken = inspect.signature(driver.__init__).parameters.keys() - {"self", "kwargs"}
     known = taken | _HANDED_ON
     for name in sorted(options):

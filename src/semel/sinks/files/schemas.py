@@ -1,4 +1,4 @@
-"""The fields of each topic's files: those that have been seen so far, with one type each.
+"""The fields of each topic's files: all fields seen so far, each with one type.
 
 A task that finds a new field adds it by creating the next version exclusively, so that all tasks
 agree on its type; a value that does not fit makes its record a bad one. Files have all fields that
@@ -24,7 +24,7 @@ _VERSION = re.compile(r"(\d{6})\.schema")
 
 
 class Schemas:
-    """What one connector knows of its topics."""
+    """The fields that one connector knows of its topics."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class Schemas:
         return schema if version else None
 
     def renew(self, topic: str) -> None:
-        """Look again: another task may have added fields."""
+        """Read the fields again: another task may have added some."""
         folder = self._of(topic)
         found = [int(m[1]) for m in map(_VERSION.fullmatch, self._store.names(folder)) if m]
         newest = max(found, default=0)

@@ -53,6 +53,7 @@ class FilesSink(StagingSink):
 
     section = FilesConfig
     ignored = IGNORED
+    address = "path"
 
     def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
@@ -143,7 +144,7 @@ class FilesSink(StagingSink):
         self._ledger.clean()
 
     def _check_exclusive(self) -> None:
-        """Stores that speak S3's protocol may ignore the condition; so it is tried out."""
+        """Test the store: one that speaks S3's protocol may ignore the condition."""
         if self._connector.delivery is Delivery.AT_LEAST_ONCE:
             return
         if cannot_create_exclusively(self._where) is not None:
@@ -163,7 +164,8 @@ class FilesSink(StagingSink):
         )
 
     def _check_owner(self, topics: Collection[str]) -> None:
-        """A folder is one connector's: names are told by offsets alone."""
+        """A folder belongs to one connector, because offsets alone distinguish the names of its
+        files."""
         mine = self._ledger.folder.rpartition("/")[2]
         for other in set(self._store.folders(ROOT)) - {mine}:
             state = Ledger(self._store, other, folder=other).newest()
@@ -290,6 +292,7 @@ class FilesSink(StagingSink):
             where = Rows(
                 topic,
                 f"{folder_of(folder)}/topic={folder_of(topic)}",
+                mine.column("topic"),
                 mine.column("partition"),
                 mine.column("offset"),
                 {},
@@ -329,8 +332,7 @@ class FilesSink(StagingSink):
         return snapshot.take(self._connector, self._store, self._ledger, self._format.name, topics)
 
     def claim(self) -> None:
-        """Nothing to hold on to: there are no locks. Whoever moves positions by hand while the
-        connector runs fences it."""
+        """There are no locks to hold. Moving positions by hand fences a running connector."""
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
         self._moved(State.forgotten if entries is None else lambda s: s.set(entries))

@@ -12,6 +12,7 @@ from semel.errors import ConfigError
 from semel.records import (
     OFFSET,
     PARTITION,
+    TOPIC,
     Commit,
     Records,
     RowsRejected,
@@ -69,12 +70,11 @@ class Arranger:
         """
         topic, gone = records.topic, records.tombstones
         if gone is not None and gone.num_rows:
-            raise _all_rejected(topic, gone, "the value is null (behavior.on.null.values=fail)")
+            raise _all_rejected(gone, "the value is null (behavior.on.null.values=fail)")
         source = records.rows
         columns = self.fields(records)
-        if not columns.names:  # Arrow and Parquet keep no rows without a column
+        if not columns.names:  # Arrow and Parquet cannot hold rows without columns
             raise _all_rejected(
-                topic,
                 source,
                 "neither the value nor any before it has a field that is not null: there is no "
                 "column yet. provenance=true gives every row some",
@@ -82,10 +82,11 @@ class Arranger:
         rows = made.inserts(self.config, self.connector.provenance_columns, records, columns).table
         if self.format_name == "json" and (unwritten := without_json(rows)):
             each = sorted(unwritten.items())
-            raise RowsRejected([rejected(topic, source, i, why) for i, why in each])
+            raise RowsRejected([rejected(source, i, why) for i, why in each])
         where = Rows(
             topic,
             folder_of(topic),
+            source.column(TOPIC),
             source.column(PARTITION),
             source.column(OFFSET),
             self.folders.by(records),
@@ -120,6 +121,6 @@ class FilesStager(Stager):
         self._writer.discard()
 
 
-def _all_rejected(topic: str, source: pa.Table, why: str) -> RowsRejected:
+def _all_rejected(source: pa.Table, why: str) -> RowsRejected:
     every = range(source.num_rows)
-    return RowsRejected([rejected(topic, source, i, why) for i in every])
+    return RowsRejected([rejected(source, i, why) for i in every])

@@ -90,7 +90,7 @@ class Store:
         return f"{root}/{name}" if name else root
 
     def too_long(self, folder: str, file: str) -> str:
-        """Why it has no room for a folder with such a file in it; empty if it has."""
+        """Why the store cannot have a folder with such a file in it; empty if it can."""
         if self._has_folders:
             longest = max(len(part.encode()) for part in folder.split("/"))
             limit, of = _LONGEST_PART, "a folder's name"
@@ -118,7 +118,7 @@ class Store:
         return self._found
 
     def _driver(self) -> tuple[Any, str]:
-        # What others have written must be seen at once.
+        # Files of other processes must be visible at once.
         options = {"use_listings_cache": False, **self._options}
         try:
             found: tuple[Any, str] = fsspec.url_to_fs(self.where, **options)
@@ -249,7 +249,7 @@ class Store:
         return True
 
     def _check_gone(self, source: str, target: str) -> None:
-        """Raises TransientError: not the file is gone but the folder that it is moved to."""
+        """Raises TransientError: the folder that the file is moved to is gone, not the file."""
         if self.exists(source):
             raise TransientError(f"{self.where}: others have removed the folder of {target}")
 

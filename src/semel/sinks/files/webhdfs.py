@@ -35,11 +35,11 @@ _ERRORS: Mapping[str, type[Exception]] = {
     "InvalidToken": PermissionError,
     "SecurityException": PermissionError,
 }
-"""Hadoop's exceptions, by their names, that are Python's."""
+"""Hadoop's exceptions that correspond to Python's, by name."""
 _FINAL = frozenset(
     {"IllegalArgumentException", "InvalidPathException", "UnsupportedOperationException"}
 )
-"""Those that come again whenever the same is asked."""
+"""Exceptions that recur whenever the request is repeated."""
 
 _QUERY = re.compile(r"\?\S*")
 
@@ -85,10 +85,10 @@ class WebHdfsStore(Store):
             return bytes(self._redirected("OPEN", "get", name).content)
 
     def create(self, name: str, content: bytes) -> None:
-        """Written beside, and renamed exclusively.
+        """Write a temporary file and rename it exclusively.
 
-        Who hears nothing does not know whether it was renamed, perhaps it will be in a moment.
-        Nobody else knows the name beside, so there is no second way that this content gets there.
+        Without an answer, it is unknown whether the file was renamed or will be in a moment. No
+        other process knows the temporary name, so the content cannot get there in a second way.
         """
         beside = f"{name.rpartition('/')[0]}/.{uuid.uuid4().hex}"
         with self.translated():
@@ -145,7 +145,7 @@ class WebHdfsStore(Store):
             raise OSError(f"{arrived} bytes of {name} have arrived, {size} were sent")
 
     def _renamed(self, source: str, target: str, option: str) -> bool:
-        """A NameNode answers nothing or an error, a gateway true or false."""
+        """A NameNode answers with nothing or an error, a gateway with true or false."""
         filesystem = self.filesystem
         answer = filesystem._call(
             "RENAME",
@@ -159,7 +159,7 @@ class WebHdfsStore(Store):
     def _redirected(
         self, operation: str, method: str, name: str, content: Any = None, **more: str
     ) -> Any:
-        """A NameNode says which DataNode to ask; a gateway may answer itself."""
+        """A NameNode redirects to a DataNode; a gateway may answer itself."""
         filesystem = self.filesystem
         path = self.path(name)
         answer = filesystem._call(operation, method=method, path=path, redirect=False, **more)
@@ -236,7 +236,7 @@ class _FinalError(Exception):
 
 
 class _Adapter(HTTPAdapter):
-    """Waits for answers, but not for ever.
+    """Waits for answers, with a timeout.
 
     ``verify`` is what the session says: by itself requests prefers REQUESTS_CA_BUNDLE to that.
     """
@@ -255,13 +255,13 @@ class _Adapter(HTTPAdapter):
         except requests.RequestException as error:  # its text has the URL, and that a token
             cause = error.args[0] if error.args else error
             reason = getattr(cause, "reason", None) or cause
-            told = f"{urlsplit(request.url).netloc}: {reason}"
-            if "CERTIFICATE_VERIFY_FAILED" in told:
+            text = f"{urlsplit(request.url).netloc}: {reason}"
+            if "CERTIFICATE_VERIFY_FAILED" in text:
                 raise _FinalError(
-                    f"{told}. Set storage.options.session_verify to the file of the authority's "
+                    f"{text}. Set storage.options.session_verify to the file of the authority's "
                     "certificate"
                 ) from None
-            raise OSError(told) from None
+            raise OSError(text) from None
 
 
 def _checked(answer: requests.Response, **_: Any) -> None:
@@ -273,8 +273,8 @@ def _checked(answer: requests.Response, **_: Any) -> None:
     if answer.status_code < 400:
         return
     try:
-        told = answer.json()["RemoteException"]
-        name, reason = str(told["exception"]), str(told["message"]).strip()
+        remote = answer.json()["RemoteException"]
+        name, reason = str(remote["exception"]), str(remote["message"]).strip()
     except (ValueError, KeyError, TypeError):
         name, reason = "", f"{answer.status_code} {answer.reason}"
     if not name and answer.status_code == 401:

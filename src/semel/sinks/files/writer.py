@@ -22,7 +22,8 @@ from semel.sinks.parquet import OpenFile, RollingWriter, split
 
 log = logging.getLogger(__name__)
 
-_PARTITION, _OFFSET, _TIME = "__semel_partition", "__semel_offset", "__semel_time"
+_TOPIC, _PARTITION = "__semel_topic", "__semel_partition"
+_OFFSET, _TIME = "__semel_offset", "__semel_time"
 _OWN = (_PARTITION, _OFFSET, _TIME)
 _FAR = (1 << 63) - 2
 """No offset has more digits."""
@@ -46,7 +47,7 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What all records of a file have in common."""
+    """What all records of a file have in common: where they go, and where they were read."""
 
     folder: str
     topic: str
@@ -102,14 +103,14 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
         marked = marked.append_column(_OFFSET, where.offsets)
         if where.times is not None:
             marked = marked.append_column(_TIME, where.times.cast(pa.int64()))
-        by = pa.table({**where.by, _PARTITION: where.partitions})
+        by = pa.table({**where.by, _TOPIC: where.origins, _PARTITION: where.partitions})
         found: list[tuple[Place, pa.Table]] = []
         refused: list[Rejected] = []
-        for (*values, partition), part in split(marked, by):
+        for (*values, topic, partition), part in split(marked, by):
             below = where.folder(partition, values)
-            place = Place("/".join(p for p in (where.root, below) if p), where.topic, partition)
+            place = Place("/".join(p for p in (where.root, below) if p), topic, partition)
             why_not = self._store.too_long(place.folder, self._name(place, _FAR, _FAR))
-            if why_not and not (below and self._has_room(where)):  # no record is to blame
+            if why_not and not (below and self._has_room(where, topic)):  # no record is to blame
                 raise ConfigError(
                     f"path={self._store.where}: no folder can be named by topic {where.topic}: "
                     f"{why_not}. Use a topic with a shorter name"
@@ -118,16 +119,16 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
                 why = f"folder {below[:60]}...: {why_not}"
                 offsets = part.column(_OFFSET).to_pylist()
                 refused += [
-                    Rejected(where.topic, partition, o, PARTITION_EXCEPTION, why) for o in offsets
+                    Rejected(topic, partition, o, PARTITION_EXCEPTION, why) for o in offsets
                 ]
             found.append((place, part))
         if refused:
             raise RowsRejected(refused)
         return found
 
-    def _has_room(self, where: Rows) -> bool:
+    def _has_room(self, where: Rows, topic: str) -> bool:
         """Whether the store can name a folder by the topic alone."""
-        file = self._name(Place(where.root, where.topic, 0), _FAR, _FAR)
+        file = self._name(Place(where.root, topic, 0), _FAR, _FAR)
         return not self._store.too_long(where.root, file)
 
     def _name(self, place: Place, first: int, last: int) -> str:
@@ -192,10 +193,13 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where rows belong, a value for each: ``by`` are the columns that ``folder`` is told by."""
+    """Where rows belong, a value for each: ``by`` are the columns that ``folder`` is told by.
+    Their files are in ``root``, the folder of ``topic``, and have the names of their origins, so
+    that records of several topics can go to one."""
 
     topic: str
     root: str
+    origins: pa.ChunkedArray
     partitions: pa.ChunkedArray
     offsets: pa.ChunkedArray
     by: Mapping[str, pa.ChunkedArray]

@@ -1,4 +1,4 @@
-"""An Iceberg catalog, and its errors in semel's words."""
+"""An Iceberg catalog, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ _REFUSALS = (
     iceberg.NoSuchNamespaceError,
     iceberg.ValidationError,
 )
+_LOGIN = (iceberg.UnauthorizedError, iceberg.OAuthError)
 _FAILURES = (
-    iceberg.UnauthorizedError,
-    iceberg.OAuthError,
     iceberg.NoSuchTableError,
     iceberg.SignError,
 )
@@ -39,7 +38,7 @@ _MISTAKEN = {
     "NoSuchModuleError": "iceberg.catalog.uri",
     "NoRegionError": "iceberg.catalog.client.region",
 }
-"""Errors of SQLAlchemy and boto3 that a property's value causes, and the property."""
+"""Errors of SQLAlchemy and boto3 that a property's value causes, with that property."""
 
 
 class Conflict(Exception):
@@ -48,7 +47,7 @@ class Conflict(Exception):
 
 @contextmanager
 def translated(where: str, what: str = "table") -> Iterator[None]:
-    """Errors of catalog and store, which may pass, and those that will not."""
+    """Translate errors of catalog and store: some may pass, others will not."""
     try:
         with waiting(f"Iceberg {what} {where}"):
             yield
@@ -56,6 +55,11 @@ def translated(where: str, what: str = "table") -> Iterator[None]:
         raise Conflict(reason(error)) from None
     except _REFUSALS as error:
         raise Refused(f"Iceberg {what} {where}: {reason(error)}") from None
+    except _LOGIN as error:
+        raise ServiceError(
+            f"Iceberg {what} {where}: {reason(error)}. Check iceberg.catalog.credential or "
+            "iceberg.catalog.token"
+        ) from None
     except _FAILURES as error:
         raise ServiceError(f"Iceberg {what} {where}: {reason(error)}") from None
     except iceberg.NotInstalledError as error:
@@ -83,21 +87,24 @@ def reason(error: Exception) -> str:
     return (lines or [type(error).__name__])[0][:500]
 
 
-def connect(name: str, properties: Mapping[str, str], timeout: float = 60.0) -> Catalog:
-    """The catalog.
+def connect(
+    name: str, properties: Mapping[str, str], timeout: float = 60.0, connector: str = ""
+) -> Catalog:
+    """The catalog; a silent one fails after ``timeout`` seconds, or soon after the connector was
+    asked to stop.
 
     Raises:
         ConfigError: properties are missing, or a package is.
     """
     try:
-        return _load(name, properties, timeout)
+        return _load(name, properties, timeout, connector)
     except TransientError:
         # A catalog in a database makes its tables when it is first used: another process may have
         # been at it too. What else it was shows again.
-        return _load(name, properties, timeout)
+        return _load(name, properties, timeout, connector)
 
 
-def _load(name: str, properties: Mapping[str, str], timeout: float) -> Catalog:
+def _load(name: str, properties: Mapping[str, str], timeout: float, connector: str) -> Catalog:
     with reading(name, "catalog"):
         try:
             if properties["type"] == "hive":
@@ -106,6 +113,10 @@ def _load(name: str, properties: Mapping[str, str], timeout: float) -> Catalog:
                 return HiveCatalog(name, **properties, **{TIMEOUT: str(timeout)})
             if properties["type"] == "rest":
                 return rest.connect(name, timeout, **properties)
+            if properties["type"] == "sql":
+                from semel.sinks.iceberg import sql  # it needs SQLAlchemy
+
+                return sql.connect(name, connector, timeout, **properties)
             return load_catalog(name, **properties)
         except ModuleNotFoundError as missing:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""What the Iceberg sink's keys mean together, and the keys that tables have of their own."""
+"""How the Iceberg sink's keys combine, and the keys of single tables."""
 
 from __future__ import annotations
 

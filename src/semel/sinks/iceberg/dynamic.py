@@ -23,7 +23,7 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError, Refused
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.records import DATA_EXCEPTION, OFFSET, PARTITION, Records, Rejected, RowsRejected
+from semel.records import Records, Rejected, RowsRejected, rejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.catalogs import FLAT
@@ -37,8 +37,8 @@ _LONGEST = 255
 
 
 def _names(catalog: str) -> tuple[re.Pattern[str], str]:
-    """The names that records may give to tables, and how a user hears of them. What a catalog of
-    the type may not take is left out: it would end the connector."""
+    """The names that records may give to tables, and their description for users. Names that such a
+    catalog may refuse are left out: they would end the connector."""
     flat = catalog in FLAT
     part = r"[\w-]{1,128}"
     pattern = re.compile(rf"{part}(\.{part}){'' if flat else '+'}", re.ASCII)
@@ -101,19 +101,19 @@ class DynamicTables(Tables):
     def routed(self, records: Records) -> tuple[list[tuple[Target, Records]], Counts]:
         parts, nowhere = by_name(self._settings.config.route_field, records)
         found: list[tuple[Target, Records]] = []
-        rejected: list[Rejected] = []
+        refused: list[Rejected] = []
         for name, mine in parts:
             try:
                 target = self._fit(name)
             except (ConfigError, Refused) as why:
-                rejected += self._rejected(mine, str(why))
+                refused += self._refused(mine, str(why))
                 continue
             if target is None:
-                nowhere.update(counted(mine.topic, mine.rows))
+                nowhere.update(counted(mine.rows))
             else:
                 found.append((target, mine))
-        if rejected:
-            raise RowsRejected(rejected)
+        if refused:
+            raise RowsRejected(refused)
         return found, nowhere
 
     def _fit(self, name: str) -> Target | None:
@@ -134,13 +134,9 @@ class DynamicTables(Tables):
             self._checked.add(name)
         return target
 
-    def _rejected(self, records: Records, why: str) -> list[Rejected]:
+    def _refused(self, records: Records, why: str) -> list[Rejected]:
         why = f"field {self._settings.config.route_field}: {why}"
-        columns = (records.rows.column(n).to_pylist() for n in (PARTITION, OFFSET))
-        return [
-            Rejected(records.topic, partition, offset, DATA_EXCEPTION, why)
-            for partition, offset in zip(*columns, strict=True)
-        ]
+        return [rejected(records.rows, i, why) for i in range(records.rows.num_rows)]
 
     # The ledgers
 

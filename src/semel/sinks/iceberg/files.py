@@ -1,4 +1,4 @@
-"""Data files: written by tasks, seen by nobody until a commit names them."""
+"""Data files: tasks write them, and no reader sees them until a commit adds them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StagedFile:
 class FileWriter(RollingWriter[Values, StagedFile, ParquetFile]):
     """Writes one table's rows: a file for each partition, and another one when it is full.
 
-    Changes by key are written as they are, below the table's data, and are never part of it.
+    Changes by key are written unchanged, below the table's data, and never become part of it.
     """
 
     def __init__(self, table: Table, prefix: str, key: tuple[str, ...] = ()) -> None:

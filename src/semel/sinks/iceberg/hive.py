@@ -1,8 +1,8 @@
 """PyIceberg's Hive catalog, whose commits the metastore compares with what it has.
 
-PyIceberg looks at a table and replaces it while it holds a lock of the metastore. It does not renew
-the lock: who sleeps for longer than that lasts would put an old state in the place of a newer one.
-Since HIVE-26882 the metastore replaces a table only if it still is as it was seen, when it is told.
+PyIceberg reads and replaces a table while it holds a lock of the metastore. It does not renew the
+lock: a process that sleeps for longer than the lock lasts would replace a newer state by an old
+one. Since HIVE-26882 the metastore can be told to replace a table only if it has not changed.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class HiveCatalog(hive.HiveCatalog):
         with self._client as client:
             probe = client.get_table(database, table)
             probe.partitionKeys = [*(probe.partitionKeys or ()), FieldSchema("semel", "string")]
-            told = EnvironmentContext(properties=_expecting("nowhere"))
+            wrong = EnvironmentContext(properties=_expecting("nowhere"))
             try:
-                Client.alter_table_with_environment_context(client, database, table, probe, told)
+                Client.alter_table_with_environment_context(client, database, table, probe, wrong)
             except InvalidOperationException as error:
                 return _MODIFIED in str(error.message)
             except MetaException as error:

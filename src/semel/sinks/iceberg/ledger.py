@@ -126,7 +126,7 @@ class IcebergLedger:
         return [e.entry for _, e in sorted(self._known().items())]
 
     def holes(self) -> list[Hole]:
-        """The ranges of which the present log says nothing, and why."""
+        """The ranges that the audit cannot compare with the present log, and why."""
         return [
             Hole(*tp, begins, ends, reason)
             for tp, e in sorted(self._known().items())

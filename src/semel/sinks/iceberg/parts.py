@@ -1,4 +1,4 @@
-"""What tasks have staged, by table: files, and how many records went to each table."""
+"""The files that tasks have staged, by table, and how many records went to each table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Parts:
         return {*self.files, *(name for name, counts in self.shares.items() if name and counts)}
 
     def share(self, table: str | None, advance: Advance) -> Advance:
-        """What a range brings to one table, or to all of them together."""
+        """The counts of a range for one table, or for all of them together."""
         if not self.shares:
             return advance
         tp = advance.range.topic_partition

@@ -1,4 +1,4 @@
-"""PyIceberg's client of REST catalogs waits for an answer without end; this one does not."""
+"""A REST catalog with timeouts: PyIceberg's own client waits for an answer forever."""
 
 from __future__ import annotations
 

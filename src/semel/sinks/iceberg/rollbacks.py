@@ -1,8 +1,8 @@
 """Whether a branch still holds what a connector has committed to it.
 
-A rollback takes rows back but leaves table properties, and so the positions, as they are. Each
-commit therefore also stores the id of the snapshot that it makes, and the next commit requires that
-the branch descends from that snapshot.
+A rollback removes rows but leaves table properties, and so the positions, unchanged. Each commit
+therefore also stores the id of the snapshot that it makes, and the next commit requires that the
+branch descends from that snapshot.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pyarrow.types as is_
 
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
-from semel.records import METADATA, PARTITION, Records
+from semel.records import METADATA, PARTITION, TOPIC, Records
 
 Counts = Counter[TopicPartition]
 
@@ -48,7 +48,7 @@ def by_regex(
         mine = fits[codes]
         taken |= mine
         found += [(name, part) for part in _part(records, mine)]
-    return found, counted(records.topic, records.rows.filter(pa.array(~taken)))
+    return found, counted(records.rows.filter(pa.array(~taken)))
 
 
 def by_name(field: str, records: Records) -> tuple[list[tuple[str, Records]], Counts]:
@@ -64,7 +64,7 @@ def by_name(field: str, records: Records) -> tuple[list[tuple[str, Records]], Co
         for part in _part(records, np.isin(codes, same))
     ]
     null = np.array([v is None for v in values], dtype=bool)[codes]
-    return found, counted(records.topic, records.rows.filter(pa.array(null)))
+    return found, counted(records.rows.filter(pa.array(null)))
 
 
 def _part(records: Records, mine: np.ndarray) -> list[Records]:
@@ -102,10 +102,11 @@ def _encoded(rows: pa.Table, field: str) -> tuple[np.ndarray, list[str | None]]:
     return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
 
 
-def counted(topic: str, rows: pa.Table) -> Counts:
-    """How many rows there are of each topic-partition."""
-    counts = pc.value_counts(rows.column(PARTITION)).to_pylist()
-    return Counter({TopicPartition(topic, c["values"]): c["counts"] for c in counts})
+def counted(rows: pa.Table) -> Counts:
+    """How many rows were read from each topic-partition."""
+    by = rows.group_by([TOPIC, PARTITION], use_threads=False).aggregate([([], "count_all")])
+    topics, partitions, counts = by.to_pydict().values()
+    return Counter(dict(zip(map(TopicPartition, topics, partitions), counts, strict=True)))
 
 
 def narrowed(records: Records, columns: pa.Schema, *, grows: bool) -> Records:

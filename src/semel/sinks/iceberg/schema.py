@@ -62,10 +62,10 @@ def accommodated(
     table: Table,
     records: Records,
 ) -> None:
-    """Give the table the columns of records like these, if it may get them.
+    """Add the columns of these records to the table, if that is allowed.
 
     Raises:
-        ConfigError: it may not.
+        ConfigError: it is not allowed.
     """
     arranged = layout(config, connector.provenance_columns, records, deletes=False)
     fields = [_new_column(f) for f in arranged.fields()]

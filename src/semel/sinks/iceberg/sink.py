@@ -53,6 +53,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
 
     section = IcebergConfig
     ignored = IGNORED
+    address = "iceberg.catalog.uri"
     prefixes = PREFIXES
 
     def __init__(self, connector: ConnectorConfig) -> None:
@@ -88,7 +89,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
             commits_dead_letters_first=True,
             replaces=config.upsert,
             carries=frozenset({TIMESTAMP}) if config.upsert else frozenset(),
-            # What the one table does not take, another one may.
+            # One table may take what another one does not.
             evolves=config.auto_evolve or config.several,
         )
 
@@ -124,6 +125,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
                 self._config.catalog_name,
                 self._settings.catalog,
                 self._connector.store_timeout_ms / 1000,
+                self._connector.name,
             )
         return self._opened
 
@@ -280,7 +282,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
             raise target.missing()
         letters = self._letters.open() if self._letters is not None else None
         config = target.keyed()
-        keys = config.pk_fields
+        keys = config.pk_fields if config.upsert else ()
 
         def taken(wanted: Collection[str]) -> Snapshot:
             return snapshot.take(self._connector, wanted, table, letters, keys)

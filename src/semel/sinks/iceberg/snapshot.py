@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,11 @@ from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.ledger import IcebergLedger
+from semel.sinks.iceberg.projection import read_rows
 from semel.sinks.iceberg.table import Table
 from semel.sinks.letters import PLACES, places_of
 from semel.sinks.rows import places
+from semel.sinks.storedkeys import StoredKeys
 
 
 def take(
@@ -39,9 +41,9 @@ def take(
         found = scan(table, wanted)
         records = {t: places(found, t) for t in topics}
         untraced = found.column(0).null_count
-    keys: dict[str, pa.Table] = {}
+    keys: dict[str, StoredKeys] = {}
     if key_fields and not provenance and table.columns.names:
-        keys = dict.fromkeys(topics, scan(table, key_fields))
+        keys = dict.fromkeys(topics, StoredKeys(_scanned(table, key_fields)))
     dead = {}
     if letters is not None:
         letters.renew()
@@ -67,14 +69,14 @@ def gathered(
     tables: Sequence[Table],
     letters: Table | None,
 ) -> Snapshot:
-    """The ledger of ``home``, and the rows of all tables as if they were one's."""
+    """The ledger of ``home``, and the rows of all tables as if they were one table."""
     at = take(connector, topics, home, letters)
     parts = [take(connector, topics, table, None) for table in tables]
     name = f"the tables of {home.where}"
     # A table may hold more than home by now: such rows are not judged yet.
     ends = {e.topic_partition: e.position for e in at.entries}
     records = {t: [_below(p.records[t], t, ends) for p in parts if t in p.records] for t in topics}
-    # Each table is held to what its own ledger says of it, which moves with its rows.
+    # Each table is judged by its own ledger, which moves with its rows.
     written = sum(e.rows_written for e in at.entries)
     written -= sum(e.rows_written for p in parts for e in p.entries)
     return Snapshot(
@@ -114,6 +116,20 @@ def scan(table: Table, columns: Sequence[str]) -> pa.Table:
         try:
             scanned = table.raw.scan(selected_fields=tuple(columns), snapshot_id=table.snapshot_id)
             return scanned.to_arrow().select(list(columns))
+        except ValueError as error:
+            raise ServiceError(f"Iceberg table {table.where}: {reason(error)}") from None
+
+
+def _scanned(table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Some columns of all rows, a file at a time."""
+    if table.snapshot_id is None:
+        return
+    with reading(table.where):
+        try:
+            scan = table.raw.scan(selected_fields=tuple(columns), snapshot_id=table.snapshot_id)
+            for task in scan.plan_files():
+                rows = read_rows(table.metadata, table.io, scan.projection(), task)
+                yield from rows.select(list(columns)).to_batches()
         except ValueError as error:
             raise ServiceError(f"Iceberg table {table.where}: {reason(error)}") from None
 

@@ -31,7 +31,8 @@ class IcebergStager(Stager):
             if target.name not in self._renewed:
                 target.table.renew()  # a worker process keeps it from trigger to trigger
                 self._renewed.add(target.name)
-        # All are arranged before any is written: one that does not fit is taken from none.
+        # All records are arranged before any is written: a commit with one that does not fit leaves
+        # nothing behind.
         arranged: list[tuple[Target, Records, made.Rows]] = [
             (target, mine, target.arranged(mine)) for parts, _ in routes for target, mine in parts
         ]
@@ -48,8 +49,7 @@ class IcebergStager(Stager):
 
     def _count(self, table: str, mine: Records) -> None:
         if self._shares is not None:
-            counts = counted(mine.topic, mine.rows)
-            self._shares.setdefault(table, Counter()).update(counts)
+            self._shares.setdefault(table, Counter()).update(counted(mine.rows))
 
     def finish(self) -> Sequence[Any]:
         files: list[Any] = [f for writer in self._writers.values() for f in writer.finish()]

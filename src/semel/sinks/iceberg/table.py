@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 
 
 class _Once(Transaction):
-    """A transaction that is tried once, as it is.
+    """A transaction that is tried only once.
 
-    PyIceberg's own commit rebases an append on whatever came first and tries again: what was judged
-    by one ledger would be written beside another.
+    PyIceberg's own commit rebases an append on other commits and tries again: it would write rows
+    that were judged by an older ledger.
     """
 
     _computed: tuple[object, TableMetadata] | None = None
@@ -168,12 +168,12 @@ class Table:
 
     @property
     def version(self) -> str:
-        """Names the state that was read."""
+        """The location of the metadata that was read."""
         return self._table.metadata_location
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The table's properties, and before them those that this connector writes by."""
+        """The table's properties; this connector's write properties override them."""
         return {**self._table.properties, **self._written}
 
     @property
@@ -197,7 +197,7 @@ class Table:
         self._read()
 
     def refusal(self, *, upserts: bool) -> str | None:
-        """Why the table cannot be written by semel, if so."""
+        """The reason why semel cannot write the table, if there is one."""
         if self.metadata.format_version > 2:
             return f"is of format version {self.metadata.format_version}: PyIceberg writes 1 and 2"
         form = self.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet").lower()
@@ -272,7 +272,7 @@ class Table:
         self._read()
 
     def history(self) -> Iterator[TableMetadata]:
-        """Former states of the table, newest first, as far as their metadata files are there."""
+        """Former states of the table, newest first, as far as their metadata files still exist."""
         for entry in reversed(self.metadata.metadata_log):
             with reading(self.where):
                 try:

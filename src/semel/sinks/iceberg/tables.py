@@ -28,20 +28,20 @@ from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.target import Target
 
 Stand = Mapping[TopicPartition, LedgerEntry]
-"""What one table's ledger holds."""
+"""The entries of one table's ledger."""
 
 _WIDER = {
     frozenset((pa.int32(), pa.int64())): pa.int64(),
     frozenset((pa.float32(), pa.float64())): pa.float64(),
 }
-"""Types that are read as one without a change to any value."""
+"""Types that can be read as one type without changing any value."""
 
 
 class Tables:
     """The tables that are listed. Each commit of the connector moves the ledgers of all of them."""
 
     lags = False
-    """Whether a table that gets no rows of a range stays behind."""
+    """Whether the ledger of a table stays behind when the table gets no rows of a range."""
 
     def __init__(
         self, connector: ConnectorConfig, settings: Settings, catalog: Callable[[], Catalog]
@@ -132,7 +132,7 @@ class Tables:
     # The ledgers
 
     def _stands(self, *, newest: bool = True) -> list[Stand]:
-        """What the tables' ledgers hold; nothing if a table is missing."""
+        """The entries of all tables' ledgers; nothing if a table is missing."""
         if any(t.find() is None for t in self.all()):
             return []
         return [t.stand(newest=newest) for t in self.all()]
@@ -145,7 +145,8 @@ class Tables:
         return together(stands)
 
     def known_topics(self) -> set[str]:
-        """Those that any of the tables knows: one that is new to the connector knows none."""
+        """The topics that any of the tables knows. A table that is new to the connector knows
+        none."""
         return {tp.topic for stand in self._stands() for tp in stand}
 
     def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -213,7 +214,7 @@ class Tables:
         return self.all()
 
     def settle(self, advances: Sequence[Advance]) -> None:
-        """All tables hold the ranges.
+        """Note that all tables hold the ranges.
 
         Raises:
             Conflict, LedgerConflict: another run of the connector is at work.
@@ -232,19 +233,18 @@ class Tables:
 
     def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
         found = []
-        targets = self.all()
-        for target in targets:
+        for target in self.all():
             table = target.anew()
             if table is None:
                 raise target.missing()
-            # Of several tables, each has some of the keys.
-            keys = target.keyed().pk_fields if len(targets) == 1 else ()
+            config = target.keyed()
+            keys = config.pk_fields if config.upsert else ()
             found.append(snapshot.take(self._connector, topics, table, letters, keys))
         return found
 
 
 def together(stands: Sequence[Stand]) -> list[LedgerEntry]:
-    """One entry for each topic-partition that all tables know: rows are those of all tables."""
+    """One entry for each topic-partition that all tables know; it counts the rows of all tables."""
     if not stands:
         return []
     found = []

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, RolledBack, TargetChanged, TransientError
 from semel.ledger import LedgerEntry, TopicPartition
-from semel.records import OFFSET, PARTITION, Records, RowsRejected, rejected
+from semel.records import ORIGIN, Records, RowsRejected, rejected
 from semel.sinks import rows as made
 from semel.sinks.convert import to_read
 from semel.sinks.iceberg.catalog import Conflict, reading
@@ -28,7 +28,7 @@ from semel.sinks.iceberg.years import beyond
 from semel.sinks.layout import not_from_values
 
 CONFLICTS = 50
-"""Other writers' commits that one commit gives way to before it fails."""
+"""A commit fails after it has lost to so many commits of other writers."""
 
 
 class Target:
@@ -136,8 +136,8 @@ class Target:
         unfit = sorted(beyond(found.table).items())
         if unfit:
             given = [t for t in (records.rows, records.tombstones) if t is not None]
-            source = pa.concat_tables([t.select([PARTITION, OFFSET]) for t in given])
-            raise RowsRejected([rejected(records.topic, source, n, why) for n, why in unfit])
+            source = pa.concat_tables([t.select(ORIGIN) for t in given])
+            raise RowsRejected([rejected(source, n, why) for n, why in unfit])
         return found
 
     def _own(self, records: Records) -> Records:
@@ -187,7 +187,8 @@ class Target:
             self.ledger.check(several=self._settings.config.several)
 
     def keep_mark(self) -> None:
-        """Check the rows, and let no expiry of snapshots take away what tells that they are there.
+        """Check the rows, and keep an expiry of snapshots from removing the proof that they are
+        there.
 
         Raises:
             RolledBack: the table lacks some.
@@ -245,10 +246,11 @@ class Target:
         )
 
     def check(self, files: Sequence[StagedFile]) -> None:
-        """Files must still be there, and the table have their columns and their partition.
+        """Check that the files still exist and that the table still has their columns and their
+        partition.
 
         Raises:
-            TargetChanged: they are not, or it has not.
+            TargetChanged: they do not, or it has not.
         """
         table = self.table
         for schema_id in {f.schema_id for f in files} - {table.metadata.current_schema_id}:

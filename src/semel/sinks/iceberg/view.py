@@ -22,7 +22,7 @@ from semel.sinks.rows import shown
 
 
 class IcebergView:
-    """See :class:`~semel.sinks.rereading.View`; a file of the table is read at a time."""
+    """See :class:`~semel.sinks.rereading.View`; it reads one file of the table at a time."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The Kafka sink: topic to topic, results and positions in one Kafka transaction.
 
-A transaction alone does not compare and set. What a commit is judged by are positions that nobody
-else can have moved since they were read:
+A transaction alone does not compare and set. So a commit is judged by positions that nobody else
+can have moved since they were read:
 
 - The task's producer is made before they are read, so that an older one of the same
   ``transactional.id``, its own predecessor's, is fenced and its open transaction is aborted.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
 from semel.errors import ConfigError, Problem
+from semel.sinks.routed import RoutedConfig
 
 CLASSES = ("kafka",)
 
@@ -25,7 +26,7 @@ def _not_zero(number: int) -> None:
 
 
 @dataclass(frozen=True)
-class KafkaConfig:
+class KafkaConfig(RoutedConfig):
     """Which topics the records go to, and how."""
 
     topic_format: str = key(
@@ -142,4 +143,4 @@ class KafkaConfig:
 
     def topic(self, source: str) -> str:
         """The target of a topic."""
-        return self.topic_format.replace("${topic}", source)
+        return self.topic_format.replace("${topic}", self.routed(source))

@@ -1,4 +1,4 @@
-"""What the consumer group of a connector says of its tasks, by the coordinator's word."""
+"""The tasks of a connector, as the coordinator of its consumer group knows them."""
 
 from __future__ import annotations
 

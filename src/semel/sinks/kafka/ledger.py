@@ -37,8 +37,7 @@ _PENDING = 0.02
 _FENCE_AFTER = 0.5
 """Seconds after which a pending transaction is taken for one that nobody will end."""
 _GLANCE = 1.0
-"""Seconds that a look at the ledger of a connector that may be at work waits for its open
-transactions."""
+"""Seconds to wait for the open transactions of a connector that may be running."""
 
 
 class Ledger:
@@ -55,8 +54,8 @@ class Ledger:
     def entries(
         self, topics: Iterable[str], there: Mapping[str, int]
     ) -> dict[TopicPartition, LedgerEntry]:
-        """What is known now, whatever open transactions may yet do. While the connector runs, the
-        two are read at different times: where both are known the topic's counts."""
+        """The present entries, whatever open transactions may still change. While the connector
+        runs, the two are read at different times: where both are known the topic's counts."""
         self.stored = self.topic.read(_GLANCE)
         known = {*topics, *(tp.topic for tp in self.stored.entries)}
         return {**self.offsets.entries(known, there), **self.stored.entries}

@@ -45,7 +45,7 @@ class GroupOffsets:
     def entries(
         self, topics: Iterable[str], there: Mapping[str, int]
     ) -> dict[TopicPartition, LedgerEntry]:
-        """What is committed of some topics, whatever open transactions may yet do.
+        """The committed offsets of some topics, whatever open transactions may still change.
 
         ``there`` are the topics of the group's cluster with their numbers of partitions. A source
         elsewhere may have fewer now than when an entry was made.
@@ -99,7 +99,7 @@ class GroupOffsets:
 
 
 def stranger(client: Mapping[str, Any], group: str) -> Any:
-    """What offsets are sent with by one who is no member of the group."""
+    """The group metadata of a client that is no member of the group."""
     consumer = Consumer({**client, "group.id": group, "log_level": 0})
     try:
         return consumer.consumer_group_metadata()

@@ -8,9 +8,10 @@ from collections.abc import Sequence, Sized
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from semel.errors import ServiceError, TransientError
-from semel.kafka.transactions import REFUSED, Transactions
+from semel.kafka.errors import RECORD_REFUSED
+from semel.kafka.messages import Messages
+from semel.kafka.transactions import Transactions
 from semel.records import Rejected, RowsRejected
-from semel.sinks.kafka.messages import Messages
 
 _JAVA = {
     KafkaError.MSG_SIZE_TOO_LARGE: "RecordTooLargeException",
@@ -33,19 +34,19 @@ def find_refused(
     bad: dict[int, KafkaError] = {}
 
     def judged(number: int, error: KafkaError, _message: object) -> None:
-        if error.code() in REFUSED:
+        if error.code() in RECORD_REFUSED:
             bad[number] = error
 
     def send(producer: Producer) -> None:
         for number, (one, record) in enumerate(records):
             if number in bad:
                 continue
-            told = functools.partial(judged, number)
+            report = functools.partial(judged, number)
             try:
-                producer.produce(one.topic, *record.sent(told))
+                producer.produce(one.topic, *record.sent(report))
             except KafkaException as error:
-                told(error.args[0], None)
-                if error.args[0].code() not in REFUSED:
+                report(error.args[0], None)
+                if error.args[0].code() not in RECORD_REFUSED:
                     return  # the transaction has failed already
 
     known = -1

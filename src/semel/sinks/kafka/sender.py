@@ -1,4 +1,4 @@
-"""Sending what a commit holds: in one transaction with positions, or without one."""
+"""Sending the records of a commit, in one transaction with positions or without one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel import converters
 from semel.config import ConnectorConfig, under
 from semel.failpoints import hit
+from semel.kafka.messages import Messages
 from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Transactions
-from semel.ledger import Advance, Hole
 from semel.records import Commit
 from semel.sinks.kafka.config import KafkaConfig
-from semel.sinks.kafka.messages import Encoder, Messages, dead_letters
+from semel.sinks.kafka.messages import Encoder, dead_letters
 from semel.sinks.kafka.refusals import find_refused
 from semel.sinks.kafka.targets import Targets
 
@@ -34,7 +34,7 @@ class Sender:
         self._connector = connector
         self._targets = targets
         self._transactions = transactions
-        self._plain = PlainProducer(connector.name, client)
+        self._plain = PlainProducer(f"connector {connector.name}", client)
         self._encoder = Encoder(
             config,
             provenance=connector.provenance,
@@ -43,7 +43,7 @@ class Sender:
         )
 
     def messages(self, commit: Commit, task: int) -> list[Messages]:
-        """What a commit holds, by target topic."""
+        """The messages of a commit, by target topic."""
         found = [
             self._encoder.messages(r, self._targets.of(r.topic)) for r in commit.records if r.count
         ]
@@ -100,15 +100,6 @@ def _converter(raw: Mapping[str, str], where: str, name: str) -> converters.Conv
     return converters.create(
         name, under(raw, f"{where}."), is_key=where.startswith("key"), where=where
     )
-
-
-def holes_of(advances: Sequence[Advance]) -> list[Hole]:
-    """The holes that advances leave behind."""
-    return [
-        Hole(*a.range.topic_partition, a.range.from_offset, a.range.until_offset, a.cause)
-        for a in advances
-        if a.lost
-    ]
 
 
 def _nowhere(_place: str) -> None:

@@ -1,10 +1,9 @@
-"""The Kafka sink: topic to topic; the package says what a commit is judged by."""
+"""The Kafka sink, from topic to topic; the package's docstring explains how a commit is judged."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ from semel.errors import ConfigError, LedgerConflict, TransientError
 from semel.failpoints import hit
 from semel.kafka.contact import meet
 from semel.kafka.groups import Groups
+from semel.kafka.messages import Messages
 from semel.kafka.transactions import Transactions
 from semel.ledger import (
     Advance,
@@ -22,9 +22,11 @@ from semel.ledger import (
     Outcome,
     Rebase,
     TopicPartition,
+    holes_of,
     judge,
     now,
     pending,
+    rebased,
 )
 from semel.problems import together
 from semel.records import HEADERS, TIMESTAMP, Commit, RowsRejected
@@ -36,9 +38,8 @@ from semel.sinks.kafka.clusters import Clusters
 from semel.sinks.kafka.config import IGNORED, KafkaConfig
 from semel.sinks.kafka.group import Group
 from semel.sinks.kafka.ledger import Ledger
-from semel.sinks.kafka.messages import Messages
 from semel.sinks.kafka.offsets import GroupOffsets, stranger
-from semel.sinks.kafka.sender import Sender, holes_of
+from semel.sinks.kafka.sender import Sender
 from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
 from semel.sinks.kafka.uncopied import never_copied
@@ -64,7 +65,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._source, self._target = clusters.source, clusters.target
         self._elsewhere = clusters.elsewhere
         self._group = Group(connector.name, connector.group_id, Groups(self._source.config))
-        self._transactions = Transactions(connector.name, clusters.producer)
+        self._transactions = Transactions(f"connector {connector.name}", clusters.producer)
         ledger_topic = self._config.ledger_topic or f"{connector.group_id}-offsets"
         self._targets = Targets(
             connector,
@@ -105,6 +106,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
+            routes=True,
             engines=frozenset({"direct"}),
             carries=frozenset({TIMESTAMP, HEADERS}),
             takes_bytes=True,
@@ -252,9 +254,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._read(partitions)
         left = pending(self._connector.name, self._stored, rebases)
         if left:
-            at = now()
-            holes = [r.hole for r in left if r.hole is not None]
-            self._transact(None, [replace(r.new, updated_at=at) for r in left], holes)
+            self._transact(None, rebased(left, now()), holes_of(left))
 
     def _alone(self, partitions: Iterable[TopicPartition]) -> bool:
         """Make the driver's producer, if no task of another run could move these positions."""

@@ -35,10 +35,10 @@ def take(
     cluster: Cluster,
     targets: Mapping[str, str],
     consumer: Mapping[str, Any],
-    patience: float,
+    timeout: float,
 ) -> Snapshot:
     """Ledger and results. ``recorded`` reads the ledger, and ``holes`` is what it has found then;
-    ``patience`` is how long open transactions are waited for, in seconds."""
+    ``timeout`` is how long open transactions are waited for, in seconds."""
     entries = recorded()
     unread = holes()
     found = _Found(entries)
@@ -50,7 +50,7 @@ def take(
     ]
     earliest = cluster.earliest(partitions)
     ends = cluster.latest(partitions, committed=False)
-    _await_committed(cluster, ends, patience)
+    _await_committed(cluster, ends, timeout)
     rows = dict.fromkeys(targets.values(), 0)
     for messages in read_ranges(connector, earliest, ends, client=consumer):
         for message in messages:
@@ -125,14 +125,14 @@ def _tables(found: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, pa.Tabl
     return tables
 
 
-def _await_committed(cluster: Cluster, ends: Mapping[TopicPartition, int], patience: float) -> None:
+def _await_committed(cluster: Cluster, ends: Mapping[TopicPartition, int], timeout: float) -> None:
     """Until no transaction is open below these ends."""
     asked = time.monotonic()
     while True:
         stable = cluster.latest(ends)
         if all(stable[tp] >= end for tp, end in ends.items()):
             return
-        if time.monotonic() - asked > patience:
+        if time.monotonic() - asked > timeout:
             raise TransientError("a transaction in a target topic does not end")
         time.sleep(_POLL)
 

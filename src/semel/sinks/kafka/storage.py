@@ -9,38 +9,19 @@ one of a key is the valid one, however many partitions the topic has.
 from __future__ import annotations
 
 import json
-import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import Producer
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ServiceError
 from semel.kafka.cluster import Cluster
-from semel.kafka.errors import failure
+from semel.kafka.compacted import CompactedTopic
 from semel.ledger import Hole, LedgerEntry, TopicPartition, now
 from semel.sinks.kafka.entries import dumped, entry_of, facts_of, loaded
-from semel.sinks.kafka.presence import check_replicas, is_there
-
-log = logging.getLogger(__name__)
 
 PARTITION = 0
-_POLL = 0.02
-_BATCH = 10_000
-_TIMEOUT = 10.0
-_SILENT = 10.0
-"""Seconds after which a broker that sends neither records nor the end is asked anew."""
-
-_CONFIG = {
-    "cleanup.policy": "compact",
-    # A task reads the whole topic when it gets partitions. Kafka compacts closed segments only,
-    # and would close them at 1 GB.
-    "segment.bytes": str(8 * 1024 * 1024),
-}
-"""Of a ledger topic that semel creates."""
 
 Record = tuple[bytes, bytes | None]
 """Key and value."""
@@ -72,22 +53,9 @@ class LedgerTopic:
         self._connector = connector
         self.name = name
         self._replication = replication
-        self._cluster = cluster
-        self._client = {
-            **client,
-            "group.id": f"{connector}-ledger",  # librdkafka wants one; it is never joined
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "allow.auto.create.topics": False,
-            "fetch.wait.max.ms": 10,  # the end is told by a fetch that finds nothing
-            "log_level": 0,
-        }
+        self._topic = CompactedTopic(connector, "ledger topic", name, cluster, client)
         self._prefix = dumped([connector])[:-1].encode() + b","
         self._reset = dumped([connector, {"reset": True}]).encode()
-        self._consumer: Consumer | None = None
-        self._is_prepared = False
 
     def prepare(self) -> None:
         """Create the topic if it is missing, and refuse one that forgets.
@@ -96,103 +64,20 @@ class LedgerTopic:
             ConfigError: its cleanup.policy is not compact.
             ServiceError: it cannot be created.
         """
-        where = f"connector {self._connector}: ledger topic {self.name}"
-        try:
-            self._cluster.create_topic(self.name, 1, self._replication, _CONFIG)
-        except ServiceError as error:
-            raise ServiceError(
-                f"{where}: {error}. Create it with one partition and cleanup.policy=compact, or "
-                "set offset.storage.replication.factor to at most the number of brokers"
-            ) from None
-        config = self._cluster.topic_config(self.name)
-        if config is None:
-            log.warning("%s: may not be described; it must have cleanup.policy=compact", where)
-        elif config["cleanup.policy"] != "compact":
-            raise ConfigError(
-                f"{where} has cleanup.policy={config['cleanup.policy']}: Kafka would delete "
-                "positions after a while, and records would be copied again. Set it to compact "
-                f"(kafka-configs.sh --alter --entity-type topics --entity-name {self.name} "
-                "--add-config cleanup.policy=compact), or name another topic in "
-                "offset.storage.topic"
-            )
-        check_replicas(where, self._cluster, self.name)
-        self._is_prepared = True
+        self._topic.prepare(1, self._replication)
 
-    def read(self, patience: float, *, expected: bool = False) -> Stored:
-        """All committed records up to the topic's present end. Open transactions below the end are
-        waited for, but not longer than ``patience`` seconds.
-
-        Nothing is stored if there is no topic. That must be certain: records would be copied again
-        if a broker had only not heard of the topic yet.
-
-        Args:
-            patience: how long to wait for open transactions.
-            expected: the topic has been prepared, and must be there.
+    def read(self, timeout: float, *, expected: bool = False) -> Stored:
+        """The connector's committed records; see :meth:`CompactedTopic.read`.
 
         Raises:
             ServiceError: the topic may not be described, or is expected and gone; or a record in it
                 is not semel's.
             TransientError: no answer has come.
         """
-        if self.name not in self._cluster.topics():
-            expected = expected or self._is_prepared
-            if not is_there(self._cluster.config, self.name, expected=expected):
-                return Stored()
-        place = TopicPartition(self.name, PARTITION)
-        end = self._cluster.latest([place], committed=False)[place]
-        found: dict[bytes, bytes] = {}
-        is_complete = not end or self._collect(end, patience, found)
-        return self._parsed(found, is_complete)
-
-    def _collect(self, end: int, patience: float, found: dict[bytes, bytes]) -> bool:
-        """The last value of each key of the connector; whether all below ``end`` was read."""
-        if self._consumer is None:
-            self._consumer = Consumer(self._client, logger=log)
-        consumer, asked = self._consumer, time.monotonic()
-        heard = asked
-        try:
-            consumer.assign([KafkaPartition(self.name, PARTITION, OFFSET_BEGINNING)])
-            stands, is_held = 0, False
-            while True:
-                messages = consumer.consume(_BATCH, _POLL)
-                now_ = time.monotonic()
-                for message in messages:
-                    heard, offset = now_, int(message.offset() or 0)
-                    if (error := message.error()) is None:
-                        stands, is_held = offset + 1, False
-                        self._keep(found, message.key(), message.value())
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        stands, is_held = offset, offset < end  # by an open transaction
-                    else:
-                        raise KafkaException(error)
-                if stands >= end:
-                    return True
-                if is_held and now_ - asked > patience:
-                    return False
-                if now_ - heard > _SILENT + patience:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        except KafkaException as error:
-            self._consumer = None
-            raise self._failed(error) from None
-        finally:
-            if self._consumer is not None:
-                consumer.unassign()
-
-    def _failed(self, error: KafkaException) -> Exception:
-        cause = error.args[0]
-        if cause.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-            return TransientError(
-                f"connector {self._connector}: ledger topic {self.name}: {cause.str()}"
-            )
-        return failure(str(self._client["bootstrap.servers"]), error)
-
-    def _keep(self, found: dict[bytes, bytes], key: Any, value: Any) -> None:
-        if key is None or not key.startswith(self._prefix):
-            return
-        if value is None:
-            found.pop(key, None)
-        else:
-            found[key] = value
+        found = self._topic.read(
+            lambda key: key.startswith(self._prefix), [PARTITION], timeout, expected=expected
+        )
+        return self._parsed(dict(found.values), found.is_complete)
 
     def _parsed(self, found: dict[bytes, bytes], is_complete: bool) -> Stored:
         entries, holes = {}, []
@@ -225,7 +110,7 @@ class LedgerTopic:
     def send(
         self, producer: Producer, records: Iterable[Record], failed: Callable[..., None]
     ) -> None:
-        """Queue records; ``failed`` hears of those that are not delivered.
+        """Queue records; ``failed`` is called for those that are not delivered.
 
         Raises:
             KafkaException: one of them cannot be sent.
@@ -234,7 +119,7 @@ class LedgerTopic:
             producer.produce(self.name, value, key, PARTITION, failed)
 
     def records(self, entries: Iterable[LedgerEntry], holes: Iterable[Hole] = ()) -> list[Record]:
-        """What stores entries and holes, once it is committed."""
+        """The records that store entries and holes."""
         found: list[Record] = [
             (self._key(e.topic_partition), _value({"position": e.position, **facts_of(e)}))
             for e in entries
@@ -246,16 +131,16 @@ class LedgerTopic:
         return found
 
     def forgetting(self, stored: Stored) -> list[Record]:
-        """What forgets all, and notes that it was wanted."""
+        """The records that delete everything, and the note that the user wanted that."""
         gone: list[Record] = [(key, None) for key in sorted(stored.keys)]
         return [*gone, (self._reset, _value({"at": now()}))]
 
     def without_reset(self, stored: Stored) -> list[Record]:
-        """What takes the note away, if it is there."""
+        """The record that deletes the note, if there is one."""
         return [(self._reset, None)] if stored.is_reset else []
 
     def without_holes(self, stored: Stored, partitions: Iterable[TopicPartition]) -> list[Record]:
-        """What forgets the holes of some partitions."""
+        """The records that delete the holes of some partitions."""
         chosen = set(partitions)
         return [
             (self._key(h.topic_partition, hole=[h.from_offset, h.until_offset]), None)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, Problem
 from semel.kafka.cluster import Cluster
+from semel.kafka.presence import check_replicas
 from semel.kafka.retention import create_dead_letter_topic, like, of_copy
 from semel.ledger import TopicPartition
 from semel.sinks.kafka.config import KEEP, KafkaConfig
-from semel.sinks.kafka.presence import check_replicas
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +91,26 @@ class Targets:
                     "for each topic",
                 )
             )
+        problems += self._merged(connector.topics)
         if problems:
             raise ConfigError(*problems)
+
+    def _merged(self, topics: Collection[str]) -> list[Problem]:
+        """Why transforms cannot send several topics to one topic of another cluster."""
+        seen: dict[str, str] = {}
+        for topic in sorted(topics) if self._elsewhere else ():
+            other = seen.setdefault(self._config.topic(topic), topic)
+            if other != topic and "${topic}" in self._config.topic_format:
+                return [
+                    Problem(
+                        "transforms",
+                        f"connector {self._connector.name}: transforms send topics {other} and "
+                        f"{topic} to topic {self._config.topic(topic)} of another cluster, where "
+                        "the ledger keeps a position for each topic and partition. Make a "
+                        "connector for each topic",
+                    )
+                ]
+        return []
 
     def _loop(self, topic: str) -> list[Problem]:
         """Why a topic cannot be copied to its target: the records would come back."""
@@ -120,6 +138,8 @@ class Targets:
             ConfigError: a target is missing or too small.
         """
         connector, config = self._connector, self._config
+        if merged := self._merged(topics):
+            raise ConfigError(*merged)
         if self._elsewhere and self._source.cluster_id() == self._target.cluster_id():
             raise ConfigError(
                 f"connector {connector.name}: dest.kafka.bootstrap.servers={config.target_servers} "

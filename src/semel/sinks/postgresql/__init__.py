@@ -65,6 +65,8 @@ class PostgresSink(DatabaseSink):
         return find_refused(self._connection, prepared)
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
+        if self._config.splits:
+            return {}
         names = {topic: self._name(topic) for topic in topics}
         with self._connection.transaction():
             return tables.targets(self._connection, names, str(OFFSETS))

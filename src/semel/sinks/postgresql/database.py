@@ -62,9 +62,9 @@ class Postgres(Connection, Database):
         time = f"(extract(epoch FROM {quote(provenance[TIMESTAMP])}) * 1000)::bigint"
         return [*super().places(provenance), f"{time} AS timestamp"]
 
-    def loose_columns(self, target: Table, keys: pa.Table) -> list[str]:
+    def loose_columns(self, target: Table, names: Sequence[str]) -> list[str]:
         loose = tables.loose_columns(self, target)
-        return [n for n in keys.column_names if n in loose]
+        return [n for n in names if n in loose]
 
     # The life of a run
 

@@ -1,4 +1,4 @@
-"""Row by row on the server: finding the rows that it refuses, when a whole batch has failed."""
+"""Finding the rows that the server refuses, one by one, after a whole batch has failed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.records import Rejected
+from semel.records import Rejected, rejected
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.writer import delete, put, stage_rows
 from semel.sinks.sql.columns import is_list, is_text
 from semel.sinks.sql.convert import json_text
 from semel.sinks.sql.names import quote
-from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns, rejected
+from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
 
 _ROW = "__semel_row"
 _REFUSED = "pg_temp.semel_refused"
@@ -47,7 +47,7 @@ class _Undo(Exception):
 def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Rejected]:
     """Name the records that the server refuses, in a transaction that never commits.
 
-    Each row is tried alone, after those before it: of two rows with one key the second is refused.
+    Each row is tried after those before it: if two rows have one key, the second is refused.
     """
     for deferred in (True, False):
         found: list[Rejected] = []
@@ -83,7 +83,7 @@ def _refused(
     rows = _as_text(rows)
     nul = _with_nul(rows.columns)
     found = [
-        rejected(batch.topic, rows.places, index, "text cannot hold a NUL character (22021)")
+        rejected(rows.places, index, "text cannot hold a NUL character (22021)")
         for index in np.flatnonzero(nul).tolist()
     ]
     if found:
@@ -92,7 +92,7 @@ def _refused(
     refused = connection.query(f"SELECT row, state, message FROM {_REFUSED} ORDER BY row")
     connection.execute(f"DELETE FROM {_REFUSED}")
     return found + [
-        rejected(batch.topic, rows.places, r["row"], f"{r['message']} ({r['state']})")
+        rejected(rows.places, r["row"], f"{r['message']} ({r['state']})")
         for r in refused.to_pylist()
     ]
 

@@ -1,4 +1,4 @@
-"""What becomes of a session that no longer answers: is the server at work on it, or is it lost?"""
+"""Finding out whether the server still works on a silent session or the session is lost."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def line(uri: str, before: dict[int, tuple[int, int]]) -> int | None:
 
 
 def end(uri: str, backend: Backend | None) -> str:
-    """What the server says that the session is at. If it only waits for its client, it is ended,
-    with the locks that it holds, and the answer is empty."""
+    """What the session is doing, according to the server. If it only waits for its client, it is
+    ended together with its locks, and the answer is empty."""
     if backend is None:
         return ""
     with adbc.connect(bounded(uri, 5), autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""Target tables: what the catalog says of them, and creating and extending them."""
+"""Target tables: reading them from the catalog, creating and extending them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def find(connection: Connection, name: Name) -> Table | None:
 
 
 def loose_columns(connection: Connection, table: Table) -> list[str]:
-    """Columns in which different texts may be equal."""
+    """The columns in which different texts may be equal."""
     found = connection.query(_LOOSE.format(oid=table.oid))
     names: list[str] = found.column("name").to_pylist()
     return names

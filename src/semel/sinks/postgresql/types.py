@@ -35,7 +35,7 @@ _COPIED = {
     "interval": pa.duration("us"),
 }
 _CONVERTED = {"json": pa.json_(), "uuid": pa.string(), "interval": pa.string()}
-"""What converters are asked for, where that is not what is copied."""
+"""The types to ask converters for where they differ from the copied types."""
 
 # COPY BINARY names the type of an array's elements, and the driver names the plainest one.
 _ARRAY_ELEMENTS = {
@@ -44,7 +44,7 @@ _ARRAY_ELEMENTS = {
 }
 _ANY_NUMERIC = pa.decimal128(38, 18)
 _INEXACT = {"citext", "bpchar", "float4", "float8", "jsonb", "interval"}
-"""Types with values that are equal and not the same: ``a`` and ``A``, 0.0 and -0.0, 1 and 1.0."""
+"""Types with values that are equal but not identical: ``a`` and ``A``, 0.0 and -0.0, 1 and 1.0."""
 
 _MICROSECONDS = 6
 _FRACTIONS = {"timestamp", "timestamptz", "time", "timetz"}
@@ -123,7 +123,7 @@ def _copied(base: str, modifier: int, *, enum: bool) -> pa.DataType | None:
     if enum:
         return pa.string()
     if base == "interval" and modifier >= 0 and not modifier & _TO_THE_SECOND:
-        return None  # the server would leave out what is smaller than its fields
+        return None  # the server would drop what is smaller than its fields
     if base != "numeric":
         return _COPIED.get(base)
     precision, scale = ((modifier - 4) >> 16) & 0xFFFF, (modifier - 4) & 0x7FF

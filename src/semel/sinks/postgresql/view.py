@@ -1,7 +1,7 @@
 """Shows rows to an audit, as they are and as records would make them.
 
-Where a column's values can be told by Arrow alone, they are compared as they are. Of others the
-server says what it would make of them: it casts them in a staging table of another session.
+If Arrow alone can tell a column's values, they are compared directly. The server casts all others
+in a staging table of another session and so says what it would make of them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PLAIN = {
     *("int2", "int4", "int8", "float4", "float8", "bool", "bytea", "uuid"),
     *("date", "time", "timestamp", "timestamptz"),
 }
-"""Types that the driver reads as it writes them."""
+"""Types that the driver reads in the form in which it writes them."""
 _SAME_TEXT = {"text", "varchar", "citext", "json"}
-"""Types that keep a text to the letter."""
+"""Types that keep a text unchanged."""
 _ROW = "__semel_row"
 ONE_INSTANT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SELECT 1"
-"""What begins a transaction that a view looks through; its first query is the instant."""
+"""Begins the transaction of a view; its first query fixes the instant."""
 
 
 class PostgresView(TableView):

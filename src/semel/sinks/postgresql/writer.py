@@ -14,7 +14,7 @@ from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
 
 MERGE_FROM = 1000
-"""Rows from which on MERGE, which must be planned as a join, is quicker than ON CONFLICT."""
+"""From so many rows on, MERGE, which must be planned as a join, is quicker than ON CONFLICT."""
 _MERGES_SINCE = 15
 
 
@@ -66,7 +66,7 @@ def _copy(connection: Connection, table: Table, rows: Rows) -> None:
 
 
 class FreshKeys:
-    """Which tables' upserts are expected to bring new keys only, and so are tried as inserts.
+    """The tables whose upserts probably bring only new keys, and so are tried as inserts.
 
     A key that is there already costs a failed COPY, so the table is then not tried for a while: for
     16 commits, and for twice as many each time it fails again.
@@ -196,7 +196,7 @@ def _value(table: Table, rows: Rows, name: str) -> str:
     value = f"{given}::{column.cast}"
     if not column.rounds:
         return value
-    # What is no value of the type makes the server refuse the row.
+    # A text that is no value of the type makes the server refuse the row.
     refused = f"({given} || {literal(f' does not fit {column.type}')})::{column.cast}"
     kept = f"{value} IS NOT DISTINCT FROM {value}::{column.type}"
     return f"CASE WHEN {kept} THEN {value} ELSE {refused} END"

@@ -28,10 +28,10 @@ _ARGUMENTS = re.compile(
     r"cannot be changed from|can't merge",
     re.IGNORECASE,
 )
-"""What is said of a document in an ``illegal_argument_exception``. A missing pipeline, or an alias
-that nothing can be written through, is one too."""
+"""The reasons in an ``illegal_argument_exception`` that blame a document. A missing pipeline and an
+alias without a write index raise the same exception."""
 _MISTAKES = re.compile("CERTIFICATE|UNKNOWN_CA|PROTOCOL|HANDSHAKE_FAILURE|PEM|KEY_")
-"""Reasons of a failed handshake that do not pass; others are of a node that went down in it."""
+"""Permanent reasons of a failed TLS handshake; others mean that a node went down during it."""
 _HOSTNAME = "ssl.endpoint.identification.algorithm"
 _TLS = (
     "ssl.ca.location",
@@ -74,7 +74,7 @@ class Failure:
 
     @property
     def of_document(self) -> bool:
-        """Whether the document is to blame, so that others may fare better."""
+        """Whether the document is to blame, so that others may succeed."""
         if self.status != 400:
             return False
         if self.kind == "illegal_argument_exception":
@@ -105,10 +105,10 @@ class Client:
         expected: Collection[int] = (),
         **parameters: str,
     ) -> Answer:
-        """Ask once; another node is asked where one cannot be reached.
+        """Send one request, to another node if one cannot be reached.
 
         Raises:
-            TransientError: no answer, or the server is busy; what was asked may have been done.
+            TransientError: no answer, or the server is busy; the request may have been carried out.
             ServiceError: the server refuses, and its status is not ``expected``.
         """
         from opensearchpy import exceptions
@@ -138,7 +138,7 @@ class Client:
         return Answer(200, _object(found))
 
     def bulk(self, index: str, body: bytes) -> list[Failure]:
-        """Send one bulk request; what of it the server has not done.
+        """Send one bulk request; returns the actions that the server did not carry out.
 
         Raises:
             TransientError, ServiceError: see :meth:`request`; some of it may have been done.
@@ -190,11 +190,11 @@ class Client:
                 self.request("DELETE", "/_search/scroll", {"scroll_id": [scroll]}, expected=(404,))
 
     def refresh(self, index: str) -> None:
-        """Let searches see all that was written."""
+        """Make everything that was written visible to searches."""
         self.request("POST", f"/{index}/_refresh", expected=(404,))
 
     def problem(self, status: int, kind: str, reason: str) -> SemelError:
-        """The error for what the server will not do."""
+        """The error for a request that the server refuses."""
         text = f"{self._name}: {self.where}: {reason or kind or 'no reason given'} ({status})"
         if status in _BUSY or "cluster_block" in kind:
             return Unavailable(text)

@@ -1,4 +1,4 @@
-"""What the search sink's keys mean together."""
+"""How the search sink's keys combine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from semel.errors import ConfigError, Problem
+from semel.sinks.routed import RoutedConfig
 from semel.sinks.search.keys import SearchKeys
 
 AIVEN = (
@@ -39,7 +40,7 @@ _FORBIDDEN = '\\/*?"<>| ,#:'
 
 
 @dataclass(frozen=True)
-class SearchConfig(SearchKeys):
+class SearchConfig(SearchKeys, RoutedConfig):
     """What the sink writes where, and under which id."""
 
     def __post_init__(self) -> None:
@@ -193,6 +194,7 @@ class SearchConfig(SearchKeys):
         Raises:
             ConfigError: the name is none that an index may have.
         """
+        topic = self.routed(topic)
         mapping: Mapping[str, str] = dict(p.split(":", maxsplit=1) for p in self.index_mapping)
         name = mapping.get(topic)
         if name is None:

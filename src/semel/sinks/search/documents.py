@@ -151,7 +151,8 @@ def _joined(pieces: Sequence[Any], rows: int) -> pa.Array:
 
 
 def properties(fields: Iterable[pa.Field]) -> dict[str, Any]:
-    """The mapping of fields; those whose type says nothing are left to the server."""
+    """The mapping of fields; the server chooses the types of those whose Arrow type does not decide
+    it."""
     found = {f.name: _property(f.type) for f in fields}
     return {name: kind for name, kind in found.items() if kind}
 

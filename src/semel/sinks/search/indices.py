@@ -40,7 +40,7 @@ class Index:
 
     @property
     def names(self) -> set[str]:
-        """All that it goes by."""
+        """Its own name and its aliases."""
         return {self.name, *self.aliases}
 
 
@@ -69,7 +69,7 @@ def find(client: Client, name: str, where: str) -> Index | None:
 
 
 def create(client: Client, name: str, mapping: Mapping[str, Any], where: str) -> None:
-    """Create an index; templates of the server have their say. Another task may be faster."""
+    """Create an index; the server's templates apply. Another task may be faster."""
     body = {"mappings": {"properties": dict(mapping)}}
     answer = client.request("PUT", f"/{name}", body, expected=(400,))
     if answer.status == 400 and answer.kind != "resource_already_exists_exception":
@@ -88,7 +88,7 @@ def extend(client: Client, index: Index, mapping: Mapping[str, Any]) -> None:
 
 
 def check(index: Index, where: str, *, durable: bool, deletes: bool) -> None:
-    """Whether the index keeps what the guarantee is built on.
+    """Check that the index keeps what the guarantee relies on.
 
     Raises:
         ConfigError: it may forget acknowledged documents, or the versions of deleted ones.

@@ -10,7 +10,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from semel.errors import ConfigError, TransientError
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
+from semel.ledger import (
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    holes_of,
+    judge,
+    pending,
+)
 from semel.sinks.search.client import Client
 
 INDEX = "semel_offsets"
@@ -106,7 +116,7 @@ class SearchLedger:
                 outcome = Outcome.APPLIED
             if not conflicts:
                 return outcome
-            # Somebody was faster, or the answer to our own try was lost: judge anew.
+            # Another writer was faster, or the answer to our own attempt was lost: judge again.
         raise TransientError(f"connector {self.connector}: index {INDEX} is written by others")
 
     def _to_move(
@@ -152,7 +162,8 @@ class SearchLedger:
         raise TransientError(f"connector {self.connector}: index {INDEX} is written by others")
 
     def moved(self, topics: Iterable[str]) -> dict[str, set[int]]:
-        """The partitions of these topics, where any of them has moved since it was entered."""
+        """The partitions of those topics of which at least one partition has moved since it was
+        entered."""
         found: dict[str, set[int]] = {}
         moved = set()
         wanted = set(topics)
@@ -175,7 +186,7 @@ class SearchLedger:
         return sorted(found, key=lambda e: e.topic_partition)
 
     def holes(self) -> list[Hole]:
-        """The ranges of which the present log says nothing, and why."""
+        """The ranges that the audit cannot compare with the present log, and why."""
         found = [
             Hole(s["topic"], s["partition"], h["from_offset"], h["until_offset"], h["reason"])
             for s in self._sources()
@@ -299,15 +310,13 @@ def _facts(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def _moved(source: Mapping[str, Any], advance: Advance, now: str) -> dict[str, Any]:
-    tp = advance.range.topic_partition
-    hole = Hole(*tp, advance.range.from_offset, advance.range.until_offset, advance.cause)
-    holes = [*source["holes"], *([_recorded(hole, now)] if advance.lost else [])]
+    holes = [*source["holes"], *(_recorded(h, now) for h in holes_of([advance]))]
     moved = _facts(_entry(source).after(advance, now))
     return {**source, **moved, "updated_at": now, "holes": holes}
 
 
 def _rebased(source: Mapping[str, Any], rebase: Rebase, now: str) -> dict[str, Any]:
-    holes = [*source["holes"], *([_recorded(rebase.hole, now)] if rebase.hole else [])]
+    holes = [*source["holes"], *(_recorded(h, now) for h in holes_of([rebase]))]
     generation = source["generation"] + (1 if rebase.goes_back else 0)
     moved = {**_facts(rebase.new), "generation": generation}
     return {**source, **moved, "updated_at": now, "holes": holes}

@@ -34,7 +34,7 @@ from semel.sinks.search.writing import Part, Writer
 from semel.targets import Target
 
 _FRESH = 10.0
-"""Seconds after which the ledger is asked again before anything more is sent."""
+"""After so many seconds the ledger is asked again before anything more is sent."""
 
 
 _JSON = ("JsonConverter", "json")
@@ -46,6 +46,7 @@ class SearchSink(Sink):
 
     section = SearchConfig
     ignored = IGNORED
+    address = "connection.url"
     prefixes = (PREFIX,)
 
     def __init__(self, connector: ConnectorConfig) -> None:
@@ -102,7 +103,7 @@ class SearchSink(Sink):
         self._check_free(topic, {self._config.index(topic)})
 
     def _passes(self, raw: Mapping[str, str]) -> bool:
-        """Whether values are JSON that the server can be given as it came."""
+        """Whether values are JSON that can be passed to the server unchanged."""
         connector = self._connector
         converter = under(raw, "value.converter.")
         plain = converter.get("schemas.enable", "").strip().lower() == "false"
@@ -132,7 +133,7 @@ class SearchSink(Sink):
                 )
 
     def _check_both(self, one: str, other: str, index: str) -> None:
-        """Offsets of two topics cannot be compared, so their keys must not meet in one index."""
+        """The offsets of two topics cannot be compared, so their keys must not be in one index."""
         if one != other and any(map(self._config.ids_are_keys, (one, other))):
             raise ConfigError(
                 f"{self._where}: topics {one} and {other} both go to index {index}, where a "
@@ -142,8 +143,8 @@ class SearchSink(Sink):
             )
 
     def _check_alone(self, topic: str, index: Index) -> None:
-        """Whether no other topic goes to an index, by whatever name. One that has appeared since
-        the start may be another task's, but stands in the ledger before it is written."""
+        """Check that no other topic goes to an index, under any of its names. Another task may have
+        a topic that appeared since the start, but its ledger entry is made before it is written."""
         if topic in self._alone or not self._any_keys:
             return
         for other in sorted({e.topic for e in self._ledger.entries()}):
@@ -171,14 +172,15 @@ class SearchSink(Sink):
 
     @property
     def capabilities(self) -> Capabilities:
-        config, keyed = self._config, self._any_keys
+        config, keyed, tombstones = self._config, self._any_keys, self._config.tombstones
         identity = frozenset({PARTITION, OFFSET} | ({KEY} if keyed else {TOPIC}))
         return Capabilities(
+            routes=True,
+            splits=not keyed or len(self._connector.topics) == 1,
             engines=frozenset({"direct", "micro-batch"}),
             uses_key=keyed,
             key_metadata=frozenset() if config.makes_ids else identity,
-            takes_tombstones=config.tombstones == "fail"
-            or (config.tombstones == "delete" and keyed),
+            takes_tombstones=tombstones == "fail" or (tombstones == "delete" and keyed),
             takes_bytes=self._writer.passes,
             replaces=keyed,
             evolves=True,
@@ -221,7 +223,7 @@ class SearchSink(Sink):
         table = self._connector.dead_letter_table
         if table:
             dead_letters.create(self._client, table, self._where)
-        for topic in topics:
+        for topic in () if self._config.splits else topics:
             if self._find(topic) is None and not self._config.auto_create:
                 raise self._missing(topic)
 
@@ -277,7 +279,7 @@ class SearchSink(Sink):
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
         ledger = indices.find(self._client, INDEX, self._where)
         store = "" if ledger is None else ledger.made
-        found = {topic: self._find(topic) for topic in topics}
+        found = {topic: self._find(topic) for topic in (() if self._config.splits else topics)}
         return {t: Target(i.name, i.made, store) if i else None for t, i in found.items()}
 
     def accommodate(self, records: Records) -> None:
@@ -306,9 +308,9 @@ class SearchSink(Sink):
         return self._ledger.advance(advances)
 
     def _guard(self, guard: Sequence[Advance] | None) -> Callable[[], Outcome]:
-        """Judges the ledger, and again when that is a while ago: a process that was frozen must
-        hear that its place was taken before it sends anything more. An answer is as old as its
-        question, for the process may have been frozen in between."""
+        """Judges the ledger, and judges it again after a while: a process that was frozen must find
+        out that another one has taken its place before it sends anything more. An answer is as old
+        as its question, for the process may have been frozen in between."""
         last = float("-inf"), Outcome.APPLIED
 
         def still() -> Outcome:
@@ -382,7 +384,7 @@ class SearchSink(Sink):
     # The life of a run
 
     def claim(self) -> None:
-        """Nothing is held: an index has no locks, and the ledger fences."""
+        """There is nothing to hold: an index has no locks, and the ledger fences."""
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
         self._ledger.create()

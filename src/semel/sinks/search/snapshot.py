@@ -24,11 +24,11 @@ def take(
     provenance: Mapping[str, str],
     dead_letter_index: str,
 ) -> Snapshot:
-    """Read the ledger, then the results: documents come before positions, so all that the ledger
-    vouches for is there. What lies above a position is an attempt that is under way or was cut
-    short; the next one writes the same documents, so it is left out where ids are places in Kafka
-    (``unkeyed``). Where they are keys, it may have replaced what the ledger vouches for: what is
-    missing while something is under way cannot be judged.
+    """Read the ledger, then the results: documents are written before positions, so everything that
+    the ledger covers is there. Documents above a position belong to an attempt that is under way or
+    was interrupted. The next attempt writes them again, so they are left out if ids are places in
+    Kafka (``unkeyed``). If ids are keys, they may have replaced documents that the ledger covers:
+    while a write is under way, missing documents cannot be judged.
     """
     entries, holes = ledger.entries(), ledger.holes()
     positions = {e.topic_partition: e.position for e in entries}
@@ -55,7 +55,7 @@ def take(
             if topic not in unkeyed and len(records[topic]) < len(found):
                 under_way.add(topic)
     moved = {e.topic for e in ledger.entries() if positions.get(e.topic_partition) != e.position}
-    under_way |= moved - set(unkeyed)
+    under_way |= moved - set(unkeyed if provenance else ())  # a count has rows of any position
     dead = {}
     if dead_letter_index:
         dead = dead_letters.places_of(client, dead_letter_index, ledger.connector)

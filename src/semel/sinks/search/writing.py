@@ -13,13 +13,15 @@ from semel.converters import json_duck
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
 from semel.records import (
-    DATA_EXCEPTION,
     KEY,
     OFFSET,
+    ORIGIN,
     PARTITION,
+    TOPIC,
     Records,
     Rejected,
     RowsRejected,
+    one_array,
     rejected,
     value_columns,
 )
@@ -30,23 +32,23 @@ from semel.sinks.search.config import SearchConfig
 from semel.sinks.search.documents import deletes, documents, upserts
 
 GENERATION = 10**15
-"""What setting positions by hand adds to versions, so that what is read again is newer."""
+"""Setting positions by hand adds this to versions, so that records that are read again are
+newer."""
 LONGEST_ID = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines for one index, each of one record; ``places`` are the records' partition and offset."""
+    """Lines for one index, each of one record; ``places`` say where the records were read."""
 
     index: str
-    topic: str
     lines: pa.Array
     places: pa.Table
     versioned: bool = True
 
     def rejected(self, row: int, exception: str, reason: str) -> Rejected:
         """Name the record of a line."""
-        return _rejected(self.topic, self.places, row, exception, reason)
+        return rejected(self.places, row, reason, exception)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,11 @@ class Writer:
     def parts(
         self, records: Records, index: str, generation: Callable[[TopicPartition], int]
     ) -> list[Part]:
-        """The lines for a topic's records; of several changes of a key the last one.
+        """The lines for a topic's records; only the last change of each key.
 
         Raises:
-            RowsRejected: records that no document can be made of.
-            ConfigError: keys that are no ids.
+            RowsRejected: records that cannot become documents.
+            ConfigError: keys cannot be ids.
         """
         topic, rows = records.topic, self._with_texts(records.rows)
         gone = self._deleting(records)
@@ -78,39 +80,39 @@ class Writer:
             _check_distinct(topic, rows)
         found = []
         if unwritten := without_json(rows.select(value_columns(rows.column_names))):
-            raise RowsRejected([rejected(topic, rows, *row) for row in sorted(unwritten.items())])
+            raise RowsRejected([rejected(rows, *row) for row in sorted(unwritten.items())])
         if rows.num_rows:
-            sources, places = self._sources(rows), rows.select([PARTITION, OFFSET])
+            sources, places = self._sources(rows), rows.select(ORIGIN)
             if self.config.makes_ids and not self.config.ids_are_keys(topic):
-                found.append(Part(index, topic, upserts(None, None, sources), places, False))
+                found.append(Part(index, upserts(None, None, sources), places, False))
             else:
-                versions = _versions(topic, rows, generation)
+                versions = _versions(rows, generation)
                 lines = upserts(self._json_ids(topic, rows), versions, sources)
-                found.append(Part(index, topic, lines, places))
+                found.append(Part(index, lines, places))
         if gone.num_rows:
-            lines = deletes(self._json_ids(topic, gone), _versions(topic, gone, generation))
-            found.append(Part(index, topic, lines, gone.select([PARTITION, OFFSET])))
+            lines = deletes(self._json_ids(topic, gone), _versions(gone, generation))
+            found.append(Part(index, lines, gone.select(ORIGIN)))
         return found
 
     def columns(self, rows: pa.Table) -> dict[str, pa.Array]:
         """A document's fields.
 
         Raises:
-            ConfigError: one is named as one of provenance.
+            ConfigError: a field has the name of a provenance field.
         """
         names = {n: n for n in value_columns(rows.column_names)}
         for metadata, own in self.provenance.items():
             if own in names:
                 raise provenance_conflict(metadata, own, f"{own} is a field of the values")
         names |= {own: metadata for metadata, own in self.provenance.items()}
-        return {own: _whole(rows.column(name)) for own, name in names.items()}
+        return {own: one_array(rows.column(name)) for own, name in names.items()}
 
     def ids(self, topic: str, source: pa.Table) -> pa.Array:
         """The id of each record's document."""
         if self.config.ids_are_keys(topic):
-            return _whole(source.column(KEY)).cast(pa.string())
-        places = [_whole(source.column(n)).cast(pa.string()) for n in (PARTITION, OFFSET)]
-        return pc.binary_join_element_wise(f"{topic}+", places[0], "+", places[1], "")
+            return one_array(source.column(KEY)).cast(pa.string())
+        places = [one_array(source.column(n)).cast(pa.string()) for n in ORIGIN]
+        return pc.binary_join_element_wise(*places, "+")
 
     def _json_ids(self, topic: str, source: pa.Table) -> pa.Array:
         ids = self.ids(topic, source)
@@ -119,16 +121,16 @@ class Writer:
         return pc.binary_join_element_wise('"', ids, '"', "")
 
     def _sources(self, rows: pa.Table) -> pa.Array:
-        """A JSON object a row; one that came as text gets provenance put in front."""
+        """One JSON object per row; provenance is put in front of an object that came as text."""
         names = value_columns(rows.column_names)
         passed = self.passes and names == ["value"] and _is_binary(rows, "value")
         if not passed:
             return documents(self.columns(rows), rows.num_rows)
-        text = _whole(rows.column("value")).cast(pa.string())
+        text = one_array(rows.column("value")).cast(pa.string())
         text = pc.replace_substring(text, "\n", " ")  # white space: in a string it would be \n
         if not self.provenance:
             return text
-        own = {own: _whole(rows.column(name)) for name, own in self.provenance.items()}
+        own = {own: one_array(rows.column(name)) for name, own in self.provenance.items()}
         begin = pc.utf8_rtrim(documents(own, rows.num_rows), characters="}")
         text = pc.utf8_ltrim_whitespace(text)
         rest = pc.replace_substring(text, "{", "", max_replacements=1)
@@ -154,23 +156,21 @@ class Writer:
         if self.config.tombstones == "fail":
             why = "the value is null (behavior.on.null.values=fail)"
             every = range(gone.num_rows)
-            raise RowsRejected(
-                [_rejected(records.topic, gone, row, DATA_EXCEPTION, why) for row in every]
-            )
+            raise RowsRejected([rejected(gone, row, why) for row in every])
         keyed = self.config.ids_are_keys(records.topic)
         return self._with_texts(gone) if keyed else gone.slice(0, 0)
 
 
-def _versions(
-    topic: str, source: pa.Table, generation: Callable[[TopicPartition], int]
-) -> pa.Array:
-    offsets, partitions = _whole(source.column(OFFSET)), source.column(PARTITION)
-    known = {p: generation(TopicPartition(topic, p)) for p in partitions.unique().to_pylist()}
+def _versions(source: pa.Table, generation: Callable[[TopicPartition], int]) -> pa.Array:
+    offsets, names = one_array(source.column(OFFSET)), [TOPIC, PARTITION]
+    distinct = source.group_by(names, use_threads=False).aggregate([]).select(names).to_pydict()
+    known = {tp: generation(tp) for tp in map(TopicPartition, *distinct.values())}
     if not any(known.values()):
         return offsets
-    versions, of = offsets.to_numpy().copy(), partitions.to_numpy()
-    for partition, number in known.items():
-        versions[of == partition] += number * GENERATION
+    versions = offsets.to_numpy().copy()
+    for tp, number in known.items():
+        mine = [pc.equal(source.column(n), of) for n, of in zip(names, tp, strict=True)]
+        versions[pc.and_(*mine).to_numpy()] += number * GENERATION
     return pa.array(versions)
 
 
@@ -205,12 +205,7 @@ def _check_ids(topic: str, source: pa.Table, *, null_too: bool) -> None:
         add(pc.equal(lengths, 0), "is empty")
         add(pc.greater(lengths, LONGEST_ID), f"is longer than {LONGEST_ID} bytes")
     if problems:
-        raise RowsRejected(
-            [
-                _rejected(topic, source, row, DATA_EXCEPTION, why)
-                for row, why in sorted(problems.items())
-            ]
-        )
+        raise RowsRejected([rejected(source, row, why) for row, why in sorted(problems.items())])
 
 
 def _check_distinct(topic: str, rows: pa.Table) -> None:
@@ -219,7 +214,7 @@ def _check_distinct(topic: str, rows: pa.Table) -> None:
     Raises:
         ConfigError: a transform has made several of one.
     """
-    places = rows.select([PARTITION, OFFSET])
+    places = rows.select(ORIGIN)
     distinct = places.group_by(places.column_names, use_threads=False).aggregate([])
     if distinct.num_rows < rows.num_rows:
         raise ConfigError(
@@ -244,15 +239,5 @@ def _last(rows: pa.Table, gone: pa.Table) -> tuple[pa.Table, pa.Table]:
     return rows.take(pa.array(kept[kept < rows.num_rows])), gone.take(pa.array(of_gone))
 
 
-def _rejected(topic: str, places: pa.Table, row: int, exception: str, reason: str) -> Rejected:
-    partition, offset = (places.column(n)[row].as_py() for n in (PARTITION, OFFSET))
-    return Rejected(topic, partition, offset, exception, reason)
-
-
 def _is_binary(rows: pa.Table, name: str) -> bool:
     return bool(pa.types.is_binary(rows.schema.field(name).type))
-
-
-def _whole(values: pa.ChunkedArray) -> pa.Array:
-    chunks = values.combine_chunks()
-    return chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)

@@ -35,6 +35,7 @@ class DatabaseSink(Sink):
     """See :class:`~semel.sinks.base.Sink`."""
 
     ignored = IGNORED
+    address = "connection.url"
     section: ClassVar[type[JdbcConfig]]
     database_class: ClassVar[type[Database]]
 
@@ -54,7 +55,7 @@ class DatabaseSink(Sink):
         self._database, self._ledger = self._open()
         self._tables = Tables(self._connector, self._config, self._database)
 
-    # What each sink does in its own way
+    # What each sink implements
 
     @abstractmethod
     def _open(self) -> tuple[Database, Ledger]:
@@ -88,6 +89,8 @@ class DatabaseSink(Sink):
     def capabilities(self) -> Capabilities:
         config = self._config
         return Capabilities(
+            routes=True,
+            splits=True,
             uses_key=config.pk_mode == "record_key",
             key_metadata=key_metadata(config),
             takes_tombstones=config.delete_enabled,
@@ -127,7 +130,7 @@ class DatabaseSink(Sink):
         if self._connector.dead_letter_table:
             with self._database.transaction():
                 self._create_dead_letters(self._connector.dead_letter_table)
-        for topic in topics:
+        for topic in () if self._config.splits else topics:
             self._tables.check(topic)
 
     def _open_ledger(self) -> None:
@@ -199,7 +202,7 @@ class DatabaseSink(Sink):
             return self._ledger.advance(advances)
 
     def _transact(self, commit: Commit, judge: Callable[[], Outcome]) -> Outcome:
-        """Judge and write; again if a table is not what it was."""
+        """Judge and write; retry if a table has changed."""
         topics = {r.topic for r in commit.records if r.count}
         while True:
             prepared: list[Prepared] = []
@@ -212,7 +215,7 @@ class DatabaseSink(Sink):
                     continue
                 if rejected:
                     raise RowsRejected(rejected) from None
-                # Nothing refused any more: another writer's rows came and went.
+                # Nothing is refused any more: another writer's rows have come and gone.
                 raise TransientError(str(error)) from None
             except (SchemaChanged, RowsRejected):
                 if not self._tables.altered(topics):

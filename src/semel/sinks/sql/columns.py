@@ -18,8 +18,8 @@ class Column:
     written (by COPY to PostgreSQL), None where the server must cast text to ``cast``: the column's
     type without length or scale, because a cast to ``varchar(3)`` would cut what an assignment
     refuses. ``digits`` are those after the point: of seconds, where they are fewer than a
-    microsecond's, or of a numeric. What the server casts for a column that ``rounds`` must be
-    compared with what is kept of it.
+    microsecond's, or of a numeric. Values that the server casts for a column that ``rounds`` must
+    be compared with the stored result.
     """
 
     name: str
@@ -71,6 +71,10 @@ class Table:
         if missing:
             raise ValueError(f"table {self.name} has no column {missing[0]}; set provenance=true")
         return chosen
+
+    def schema_of(self, names: Sequence[str]) -> pa.Schema:
+        """Some columns, in the types that converters are asked for."""
+        return pa.schema([(n, self.columns[n].arrow) for n in names])
 
     @property
     def writable(self) -> dict[str, Column]:

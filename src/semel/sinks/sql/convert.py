@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.records import one_array
 from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
 from semel.sinks.sql.columns import Column, is_binary, is_list, is_number, is_text
 
@@ -45,7 +46,8 @@ _local = threading.local()
 
 
 class Converted(NamedTuple):
-    """Values ready for COPY; ``staged`` ones are text (or floats) that the server must cast."""
+    """Values that are ready for COPY; if ``staged``, they are text (or floats) that the server must
+    cast."""
 
     values: pa.ChunkedArray
     staged: bool
@@ -131,7 +133,7 @@ def _json(values: pa.ChunkedArray, column: Column) -> Converted:
 
 
 def json_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Each value as JSON text; null stays null."""
+    """Each value as JSON text; null remains null."""
     if isinstance(values.type, pa.JsonType):
         return _storage(values).cast(pa.string())
     if not hasattr(_local, "session"):
@@ -142,7 +144,7 @@ def json_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
     relation = _local.session.from_arrow(pa.table({"v": values}))
     written = relation.project("CAST(to_json(v) AS VARCHAR) AS v").to_arrow_table()
     text = written.column("v").cast(pa.string())
-    return pc.if_else(_one(values).is_null(), pa.scalar(None, pa.string()), text)
+    return pc.if_else(one_array(values).is_null(), pa.scalar(None, pa.string()), text)
 
 
 def text_of(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -155,8 +157,8 @@ def text_of(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _within_length(text: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    """Refuse spaces behind the end of a column of bounded length, which the server would cut. It
-    refuses all other characters there itself."""
+    """Refuse spaces beyond the length of a column: the server would cut them. It refuses all other
+    characters there by itself."""
     if column.length is None:
         return text
     spaced = pc.ends_with(text, " ")
@@ -168,7 +170,7 @@ def _within_length(text: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
 
 
 def _left_to_the_server(text: pa.ChunkedArray, column: Column) -> Converted:
-    """Text that the server must cast, unless that would cut or round it."""
+    """Check text that the server must cast: the cast must not cut or round it."""
     if column.any_numeric:
         check_text(text, rf"\s*({NUMBER}|{NOT_FINITE})\s*", "a number in decimal digits")
     elif column.base == "money":
@@ -180,7 +182,8 @@ def _left_to_the_server(text: pa.ChunkedArray, column: Column) -> Converted:
 
 
 def _parse(values: pa.ChunkedArray, column: Column) -> Converted:
-    """Text for a column of another type: by Arrow, or by the server, which knows more forms."""
+    """Convert text for a column of another type, by Arrow or by the server, which knows more
+    forms."""
     text = values.cast(pa.string())
     target = column.copied
     assert target is not None
@@ -234,7 +237,7 @@ def _whole(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
 
 
 def _within_range(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Refuse times that PostgreSQL does not have; the driver would fail without naming a row."""
+    """Refuse times that PostgreSQL cannot hold; the driver would fail without naming a row."""
     if pa.types.is_timestamp(values.type):
         first, last, stored = _FIRST_TIMESTAMP, _LAST_TIMESTAMP, pa.int64()
     elif pa.types.is_date32(values.type):
@@ -265,7 +268,7 @@ _DASHES = (8, 13, 18, 23)
 def _uuids(text: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """UUIDs in their usual form of 36 characters as 16 bytes; None if some are written
     otherwise."""
-    known = _one(text.drop_null())
+    known = one_array(text.drop_null())
     lengths = pc.min_max(pc.binary_length(known)).as_py()
     if len(known) and (lengths["min"], lengths["max"]) != (36, 36):
         return None
@@ -282,8 +285,10 @@ def _uuids(text: pa.ChunkedArray) -> pa.ChunkedArray | None:
         pa.binary(16), len(known), [None, pa.py_buffer(packed.tobytes())]
     )
     if text.null_count:
-        place = pc.subtract(pc.cumulative_sum(_one(text).is_valid().cast(pa.int64())), 1)
-        uuids = uuids.take(pc.if_else(_one(text).is_valid(), place, pa.scalar(None, pa.int64())))
+        place = pc.subtract(pc.cumulative_sum(one_array(text).is_valid().cast(pa.int64())), 1)
+        uuids = uuids.take(
+            pc.if_else(one_array(text).is_valid(), place, pa.scalar(None, pa.int64()))
+        )
     return pa.chunked_array([uuids])
 
 
@@ -294,13 +299,13 @@ def _array(values: pa.ChunkedArray, column: Column) -> Converted:
         return Converted(values.cast(pa.string()), True)
     if not is_list(values.type):
         raise pa.ArrowTypeError(f"{values.type} is not {column.type}")
-    lists = _one(values.cast(pa.list_(values.type.value_type)))
+    lists = one_array(values.cast(pa.list_(values.type.value_type)))
     elements = lists.flatten()
     assert column.element is not None
     if not is_list(elements.type):  # each must fit, whichever way it goes
         converted = convert(pa.chunked_array([elements]), column.element)
         if column.copied is not None and not elements.null_count and not converted.staged:
-            whole = _lists_like(lists, _one(converted.values).cast(column.copied.value_type))
+            whole = _lists_like(lists, one_array(converted.values).cast(column.copied.value_type))
             return Converted(pa.chunked_array([whole]), False)
     return Converted(pa.chunked_array([_array_text(lists)]), True)
 
@@ -313,7 +318,7 @@ def _array_text(lists: pa.Array) -> pa.Array:
     else:
         chunks = pa.chunked_array([elements])
         nested = pa.types.is_nested(elements.type) or isinstance(elements.type, pa.JsonType)
-        plain = _one(json_text(chunks) if nested else _element_text(chunks))
+        plain = one_array(json_text(chunks) if nested else _element_text(chunks))
         escaped = pc.replace_substring(pc.replace_substring(plain, "\\", "\\\\"), '"', '\\"')
         inner = pc.binary_join_element_wise('"', escaped, '"', "")
     joined = pc.binary_join(_lists_like(lists, pc.fill_null(inner, "NULL")), ",")
@@ -334,10 +339,3 @@ def _lists_like(lists: pa.Array, elements: pa.Array) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     mask = lists.is_null() if lists.null_count else None
     return pa.ListArray.from_arrays(pa.array(offsets), elements, mask=mask)
-
-
-def _one(values: pa.ChunkedArray) -> pa.Array:
-    """A single array."""
-    if values.num_chunks == 1:
-        return values.chunk(0)
-    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)

@@ -7,7 +7,7 @@ PostgreSQL implements this with COPY and statements of its own. The other databa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import pyarrow as pa
@@ -112,8 +112,17 @@ class Database(ABC):
         return [f"{quote(provenance[n])} AS {quote(name)}" for name, n in names.items()]
 
     @abstractmethod
-    def loose_columns(self, target: Table, keys: pa.Table) -> list[str]:
-        """Columns of these keys in which the database may treat different texts as equal."""
+    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """All rows of a query inside the open transaction, a batch at a time. All batches have the
+        same columns and types."""
+
+    def rows_of(self, target: Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Some columns of all rows, as :meth:`stream` gives them."""
+        return self.stream(f"SELECT {', '.join(map(quote, names))} FROM {target.name.quoted}")
+
+    @abstractmethod
+    def loose_columns(self, target: Table, names: Sequence[str]) -> list[str]:
+        """Those of these columns in which the database may treat different texts as equal."""
 
     # The life of a run
 

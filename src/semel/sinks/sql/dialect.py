@@ -33,8 +33,8 @@ class Dialect(Database):
     """See :class:`~semel.sinks.sql.database.Database`."""
 
     row_lock = ""
-    """What a SELECT must end with to hold its rows still. Empty where a transaction that writes
-    is alone from its start, or where :meth:`held` is another statement."""
+    """The end of a SELECT that locks its rows. Empty if a writing transaction is alone from its
+    start, or if :meth:`held` is another statement."""
     now = "CURRENT_TIMESTAMP"
     compares_bytes = True
     """Whether texts of a key are equal only if their bytes are."""
@@ -98,11 +98,6 @@ class Dialect(Database):
     def execute(self, sql: str) -> None:
         """Run a statement inside the open transaction."""
 
-    @abstractmethod
-    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """All rows of a query inside the open transaction, a batch at a time. All batches have the
-        same columns and types."""
-
     def held(self, names: Sequence[str], target: Name, where: str) -> str:
         """A query of rows that holds them still until the transaction ends."""
         return (
@@ -152,10 +147,10 @@ class Dialect(Database):
         """Called only where it :attr:`compares_keys`."""
         raise NotImplementedError
 
-    def loose_columns(self, target: Table, keys: pa.Table) -> list[str]:
+    def loose_columns(self, target: Table, names: Sequence[str]) -> list[str]:
         if self.compares_bytes:
             return []
-        return [field.name for field in keys.schema if pa.types.is_string(field.type)]
+        return [n for n in names if pa.types.is_string(target.columns[n].arrow)]
 
     @abstractmethod
     def delete(self, target: Name, keys: pa.Table) -> None: ...
@@ -240,8 +235,8 @@ class Dialect(Database):
 
     @abstractmethod
     def alone(self) -> AbstractContextManager[bool]:
-        """Hold off runs of the connector; yields False where one is alive, and does not end within
-        RELEASE_TIME."""
+        """Keep runs of the connector from starting; yields False if one is alive and does not end
+        within RELEASE_TIME."""
 
 
 def column(
@@ -264,8 +259,8 @@ def column(
 
 
 def changed(target: Table, names: Sequence[str], key: Sequence[str]) -> list[str]:
-    """The columns that an upsert changes in a row that is there: of the key those that can be equal
-    without being the same."""
+    """The columns that an upsert changes in an existing row, including key columns whose values can
+    be equal without being the same."""
     return [n for n in names if n not in key or not target.columns[n].exact]
 
 
@@ -280,9 +275,9 @@ def fetched(cursor: Any) -> pa.Table:
     return _table(cursor, cursor.fetchall())
 
 
-def fetched_batches(cursor: Any) -> Iterator[pa.RecordBatch]:
-    """Rows of a query that a DB-API cursor has run, all of texts and whole numbers."""
-    schema = None
+def fetched_batches(cursor: Any, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    """Rows of a query that a DB-API cursor has run, in the types of a schema. Without one, they are
+    all texts and whole numbers."""
     while rows := cursor.fetchmany(BATCH):
         found = _table(cursor, rows)
         if schema is None:

@@ -13,20 +13,18 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.config import HIGH, LOW, key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.jdbc_keys import url_key
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import BATCH, STAGE, Dialect, column, listed, same, table
+from semel.sinks.sql.duckdb_config import DuckdbConfig
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.files import (
     LockFile,
@@ -38,8 +36,6 @@ from semel.sinks.sql.files import (
 )
 from semel.sinks.sql.names import Name, literal
 from semel.sinks.sql.sink import SqlSink
-
-CLASSES = ("duckdb",)
 
 _ARROW = {
     "JSON": pa.json_(),
@@ -65,24 +61,6 @@ _REFUSALS = (
 )
 _SCHEMA = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException)
 _PASSING = (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryException)
-
-
-@dataclass(frozen=True)
-class DuckdbConfig(JdbcConfig):
-    """What the sink writes where, and under which key."""
-
-    connector_class: str = key(
-        "connector.class", "duckdb", importance=HIGH, group="Common", display="Connector class"
-    )
-    connection_url: str = url_key("jdbc:duckdb:/path/to/file.")
-    lock_timeout_ms: int = key(
-        "connection.lock.timeout.ms",
-        10_000,
-        "How long a commit waits for another process to close the file before it is tried again.",
-        at_least=1,
-        importance=LOW,
-        group="Connection",
-    )
 
 
 class Duckdb(Dialect):
@@ -121,11 +99,14 @@ class Duckdb(Dialect):
         deadline = time.monotonic() + self._patience
         while True:
             try:
-                return duckdb.connect(str(self._path))
+                return self._connect()
             except (duckdb.IOException, duckdb.ConnectionException):  # somebody else has it open
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(0.02)
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        return duckdb.connect(str(self._path))
 
     def _commit(self) -> None:
         self._session.execute("COMMIT")
@@ -135,7 +116,7 @@ class Duckdb(Dialect):
         self.close_file()
 
     def close_file(self) -> None:
-        """Let others have the file; what is not committed is dropped."""
+        """Release the file to other processes; uncommitted work is dropped."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with suppress(duckdb.Error):
@@ -167,7 +148,7 @@ class Duckdb(Dialect):
 
     @contextmanager
     def instant(self) -> Iterator[None]:
-        """Of a copy of the file: while the file is open, nobody else could write into it."""
+        """Read a copy of the file: while the file itself is open, nobody else can write into it."""
         with tempfile.TemporaryDirectory(prefix="semel-audit-") as directory, self.translating():
             copy = Path(directory, "copy")
             # Closing a file ends all locks of it that the process has, DuckDB's among them.

@@ -1,4 +1,4 @@
-"""What databases in a file share: finding the file, and locks beside it."""
+"""What databases in a file have in common: finding the file, and locks beside it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class LockFile:
 
 
 class RunLock:
-    """Held, shared, by each run of a connector that writes into a file."""
+    """A shared lock that each run of a connector holds while it writes into a file."""
 
     def __init__(self, database: Path, connector: str) -> None:
         name = hashlib.blake2s(connector.encode(), digest_size=6).hexdigest()

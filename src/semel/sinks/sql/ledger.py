@@ -7,6 +7,7 @@ the database has no lock for rows, whoever writes is alone from the start of the
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -14,7 +15,6 @@ from semel.ledger import (
     Advance,
     Hole,
     LedgerEntry,
-    OffsetRange,
     Outcome,
     Rebase,
     TopicPartition,
@@ -84,8 +84,8 @@ class SqlLedger(Ledger):
                 f"{a.range.until_offset}, {f'{sets}, ' if sets else ''}"
                 f"updated_at = {self._dialect.now} WHERE {self._at(a.range.topic_partition)}"
             )
-            if a.lost:
-                self._record_hole(a.range, a.cause)
+            if a.hole is not None:
+                self._record_hole(a.hole)
         return outcome
 
     def guard(self, advances: Sequence[Advance]) -> Outcome:
@@ -94,20 +94,21 @@ class SqlLedger(Ledger):
         return judge(self.connector, stored, ranges)
 
     def _replace_hole(self, hole: Hole) -> None:
-        """Of two that begin at the same offset the longer one's end, and the later one's reason."""
+        """If two holes begin at the same offset, keep the end of the longer one and the reason of
+        the later one."""
         same = [h for h in self.holes() if h.topic_partition == hole.topic_partition]
         ends = [h.until_offset for h in same if h.from_offset == hole.from_offset]
         where = f"{self._at(hole.topic_partition)} AND from_offset = {hole.from_offset}"
         self._dialect.execute(f"DELETE FROM {HOLES.quoted} WHERE {where}")
         until = max([hole.until_offset, *ends])
-        self._record_hole(OffsetRange(*hole.topic_partition, hole.from_offset, until), hole.reason)
+        self._record_hole(replace(hole, until_offset=until))
 
-    def _record_hole(self, hole: OffsetRange, cause: str) -> None:
+    def _record_hole(self, hole: Hole) -> None:
         columns = (*KEY, "from_offset", "until_offset", "reason", "recorded_at")
         self._dialect.execute(
             f"INSERT INTO {HOLES.quoted} ({listed(columns)}) VALUES "
             f"({self._literal(self.connector)}, {self._literal(hole.topic)}, {hole.partition}, "
-            f"{hole.from_offset}, {hole.until_offset}, {self._literal(cause)}, "
+            f"{hole.from_offset}, {hole.until_offset}, {self._literal(hole.reason)}, "
             f"{self._dialect.now})"
         )
 

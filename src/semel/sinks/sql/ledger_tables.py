@@ -79,7 +79,7 @@ class Ledger(ABC):
         return [_entry(row) for row in rows.to_pylist()]
 
     def holes(self) -> list[Hole]:
-        """Offsets that the present log says nothing of."""
+        """Offsets that the audit cannot compare with the present log."""
         if not self.exists():
             return []
         names = ("topic", "partition", "from_offset", "until_offset", "reason")

@@ -31,7 +31,7 @@ from semel.sinks.sql.dialect import (
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.mysql_claims import row
 from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
-from semel.sinks.sql.mysql_errors import REFUSED, translated
+from semel.sinks.sql.mysql_errors import REFUSED, is_lost, translated
 from semel.sinks.sql.mysql_tables import find_table
 from semel.sinks.sql.mysql_types import check, new_type, shown
 from semel.sinks.sql.names import Name, quote
@@ -78,14 +78,20 @@ class Mysql(Dialect):
 
     def _open(self) -> Any:
         self._watched().attach(None)
-        connection = mysql_silence.session(self._watched())(
-            charset="utf8mb4",
-            autocommit=True,
-            local_infile=True,
-            connect_timeout=10,
-            ssl=self._tls.context() if self._tls is not None else None,
-            **self._arguments,
-        )
+        try:
+            connection = mysql_silence.session(self._watched())(
+                charset="utf8mb4",
+                autocommit=True,
+                local_infile=True,
+                connect_timeout=10,
+                ssl=self._tls.context() if self._tls is not None else None,
+                **self._arguments,
+            )
+        except Exception as error:
+            # A proxy before a server that is away accepts connections and ends them.
+            if is_lost(error):
+                raise Unavailable(f"{self.where}: connections end as they begin") from None
+            raise
         connection._local_infile = False  # or a server could ask for any file, at any time
         try:
             self._mariadb = "mariadb" in connection.get_server_info().lower()
@@ -95,7 +101,7 @@ class Mysql(Dialect):
                 "SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",  # locks only what it finds
                 "sql_notes = 1",
                 f"SESSION wait_timeout = {_LONG}",
-                f"SESSION net_read_timeout = {self._idle}",  # a process frozen in mid-sentence
+                f"SESSION net_read_timeout = {self._idle}",  # a process frozen within a statement
                 # A frozen process must not hold the ledger's rows for ever: the server ends its
                 # transaction, and the new owner of its partitions goes on.
                 *([f"idle_transaction_timeout = {self._idle}"] if self._mariadb else []),
@@ -173,7 +179,8 @@ class Mysql(Dialect):
                 self._judge_warnings()
 
     def _judge_warnings(self) -> None:
-        """In strict mode bad values are errors; what is only warned of may have been changed."""
+        """In strict mode bad values are errors; a mere warning may mean that a value was
+        changed."""
         warnings = self._connection.show_warnings()
         found = [w for w in warnings if w[1] != _DEPRECATED and w[1] in REFUSED]
         if found:
@@ -184,12 +191,16 @@ class Mysql(Dialect):
             cursor.execute(sql)
             return fetched(cursor)
 
-    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+    def stream(self, sql: str, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
         from pymysql.cursors import SSCursor
 
         with self._connection.cursor(SSCursor) as cursor:  # the rows stay with the server
             cursor.execute(sql)
-            yield from fetched_batches(cursor)
+            yield from fetched_batches(cursor, schema)
+
+    def rows_of(self, target: Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        query = f"SELECT {listed(names)} FROM {target.name.quoted}"
+        return self.stream(query, target.schema_of(names))
 
     def _leave(self) -> None:
         self.close_session()

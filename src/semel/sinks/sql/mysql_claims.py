@@ -17,8 +17,8 @@ _SLOTS = 256
 
 
 def take(connection: Any, database: str, connector: str, where: str) -> None:
-    """Take one of the locks that are free. If none is because that many sessions of the connector
-    are alive, go on without one: they say that it runs.
+    """Take a free lock. If so many sessions of the connector are alive that none is free, continue
+    without one: the others show that it runs.
 
     Raises:
         TransientError: one session holds all of them, to change positions.

@@ -14,6 +14,7 @@ REFUSED = {
 """A value or a row does not fit. In strict mode these are errors; as warnings, too, they say that a
 value was changed."""
 _SCHEMA = {1054, 1136, 1146, 1051, 1091}
+_LOGIN = {1044, 1045, 1049, 1698}
 _AWAY = {
     *(3, 1021, 1026, 1030, 1114, 3675),  # no space is left
     *(1040, 1203),  # too many connections
@@ -28,6 +29,17 @@ _PASSING = {
     *(1020, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1317),
     *(1969, 2006, 2013, 2014, 2055, 3024, 4031),
 }
+
+
+_LOST = (2006, 2013)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error of PyMySQL says that a connection has ended."""
+    import pymysql
+
+    lost = isinstance(error, pymysql.err.OperationalError)
+    return lost and bool(error.args) and error.args[0] in _LOST
 
 
 def translated(where: str, error: BaseException) -> Exception | None:
@@ -49,6 +61,10 @@ def translated(where: str, error: BaseException) -> Exception | None:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     message = error.args[1] if len(error.args) > 1 else str(error)
     text = f"{where}: {message} ({code})"
+    if code in _LOGIN:
+        return ServiceError(
+            f"{text}. Check connection.url, connection.user and connection.password"
+        )
     if code in REFUSED:
         return DataRefused(text)
     if code in _SCHEMA:

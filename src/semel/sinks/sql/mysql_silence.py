@@ -36,8 +36,8 @@ def session(watchdog: Watchdog) -> Any:
 
 
 def end(connection: Any, arguments: Mapping[str, Any]) -> str:
-    """What the server says that the session is at. If it only waits for its client, it is ended,
-    with the locks that it holds, and the answer is empty."""
+    """What the session is doing, according to the server. If it only waits for its client, it is
+    ended together with its locks, and the answer is empty."""
     import pymysql
 
     if connection is None:

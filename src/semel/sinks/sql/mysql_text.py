@@ -1,4 +1,4 @@
-"""Arrow columns as the text of a multi-row ``VALUES``, or of a file for LOAD DATA. Vectorised."""
+"""Arrow columns as text for a multi-row ``VALUES`` or for LOAD DATA. Vectorised."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.records import one_array
 from semel.sinks.sql.columns import is_binary, is_text
 
 _HEX = np.frombuffer(b"".join(b"%02X" % i for i in range(256)), np.dtype("S2"))
@@ -15,7 +16,7 @@ _HEX = np.frombuffer(b"".join(b"%02X" % i for i in range(256)), np.dtype("S2"))
 
 def values(rows: pa.Table, most: int) -> Iterator[bytes]:
     """``(1,'a'),(2,NULL)``, in pieces of at most ``most`` bytes (or one row)."""
-    parts = [_literals(_one(v)) for v in rows.columns]
+    parts = [_literals(one_array(v)) for v in rows.columns]
     each = pc.binary_join_element_wise("(", pc.binary_join_element_wise(*parts, ","), ")", "")
     sizes = np.cumsum(pc.binary_length(each).to_numpy().astype(np.int64) + 1)
     start = 0
@@ -30,7 +31,7 @@ def values(rows: pa.Table, most: int) -> Iterator[bytes]:
 
 def lines(rows: pa.Table) -> pa.Buffer:
     """Fields that end with a tab, lines that end with a tab and a newline; null is ``\\N``."""
-    parts = [_field(_one(v)) for v in rows.columns]
+    parts = [_field(one_array(v)) for v in rows.columns]
     each = pc.binary_join_element_wise(
         *parts, "\n", "\t", null_handling="replace", null_replacement="\\N"
     )
@@ -40,7 +41,7 @@ def lines(rows: pa.Table) -> pa.Buffer:
 
 
 def _literals(column: pa.Array) -> pa.Array:
-    """Quoted where they could be a name, as ``nan``."""
+    """Quoted if they could be taken for a name, such as ``nan``."""
     if is_binary(column.type):
         text = _around("X'", _hex(column))
     elif is_text(column.type):
@@ -91,8 +92,3 @@ def _hex(column: pa.Array) -> pa.Array:
     valid = column.is_valid()
     text = pa.StringArray.from_buffers(len(column), doubled, digits)
     return text if not column.null_count else pc.if_else(valid, text, pa.scalar(None, pa.string()))
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)

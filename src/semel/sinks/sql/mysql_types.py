@@ -113,8 +113,8 @@ _BYTEWISE = ("_nopad_bin", "_0900_bin")
 
 
 def _is_exact(kind: str, collation: str | None) -> bool:
-    """Whether values are equal only if they are the same: not if case or spaces behind them do not
-    count, nor if there are several ways to write one."""
+    """Whether values are equal only if they are the same. They are not if the column ignores case
+    or trailing spaces, or if a value can be written in several ways."""
     if kind in _ARROW or kind in _UNSIGNED or kind in _BINARY or kind == "decimal":
         return kind not in ("float", "double", "json")
     return kind not in ("char", "enum", "set") and (collation or "").endswith(_BYTEWISE)
@@ -129,7 +129,7 @@ def _to_the_fraction(kind: pa.DataType, digits: int) -> pa.DataType:
 
 
 def check(values: pa.ChunkedArray, column: Column) -> None:
-    """Raises ArrowInvalid for what the server would pad, cut or take for something else."""
+    """Raises ArrowInvalid for values that the server would pad, truncate or change."""
     kind, _, inside = column.type.partition("(")
     if kind == "year":
         least, greatest = pc.min_max(values).as_py().values()

@@ -1,4 +1,4 @@
-"""Names of tables and columns, and how SQL quotes them."""
+"""Names of tables and columns, and their quoting in SQL."""
 
 from __future__ import annotations
 

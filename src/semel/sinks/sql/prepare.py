@@ -1,4 +1,4 @@
-"""From converted records to what is left to do in a table, in the types that its columns take."""
+"""From converted records to the deletes and rows for a table, in the types of its columns."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.errors import ConfigError
 from semel.records import (
-    DATA_EXCEPTION,
     OFFSET,
+    ORIGIN,
     PARTITION,
     TIMESTAMP,
     Records,
-    Rejected,
     RowsRejected,
+    rejected,
 )
 from semel.sinks.changes import Changes, Left, all_of_each, last_of_each
 from semel.sinks.jdbc import JdbcConfig
@@ -33,7 +32,7 @@ Compare = Callable[["Table", "Rows"], Mapping[str, pa.ChunkedArray]]
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows in the types that COPY takes; the columns named by ``staged`` hold text that the server
-    must cast. ``places`` are the partitions and offsets of the records behind them."""
+    must cast. ``places`` say where the records behind them were read."""
 
     columns: pa.Table
     staged: frozenset[str]
@@ -50,7 +49,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is left to do in one table: delete these keys, then write these rows."""
+    """What remains to be done in one table: delete these keys, then write these rows."""
 
     topic: str
     table: Table
@@ -60,7 +59,7 @@ class Prepared:
     deletes: Rows | None = None
 
     def changed(self, names: Sequence[str]) -> list[str]:
-        """The columns of a row that is there which a row of its key changes: of the key those that
+        """The columns of an existing row that a new row changes, including key columns whose values
         can be equal without being the same."""
         return [n for n in names if n not in self.key or not self.table.columns[n].exact]
 
@@ -85,7 +84,7 @@ def prepare(
     if config.delete_enabled and records.tombstones is not None and records.tombstones.num_rows:
         tombstones = records.tombstones
         keys = layout(config, {}, records, deletes=True)
-        for name in key:  # converted together, so that equal keys stay equal
+        for name in key:  # convert them together, so that equal keys stay equal
             columns[name] = pa.chunked_array(columns[name].chunks + keys.columns[name].chunks)
     arrays, staged = converted(records, table, columns, key, convert)
     count = records.rows.num_rows
@@ -154,9 +153,9 @@ def converted(
         count = records.rows.num_rows
         raise RowsRejected(
             [
-                rejected(records.topic, places(records.rows), index, reason)
+                rejected(records.rows, index, reason)
                 if index < count
-                else rejected(records.topic, places(records.tombstones), index - count, reason)
+                else rejected(records.tombstones, index - count, reason)
                 for index, reason in sorted(problems.items())
             ]
         )
@@ -183,7 +182,7 @@ def optional(rows: Rows, table: Table) -> dict[str, pa.ChunkedArray]:
 
 
 def by_given_columns(rows: Rows, table: Table) -> Iterator[Rows]:
-    """The rows, those apart that lack a value in different optional columns, without these."""
+    """The rows, split by the optional columns in which they lack a value, without those columns."""
     if not rows.count:
         return
     nullable = optional(rows, table)
@@ -196,27 +195,15 @@ def by_given_columns(rows: Rows, table: Table) -> Iterator[Rows]:
         yield Rows(part.columns.drop_columns(absent), part.staged, part.places, part.count)
 
 
-def rejected(topic: str, places: pa.Table, index: int, reason: str) -> Rejected:
-    """Name the record behind a row.
-
-    Raises:
-        ConfigError: the rows are a transform's, made of several records.
-    """
-    if OFFSET not in places.column_names:
-        raise ConfigError(f"a row made from topic {topic} does not fit: {reason}")
-    partition, offset = places.column(PARTITION)[index], places.column(OFFSET)[index]
-    return Rejected(topic, partition.as_py(), offset.as_py(), DATA_EXCEPTION, reason)
-
-
 def places(source: pa.Table) -> pa.Table:
-    """Where the records behind rows stand."""
-    return source.select([n for n in (PARTITION, OFFSET) if n in source.column_names])
+    """Where the records behind rows were read."""
+    return source.select([n for n in ORIGIN if n in source.column_names])
 
 
 def _order(
     rows: pa.Table, tombstones: pa.Table | None, count: int
 ) -> tuple[Sequence[pa.ChunkedArray], int, pa.ChunkedArray | None]:
-    """What says which change came first; see :class:`Changes`."""
+    """The columns that order changes; see :class:`Changes`."""
     names = [n for n in (PARTITION, OFFSET, TIMESTAMP) if n in rows.column_names]
     all_ = rows.select(names)
     if tombstones is not None:

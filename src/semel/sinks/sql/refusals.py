@@ -1,4 +1,4 @@
-"""Finding the rows that a database refuses, when a whole commit has failed."""
+"""Finding the rows that a database refuses, after a whole commit has failed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from semel.records import Rejected
+from semel.records import Rejected, rejected
 from semel.sinks.sql.dialect import Dialect
 from semel.sinks.sql.errors import DataRefused
-from semel.sinks.sql.prepare import Prepared, Rows, rejected
+from semel.sinks.sql.prepare import Prepared, Rows
 from semel.sinks.sql.writer import delete, put
 
 _MOST = 1000
-"""Named at once; the engine comes again with the others."""
+"""At most so many are named at once; the engine calls again with the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class _Undo(Exception):
 def find_refused(dialect: Dialect, batches: Sequence[Prepared]) -> list[Rejected]:
     """Name the records that the database refuses, by halving, in transactions that never commit.
 
-    Rows are tried after those before them: of two rows with one key the second is refused.
+    Each row is tried after those before it: if two rows have one key, the second is refused.
     """
     found: list[Rejected] = []
     accepted: list[_Part] = []
@@ -45,7 +45,7 @@ def find_refused(dialect: Dialect, batches: Sequence[Prepared]) -> list[Rejected
         if refusal is None:
             accepted.append(part)
         elif part.rows.count == 1:
-            found.append(rejected(part.batch.topic, part.rows.places, 0, refusal))
+            found.append(rejected(part.rows.places, 0, refusal))
         else:
             middle = part.rows.count // 2
             for half in (np.arange(middle), np.arange(middle, part.rows.count)):

@@ -59,6 +59,8 @@ class SqlSink(DatabaseSink):
             raise TransientError(str(error)) from None
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
+        if self._config.splits:
+            return {}
         found = {topic: self._tables.look_up(topic) for topic in topics}
         return {topic: Target(str(t.name)) if t else None for topic, t in found.items()}
 

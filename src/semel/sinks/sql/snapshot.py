@@ -1,4 +1,4 @@
-"""What an audit needs of the database, read at one instant."""
+"""The facts that an audit needs of the database, read at one instant."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from semel.sinks.sql.columns import Table
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.ledger_tables import Ledger
 from semel.sinks.sql.names import Name, parse_name, quote
+from semel.sinks.storedkeys import StoredKeys
 
 _PLACE = {"partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.int64()}
 
@@ -28,8 +29,8 @@ def take(
 ) -> Snapshot:
     """Read ledger and results inside the open transaction.
 
-    Unless ``key_fields`` is None, the keys of the rows are read where provenance does not tell; if
-    it is empty, the table's first unique key is meant.
+    Without provenance, the keys of the rows are read unless ``key_fields`` is None; if it is empty,
+    the table's first unique key is used.
     """
     records, rows, untraced = {}, {}, {}
     keys, unjudged = {}, {}
@@ -58,7 +59,7 @@ def take(
         elif key_fields is not None:
             try:
                 keys[topic] = _keys(database, table, key_fields)
-            except ValueError as why:
+            except (ValueError, pa.ArrowException) as why:
                 unjudged[topic] = str(why)
     return Snapshot(
         ledger.entries(),
@@ -73,20 +74,20 @@ def take(
     )
 
 
-def _keys(database: Database, table: Table, fields: Sequence[str]) -> pa.Table:
+def _keys(database: Database, table: Table, fields: Sequence[str]) -> StoredKeys:
     """The key columns of all rows.
 
     Raises:
         ValueError: there is no key, or it may treat different texts as equal.
+        ArrowException: Arrow has no type for a value.
     """
     chosen = table.key_columns(fields)
-    found = database.query(f"SELECT {', '.join(map(quote, chosen))} FROM {table.name.quoted}")
-    loose = database.loose_columns(table, found)
+    loose = database.loose_columns(table, chosen)
     if loose:
         raise ValueError(
             f"column {loose[0]} may treat different texts as equal; set provenance=true"
         )
-    return found
+    return StoredKeys(database.rows_of(table, chosen))
 
 
 def _dead(database: Database, connector: str, table: str) -> dict[str, pa.Table]:

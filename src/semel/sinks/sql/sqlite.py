@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -14,11 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager import Error
 
-from semel.config import HIGH, LOW, key
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.extras import require
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.jdbc_keys import url_key
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import STAGE, Dialect, column, listed, ranks, table
@@ -27,30 +24,11 @@ from semel.sinks.sql.files import RunLock, anchored, check_directory, database_p
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Rows
 from semel.sinks.sql.sink import SqlSink
-
-CLASSES = ("sqlite",)
+from semel.sinks.sql.sqlite_config import SqliteConfig
 
 _NUMBER = "semel row number"
 _EXACT_DIGITS = 15
 """Decimal digits that NUMERIC keeps of any number: it stores them as 64 bits."""
-
-
-@dataclass(frozen=True)
-class SqliteConfig(JdbcConfig):
-    """What the sink writes where, and under which key."""
-
-    connector_class: str = key(
-        "connector.class", "sqlite", importance=HIGH, group="Common", display="Connector class"
-    )
-    connection_url: str = url_key("jdbc:sqlite:/path/to/file.")
-    lock_timeout_ms: int = key(
-        "connection.lock.timeout.ms",
-        10_000,
-        "How long a commit waits for another process to end its own before it is tried again.",
-        at_least=1,
-        importance=LOW,
-        group="Connection",
-    )
 
 
 class Sqlite(Dialect):
@@ -273,7 +251,8 @@ _NEW = (
 
 
 def _column(name: str, type_: str, *, has_default: bool, generated: bool, collated: bool) -> Column:
-    """By the rules of SQLite's type affinity, and by the names of the types that it lacks."""
+    """The column's type by SQLite's rules of type affinity, and by the names of types that SQLite
+    lacks."""
     stored = None
     declared = type_.upper()
     digits = re.search(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", declared)
@@ -317,7 +296,7 @@ _DAYS = (-719_528, 2_932_896)
 
 
 def _check(values: pa.ChunkedArray, column: Column) -> None:
-    """Raises ArrowInvalid for what SQLite would store as something else."""
+    """Raises ArrowInvalid for values that SQLite would store as something else."""
     kind = values.type
     if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
         first, last = _DAYS if pa.types.is_date32(kind) else _YEARS[kind.unit]

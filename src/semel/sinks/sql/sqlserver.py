@@ -148,6 +148,10 @@ class SqlServer(Dialect):
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         return self._live.stream(sql)
 
+    def rows_of(self, target: Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        query = f"SELECT {listed(names)} FROM {target.name.quoted}"
+        return self._live.stream(query, target.schema_of(names))
+
     @property
     def _live(self) -> Session:
         assert self._session is not None
@@ -228,7 +232,7 @@ class SqlServer(Dialect):
         self.execute(f"DROP TABLE {_STAGE}")
 
     def _check(self, target: Name, names: Sequence[str]) -> None:
-        """Raises DataRefused for what SQL Server would cut or replace without a word."""
+        """Raises DataRefused for values that SQL Server would silently truncate or change."""
         known = self._columns[target]
         conditions = [(n, unfit(known[n], quote(n))) for n in names if n in known]
         counts = [f"COUNT(CASE WHEN {c} THEN 1 END) AS {quote(n)}" for n, c in conditions if c]

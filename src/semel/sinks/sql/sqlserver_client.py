@@ -1,4 +1,4 @@
-"""A session of SQL Server by python-tds: statements, rows, bulk loads in Arrow."""
+"""A session of SQL Server through python-tds: statements, rows, bulk loads from Arrow."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class Session:
             cursor.execute(sql)
             return fetched(cursor)
 
-    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+    def stream(self, sql: str, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
         with self._connection.cursor() as cursor:
             with self._watchdog.call():
                 cursor.execute(sql)
-            yield from self._watchdog.each(fetched_batches(cursor))
+            yield from self._watchdog.each(fetched_batches(cursor, schema))
 
     def load(self, table: str, rows: pa.Table) -> None:
         """Bulk load into a table whose columns have the types of :func:`sent_type`."""
@@ -100,7 +100,7 @@ class Session:
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether an error is the connection's."""
+    """Whether an error is one of the connection."""
     from OpenSSL import SSL
 
     return isinstance(error, (OSError, SSL.Error))
@@ -125,7 +125,7 @@ def _columns(schema: pa.Schema) -> list[Any]:
 
 
 class _Raw:
-    """What writes a column's description as python-tds does, and its values as they are."""
+    """Writes a column's description as python-tds does, and its values unchanged."""
 
     def __init__(self, serializer: Any) -> None:
         self.type = serializer.type

@@ -30,7 +30,7 @@ _REFUSED = {
     "authentication": (("notspecified", "sqlpassword"), "semel logs in by user and password"),
     "truststore": ((), "a Java key store cannot be read. Name a PEM file in serverCertificate"),
 }
-"""What would be less than was asked for: property -> the values that are none, and why."""
+"""Properties that semel cannot honour: property -> the values that ask for nothing, and why."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class SqlServerConfig(JdbcConfig):
 
 @dataclass(frozen=True)
 class Login:
-    """Where and as whom to log in. Without ``encrypt`` only the login itself is encrypted."""
+    """The server, the database and the login. Without ``encrypt`` only the login itself is
+    encrypted."""
 
     host: str
     port: int
@@ -76,7 +77,7 @@ class Login:
     password: str
     encrypt: bool
     authorities: str | None
-    """A PEM file of those who may vouch for the server; None trusts any certificate."""
+    """A PEM file of trusted authorities; None trusts any certificate."""
     certified_name: str | None
 
     @property
@@ -89,7 +90,7 @@ def login(config: SqlServerConfig) -> Login:
     """What a URL says.
 
     Raises:
-        ConfigError: also for what cannot be done as it says.
+        ConfigError: also if semel cannot do what the URL asks.
     """
     url = config.connection_url.strip().removeprefix("jdbc:")
     place = _URL.fullmatch(url)

@@ -1,4 +1,4 @@
-"""Errors of SQL Server and its driver, as semel's."""
+"""Translates the errors of SQL Server and its driver."""
 
 from __future__ import annotations
 

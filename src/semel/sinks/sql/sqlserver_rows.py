@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.records import one_array
 from semel.sinks.sql.columns import is_binary
 
 _ROW = b"\xd1"
@@ -26,7 +27,7 @@ _END = b"\0" * 4
 
 
 class Unsendable(ValueError):
-    """SQL Server has no such value."""
+    """SQL Server cannot hold this value."""
 
 
 def rows(table: pa.Table) -> bytes:
@@ -39,10 +40,8 @@ def rows(table: pa.Table) -> bytes:
         return b""
     parts = [pa.array([_ROW], pa.large_binary()).take(pa.array(np.zeros(table.num_rows, "i8")))]
     for name, column in zip(table.column_names, table.columns, strict=True):
-        whole = column.combine_chunks()
-        values = whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
         try:
-            parts.append(_encoded(values))
+            parts.append(_encoded(one_array(column)))
         except Unsendable as error:
             raise Unsendable(f"column {name}: {error}") from None
     each = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))

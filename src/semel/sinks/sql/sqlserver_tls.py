@@ -1,4 +1,4 @@
-"""TLS for python-tds: verified as JDBC's driver does it, or not at all where that is asked for.
+"""TLS for python-tds: verified as in JDBC's driver, or not at all if the user asks for that.
 
 python-tds verifies always, and its check of host names fails with newer versions of pyOpenSSL.
 """
@@ -26,7 +26,7 @@ def used(authorities: str | None, host: str) -> Iterator[None]:
     server's name; for None by nothing.
 
     Raises:
-        ServiceError: it is not who it should be.
+        ServiceError: the server's certificate is not valid for it.
     """
 
     def context(_file: str) -> Any:
@@ -63,7 +63,8 @@ def used(authorities: str | None, host: str) -> Iterator[None]:
 
 
 def certifies(certificate: x509.Certificate, host: str) -> bool:
-    """Whether a certificate is a host's: by its alternative names, else by its common name."""
+    """Whether a certificate belongs to a host, by its alternative names or else by its common
+    name."""
     try:
         extensions = certificate.extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -79,7 +80,7 @@ def certifies(certificate: x509.Certificate, host: str) -> bool:
 
 
 def _matches(pattern: str, host: str) -> bool:
-    """A star stands for the first label, whole."""
+    """An asterisk stands for the whole first label."""
     pattern, host = pattern.lower(), host.lower()
     if pattern.startswith("*."):
         return host.partition(".")[2] == pattern[2:] != ""

@@ -1,5 +1,4 @@
-"""The tables that topics' records go to: which they are, whether their keys will do, and creating
-and extending them."""
+"""The tables of topics: finding them, checking their keys, creating and extending them."""
 
 from __future__ import annotations
 

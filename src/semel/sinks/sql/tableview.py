@@ -1,4 +1,4 @@
-"""What views of all databases share: one table for each topic, and one ledger."""
+"""What the views of all databases have in common: one table per topic, and one ledger."""
 
 from __future__ import annotations
 

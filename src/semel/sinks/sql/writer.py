@@ -1,4 +1,4 @@
-"""Writing prepared rows: deletes first, then rows in the way of ``insert.mode``."""
+"""Writing prepared rows: deletes first, then rows according to ``insert.mode``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""FileStreamSink: lines of one file."""

@@ -1,0 +1,287 @@
+"""FileStreamSink: one line for each record, at the end of one file, as Kafka Connect's connector
+writes them.
+
+Beside the file lies its ledger, ``<file>.semel-ledger``. A commit adds lines to the file, then
+replaces the ledger: from then on the lines count, with the positions and the length that it holds.
+What a process that died has left beyond that length is cut off by the next commit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import ConnectorConfig, absolute, read
+from semel.errors import ConfigError, Problem, ServiceError, Unavailable
+from semel.failpoints import hit
+from semel.ledger import LedgerEntry, TopicPartition
+from semel.records import OFFSET, PARTITION, Commit, Records, one_array
+from semel.sinks.base import Snapshot
+from semel.sinks.capabilities import Capabilities
+from semel.sinks.filestream.config import FileStreamSinkConfig
+from semel.sinks.transactional import TransactionalSink
+
+_VERSION = 1
+_LEDGER = ".semel-ledger"
+_NULL = b"null"
+_AGAIN = 0.01
+_BLOCK = 8 * 1024 * 1024
+
+
+@dataclass
+class _State:
+    """What the ledger says of the file, and the positions of each connector that writes to it.
+
+    ``length`` and ``checksum`` (CRC-32) are those of its lines, ``lines`` counts them by topic, and
+    ``inode`` tells it from a file that has taken its place.
+    """
+
+    version: int = _VERSION
+    length: int = 0
+    checksum: int = 0
+    inode: int = 0
+    lines: dict[str, int] = field(default_factory=dict)
+    connectors: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+
+
+@dataclass
+class _Transaction:
+    state: _State
+    added: list[pa.Buffer] = field(default_factory=list)
+
+
+class FileStreamSink(TransactionalSink[_Transaction]):
+    """See :class:`~semel.sinks.transactional.TransactionalSink`."""
+
+    section = FileStreamSinkConfig
+    address = "file"
+
+    capabilities = Capabilities(
+        engines=frozenset({"direct"}), uses_key=False, takes_bytes=True, takes_tombstones=True
+    )
+
+    def __init__(self, connector: ConnectorConfig) -> None:
+        super().__init__(connector)
+        raw = connector.originals
+        self._config = read(FileStreamSinkConfig, raw)
+        self._path = Path(self._config.directory or ".", self._config.file).absolute()
+        self._ledger = self._path.with_name(self._path.name + _LEDGER)
+        master = raw.get("spark.master", "local")
+        if not master.startswith("local"):
+            raise ConfigError(
+                Problem(
+                    "file",
+                    f"file={self._config.file} is on one machine, and spark.master={master} runs "
+                    "tasks on others. Set spark.master=local, or write files with "
+                    "connector.class=files",
+                )
+            )
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "writes": f"{self._path}, a line for each record",
+            "ledger": f"{self._ledger}, which also holds the length of the file",
+        }
+
+    @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        if raw.get("file.directory", "").strip():
+            return absolute(raw, "file.directory")
+        return absolute(raw, "file")
+
+    @property
+    def _where(self) -> str:
+        return f"connector {self._connector.name}: file={self._path}"
+
+    # Transactions
+
+    @contextmanager
+    def transaction(self, *, writing: bool) -> Iterator[_Transaction]:
+        with self._translating():
+            if not writing:
+                yield _Transaction(self._state())
+                return
+            with self._locked():
+                transaction = _Transaction(self._state())
+                yield transaction
+                if transaction.added:
+                    self._append(transaction)
+                hit("filestream.appended")
+                self._replace(transaction.state)
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except (PermissionError, IsADirectoryError, FileNotFoundError, NotADirectoryError) as error:
+            raise ServiceError(
+                f"{self._where}: {error.filename}: {error.strerror}. Check file, and that its "
+                "directory exists and can be written to"
+            ) from None
+        except OSError as error:  # a disk that is full, say
+            raise Unavailable(f"{self._where}: {error.strerror}") from None
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The right to write, one process at a time; it ends with its process.
+
+        Raises:
+            Unavailable: another process has held it for too long. It may be frozen.
+        """
+        path = self._path.with_name(self._ledger.name + ".lock")
+        deadline = time.monotonic() + self._connector.store_timeout_ms / 1000
+        with path.open("wb") as lock:
+            while not _lock(lock):
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"{self._where}: another process holds {path}")
+                time.sleep(_AGAIN)
+            yield
+
+    def _state(self) -> _State:
+        try:
+            state = _State(**json.loads(self._ledger.read_bytes()))
+        except FileNotFoundError:
+            return _State()
+        except (ValueError, TypeError) as error:
+            raise ServiceError(
+                f"{self._where}: its ledger {self._ledger} is damaged: {error}"
+            ) from None
+        if state.version > _VERSION:
+            raise ServiceError(
+                f"{self._where}: its ledger {self._ledger} is of version {state.version}, which a "
+                "newer semel has written. Upgrade this one"
+            )
+        return state
+
+    def _append(self, transaction: _Transaction) -> None:
+        state = transaction.state
+        with self._path.open("r+b" if self._path.exists() else "w+b") as file:
+            self._check(file, state)
+            if os.fstat(file.fileno()).st_size > state.length:
+                file.truncate(state.length)
+            file.seek(state.length)
+            for lines in transaction.added:
+                file.write(lines)
+                state.checksum = zlib.crc32(lines, state.checksum)
+                state.length += lines.size
+            file.flush()
+            os.fsync(file.fileno())
+            state.inode = os.fstat(file.fileno()).st_ino
+
+    def _check(self, file: BinaryIO, state: _State) -> None:
+        """Raises ServiceError: this is not the file that the ledger knows."""
+        facts = os.fstat(file.fileno())
+        known = not state.length or facts.st_ino == state.inode
+        if facts.st_size >= state.length and (
+            known or _checksum(file, state.length) == state.checksum
+        ):
+            return
+        what = (
+            f"has {facts.st_size} bytes, and the ledger knows of {state.length}"
+            if facts.st_size < state.length
+            else "has taken the place of the one that the ledger knows, and begins differently"
+        )
+        raise ServiceError(
+            f"{self._where} {what}: lines are missing. Put the file back; or, to write to a new "
+            f"one, remove {self._ledger} and run semel offsets reset with the connector's file"
+        )
+
+    def _replace(self, state: _State) -> None:
+        new = self._ledger.with_name(self._ledger.name + ".new")
+        with new.open("w") as file:
+            json.dump(asdict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._ledger)
+        directory = os.open(self._ledger.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    # The ledger
+
+    def read_entries(self, transaction: _Transaction) -> Mapping[TopicPartition, LedgerEntry]:
+        stored = transaction.state.connectors.get(self._connector.name, ())
+        entries = [LedgerEntry(**facts) for facts in stored]  # type: ignore[arg-type]
+        return {entry.topic_partition: entry for entry in entries}
+
+    def write_entries(self, transaction: _Transaction, entries: Collection[LedgerEntry]) -> None:
+        found = {**self.read_entries(transaction), **{e.topic_partition: e for e in entries}}
+        facts = [asdict(found[tp]) for tp in sorted(found)]
+        transaction.state.connectors[self._connector.name] = facts
+
+    def forget_entries(self, transaction: _Transaction) -> None:
+        transaction.state.connectors.pop(self._connector.name, None)
+
+    # Lines
+
+    def put(self, transaction: _Transaction, commit: Commit) -> None:
+        lines = transaction.state.lines
+        for records in commit.records:
+            transaction.added.append(_lines(records))
+            lines[records.topic] = lines.get(records.topic, 0) + records.count
+
+    # For the audit
+
+    def snapshot(self, topics: Collection[str]) -> Snapshot:
+        with self._translating(), self._locked():
+            state = self._state()
+            if state.length:
+                with self._path.open("rb") as file:
+                    self._check(file, state)
+                    changed = _checksum(file, state.length) != state.checksum
+                if changed:
+                    raise ServiceError(f"{self._where}: another program has changed its lines")
+        entries = self.read_entries(_Transaction(state))
+        return Snapshot(
+            [entries[tp] for tp in sorted(entries)],
+            rows={topic: state.lines.get(topic, 0) for topic in topics},
+            targets={topic: topic for topic in topics},
+        )
+
+
+def _lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lines(records: Records) -> pa.Buffer:
+    """Values as lines, in the order of their offsets; a tombstone is ``null``, as in Java."""
+    values = records.rows.select([PARTITION, OFFSET, "value"])
+    if records.tombstones is not None and records.tombstones.num_rows:
+        nulls = records.tombstones.select([PARTITION, OFFSET])
+        nulls = nulls.append_column(
+            "value", pa.nulls(nulls.num_rows, values.schema.field("value").type)
+        )
+        values = pa.concat_tables([values, nulls]).sort_by(
+            [(PARTITION, "ascending"), (OFFSET, "ascending")]
+        )
+    bytes_ = one_array(values.column("value")).cast(pa.large_binary())
+    nothing, end = (pa.scalar(text, bytes_.type) for text in (b"", b"\n"))
+    lines = pc.binary_join_element_wise(pc.fill_null(bytes_, _NULL), nothing, end)
+    ends = lines.buffers()[2]
+    return ends if ends is not None else pa.py_buffer(b"")
+
+
+def _checksum(file: BinaryIO, length: int) -> int:
+    file.seek(0)
+    found = 0
+    while length and (block := file.read(min(_BLOCK, length))):
+        found = zlib.crc32(block, found)
+        length -= len(block)
+    return found

@@ -1,0 +1,32 @@
+"""How long the drivers of object stores wait for an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from semel.sinks.files import places
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a driver is given, which need not be installed."""
+    monkeypatch.setattr(places.fsspec, "get_filesystem_class", lambda _protocol: object)
+    monkeypatch.setattr(places, "Store", lambda _where, options: options)
+    return lambda where, **own: places.open_store(where, own, 5.0)
+
+
+@pytest.mark.parametrize("where", ["abfs://c@a.dfs.core.windows.net/x", "az://c/x"])
+def test_azure_waits_no_longer_than_the_store_timeout(options: Any, where: str) -> None:
+    assert options(where) == {"connection_timeout": 5, "read_timeout": 5}
+    assert options(where, read_timeout=7)["read_timeout"] == 7
+
+
+@pytest.mark.parametrize("where", ["gs://b/x", "gcs://b/x"])
+def test_gcs_waits_for_bytes_no_longer_than_the_store_timeout_and_for_all_of_them_without_end(
+    options: Any, where: str
+) -> None:
+    found = options(where)["requests_timeout"]
+    assert (found.sock_connect, found.sock_read, found.total) == (5.0, 5.0, None)
+    assert options(where, requests_timeout=7)["requests_timeout"] == 7
