@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from semel.audit.follow import Followed, Judged, follow, follower
+from semel.audit.follow import Followed, Judged, follow, follower, loop, settling
 from semel.errors import ConfigError, NothingToAudit
-from semel.lab.embedded import Postgres
+from semel.lab.embedded import Kafka, Postgres
 from semel.ledger import TopicPartition, firsts
 from semel.plan import plan
 from tests.conftest import MakeTopic, Produce
@@ -37,6 +37,8 @@ BY_KEY = {
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "QUIET", 0.0)
+    for module in (follower, loop, settling):  # it rests for 39 times as long as it works
+        monkeypatch.setattr(module, "SHARE", 0.5)
 
 
 def even(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -256,6 +258,28 @@ def test_a_restart_goes_on_from_what_was_judged(
         watch(other).wait()
 
 
+@pytest.mark.long
+def test_a_partition_that_is_added_between_two_runs_is_judged_from_its_beginning(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    config = configure(source)
+    caught_up(config)
+    watching = watch(config)
+    watching.until(20)
+    watching.end()
+    kafka.increase_partitions(source, 2)
+    produce(source, records(10, start=20), partition=1)
+    caught_up(config)
+    watching = watch(config)
+    watching.until(10)
+    ended = watching.end()
+    assert (ended.records, ended.lost, ended.duplicated, ended.complete) == (30, 0, 0, True)
+    sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 27')
+    assert watch(config).wait().lost == 1
+
+
 def test_a_ledger_that_was_moved_back_is_judged_anew(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -445,9 +469,9 @@ def test_a_store_that_is_away_is_waited_for(
     watching = watch(config)
     watching.until(20)
     postgres.stop()
-    wait_until(lambda: any("waiting until it passes" in line for line in watching.lines))
+    wait_until(lambda: any("waiting for it to pass" in line for line in watching.lines))
     postgres.start()
-    wait_until(lambda: any("going on after" in line for line in watching.lines))
+    wait_until(lambda: any("continuing after" in line for line in watching.lines))
     ended = watching.end()
     assert (ended.broken, ended.complete) == (False, True)
     assert sum("waiting" in line for line in watching.lines) == 1

@@ -23,6 +23,7 @@ from semel.audit.follow.loop import pause
 from semel.audit.follow.progress import Missing, Progress
 from semel.audit.follow.report import Judged
 from semel.audit.follow.state import State, default_path, load, save
+from semel.audit.follow.totals import Totals
 from semel.errors import ConfigError
 from semel.ledger import (
     RECREATED,
@@ -231,6 +232,20 @@ def test_the_store_is_left_alone_for_most_of_the_time() -> None:
     assert pause(10, 2.0, behind=False) == pytest.approx(78)
     assert pause(10, 2.0, behind=True) == 2.0
     assert pause(10, 0.0, behind=True) == 0.0
+
+
+def test_what_is_judged_again_counts_once() -> None:
+    """Without delivery=exactly-once, a finding does not end the audit, and is found each hour."""
+    totals = Totals()
+    first, second = Judged("t", 0, 0, 50, 100, 50, 50, lost=2), Judged("t", 0, 50, 100, 100, 50, 50)
+    other = Judged("t", 1, 0, 9, 9, 9, 10, duplicated=1)
+    assert [totals.add(j) for j in (first, second, other)] == [True, False, True]
+    for _ in range(3):  # hours
+        assert [totals.add(j) for j in (first, second, other)] == [False, False, False]
+    assert (totals.lost, totals.duplicated) == (2, 1)
+    assert totals.add(first) is False
+    assert totals.add(replace(second, lost=1))  # which was not lost before
+    assert totals.lost == 3
 
 
 def test_findings_name_offsets_and_how_many_of_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -32,6 +33,14 @@ def test_missing_rows_are_lost_and_others_are_not_judged(
     assert bool(verdict.why) == bool(unknown)
 
 
+@pytest.mark.parametrize(("rows", "lost", "unknown"), [(50, 0, 10), (45, 0, 10), (39, 1, 10)])
+def test_keys_that_may_have_a_row_or_not_are_never_judged(
+    rows: int, lost: int, unknown: int
+) -> None:
+    verdict = judge(rows, LiveKeys(40, 50), failed=0)
+    assert (verdict.lost, verdict.unknown) == (lost, unknown)
+
+
 def test_rows_beyond_one_for_each_record_are_copies() -> None:
     rows, kafka = np.array([0, 1, 2, 2, 3, 4]), np.array([0, 1, 2])
     assert copies(rows, kafka).tolist() == [False, False, False, True, True, True]
@@ -60,9 +69,10 @@ def judged(
     live: LiveKeys | None = None,
     only_updates: bool = False,
     converts: bool = True,
+    **facts: Any,
 ) -> tuple[list[PartitionAudit], list[str]]:
     """One partition's audit, by counts where the snapshot has no records. ``live`` makes it an
-    upsert."""
+    upsert; ``facts`` are of :class:`Seen`."""
     cluster = Mock(compacted=Mock(return_value=set()))
     cluster.earliest.return_value = {TP: kafka.start}
     cluster.latest.return_value = {TP: kafka.stop}
@@ -73,6 +83,8 @@ def judged(
     )
     seen = Seen()
     seen.offsets.append(np.array(kafka))
+    for fact, value in facts.items():
+        setattr(seen, fact, value)
     with (
         patch.object(auditor, "_kafka", return_value={TP: seen}),
         patch.object(auditor._replacing, "live", return_value=live),
@@ -101,6 +113,14 @@ def test_rows_at_places_that_kafka_never_had_are_ghosts() -> None:
     assert [(p.partition, p.duplicated, p.ghosts) for p in found] == [(0, 1, 1), (7, 1, 1)]
 
 
+def test_rows_without_provenance_that_no_record_accounts_for_are_not_judged() -> None:
+    (found,), why = judged(snapshot(places=HERE, untraced={"x": 2}))
+    assert (found.lost, found.duplicated, found.unknown) == (0, 0, 0)
+    assert why == ["x: 2 rows have no provenance, and no record accounts for them"]
+    (found,), why = judged(snapshot(places=HERE[2:], untraced={"x": 2}))
+    assert (found.lost, found.unknown, why) == (0, 2, [])
+
+
 @pytest.mark.parametrize(
     ("reason", "duplicated", "ghosts"), [(TRUNCATED, 0, 2), (RECREATED, 0, 2), (RETENTION, 2, 0)]
 )
@@ -120,6 +140,28 @@ def test_rows_of_a_log_that_is_gone_are_no_duplicates_before_the_new_one_is_read
     assert (found.lost, found.duplicated) == (0, 1)
 
 
+def test_a_row_that_a_record_left_out_now_may_have_replaced_is_not_lost() -> None:
+    """Record 7 has a row, and the transform leaves it out now: it has replaced record 2's row."""
+    here = [place for place in HERE if place[1] != 2]
+    (found,), _ = judged(snapshot(places=here), unmade=[np.array([7])])
+    assert (found.lost, found.unknown) == (0, 1)
+    (found,), _ = judged(snapshot(places=here[:-1]), unmade=[np.array([7])])
+    assert (found.lost, found.unknown) == (1, 1)
+    (found,), _ = judged(snapshot(places=here), unmade=[np.array([2])])  # it may have had no row
+    assert (found.lost, found.unknown) == (1, 0)
+
+
+def test_a_record_that_was_left_out_has_not_replaced_the_row_before_it() -> None:
+    """Record 7 was left out when it was written, and is not now: record 2's row is still there."""
+    here = [place for place in HERE if place[1] != 7]
+    entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_filtered=1)
+    filtered = replace(snapshot(places=here), entries=[entry])
+    (found,), _ = judged(filtered, replaced=np.array([2]))
+    assert (found.lost, found.duplicated, found.unknown) == (0, 0, 1)
+    (found,), _ = judged(snapshot(places=HERE), replaced=np.array([2]))
+    assert (found.lost, found.duplicated) == (0, 1)
+
+
 def test_upserts_without_provenance_are_held_to_their_keys() -> None:
     assert judged(snapshot(rows=5), live=LiveKeys(5, 5))[0][0].lost == 0
     assert judged(snapshot(rows=0), live=LiveKeys(5, 5))[0][0].lost == 5
@@ -127,8 +169,22 @@ def test_upserts_without_provenance_are_held_to_their_keys() -> None:
 
 def test_a_table_that_is_gone_or_not_to_be_told_is_not_judged() -> None:
     (why,) = judged(snapshot())[1]
-    assert "is it there?" in why
+    assert "does the target exist?" in why
     (why,) = judged(snapshot(rows=5), live=LiveKeys(5, 5), only_updates=True)[1]
     assert "updates add no rows" in why
     (why,) = judged(snapshot(rows=5), live=LiveKeys(5, 5), converts=False)[1]
     assert "a DataFrame transform makes them" in why
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "counts"])
+def test_records_that_are_back_after_retention_removed_them_are_not_lost(exact: bool) -> None:
+    """A broker that dies within a minute can forget that it has removed records."""
+    hole = Hole("t", 0, 3, 5, RETENTION)
+    entry = LedgerEntry("t", 0, 10, 0, records_read=8, rows_written=8, records_lost=2)
+    here = pa.table({"partition": [0] * 8, "offset": [0, 1, 2, 5, 6, 7, 8, 9]})
+    records = {"t": here} if exact else {}
+    store = Snapshot([entry], records=records, rows={"x": 8}, targets={"t": "x"}, holes=[hole])
+    (found,), why = judged(store)
+    assert (found.lost, found.duplicated, found.retention, why) == (0, 0, 2, [])
+    (found,), _ = judged(replace(store, holes=[]))
+    assert found.lost == 2

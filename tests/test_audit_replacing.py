@@ -14,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from semel.audit.keys import LiveKeys
+from semel.audit.keys import KeyDifferences, LiveKeys
 from semel.audit.replacing import Replacing
 from semel.audit.workspace import Workspace
 from semel.ledger import TopicPartition
 from semel.records import OFFSET, PARTITION, Records
 from semel.sinks.capabilities import Capabilities
+from semel.sinks.storedkeys import StoredKeys
 
 Change = tuple[Any, int, int, bool]
 """Key, partition, offset, and whether the record deletes the key's row."""
@@ -52,6 +53,11 @@ def replacing(
         none = places.slice(0, 0)
         made.add("t", Records("t", none, places) if deleted else Records("t", places, none))
     return made
+
+
+def held(keys: Any) -> StoredKeys:
+    """The keys of a store."""
+    return StoredKeys(pa.table({"Key": keys}).to_batches())
 
 
 def told(found: Replacing) -> dict[int, tuple[list[int], list[int]]]:
@@ -87,19 +93,52 @@ def test_keys_are_compared_one_by_one_where_the_store_shows_them(workspace: Work
     changes = [("a", 0, 0, False), ("b", 0, 1, False), ("c", 0, 2, True), ("d", 0, 3, False)]
     stored = pa.schema([("Key", pa.string())])
     found = replacing(workspace, changes, stored)
-    assert found.compare("t", pa.table({"Key": ["a", "b", "d"]})) == (0, 0)
-    assert found.compare("t", pa.table({"Key": ["a", "b", "x", None]})) == (1, 2)
-    other = pa.table({"other": ["a"]})
+    assert found.compare("t", held(["a", "b", "d"])) == KeyDifferences()
+    assert found.compare("t", held(["a", "b", "x", None])) == KeyDifferences(1, 2)
+    other = StoredKeys(pa.table({"other": ["a"]}).to_batches())
     with pytest.raises(ValueError, match="Key"):
         replacing(workspace, changes, other.schema).compare("t", other)
 
 
+def test_all_keys_are_missing_from_an_empty_table_whatever_its_types(workspace: Workspace) -> None:
+    found = replacing(workspace, [("a", 0, 0, False), ("b", 0, 1, False), ("b", 0, 2, True)])
+    assert found.compare("t", held([])) == KeyDifferences(missing=1)
+    assert found.compare("unread", held(["a"])) == KeyDifferences(stray=1)
+
+
+def test_stored_keys_are_compared_without_being_in_memory(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [(f"{n:01000}", 0, n, False) for n in range(200)]
+    found = replacing(workspace, changes, pa.schema([("Key", pa.string())]))
+    batches = ([f"{n:01000}" for n in range(at, at + 1_000)] for at in range(0, 100_000, 1_000))
+    stored = StoredKeys(pa.record_batch([pa.array(b)], ["Key"]) for b in batches)
+    read, before, highest = stored.batches, pa.total_allocated_bytes(), 0
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        nonlocal highest
+        for batch in read():
+            yield batch
+            highest = max(highest, pa.total_allocated_bytes() - before)
+
+    monkeypatch.setattr(stored, "batches", watched)
+    assert found.compare("t", stored) == KeyDifferences(stray=100_000 - 200)
+    assert highest < 50e6  # of 100 MB of keys
+
+
+def test_a_key_that_may_have_a_row_or_not_is_counted_as_not_judged(workspace: Workspace) -> None:
+    changes = [("a", 0, 4, False), ("a", 1, 2, True), ("b", 0, 5, False)]
+    found = replacing(workspace, changes, pa.schema([("Key", pa.string())]))
+    for there in (["a", "b"], ["b"]):
+        assert found.compare("t", held(there)) == KeyDifferences(unsure=1)
+
+
 def test_keys_are_compared_in_the_types_of_the_store(workspace: Workspace) -> None:
     changes = [(1_000, 0, 0, False), (2_000, 0, 1, False)]
-    stored = pa.table({"Key": pa.array([1_000_000, 3], pa.timestamp("us", "UTC"))})
+    stored = held(pa.array([1_000_000, 3], pa.timestamp("us", "UTC")))
     found = replacing(workspace, changes, stored.schema, pa.timestamp("ms", "UTC"))
-    assert found.compare("t", stored) == (1, 1)
-    small = pa.table({"Key": pa.array([1], pa.int8())})
+    assert found.compare("t", stored) == KeyDifferences(1, 1)
+    small = held(pa.array([1], pa.int8()))
     with pytest.raises(ValueError, match="1000"):
         replacing(workspace, changes, small.schema, pa.int64()).compare("t", small)
 

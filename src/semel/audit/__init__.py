@@ -1,24 +1,26 @@
-"""The audit: compare Kafka with the store, record by record, and say what is lost or duplicated.
+"""The audit: compares Kafka with the store and reports what is lost or duplicated.
 
-The store is read at one instant. Because rows and positions are committed together, everything
-below the ledger's position must be there exactly once and nothing above it may be there, so the
-audit may run while the connector does.
+It reads the store at one instant. Rows and positions are committed together, so each record below
+the ledger's position must have exactly one row, and no record above it may have one. The audit may
+therefore run while the connector does.
 
-With provenance columns it is exact to the record. Where a later record of a key replaces the row
-of an earlier one, the rows that must be there are computed from Kafka's records by the connector's
-own converters. What cannot be told is called ``unknown`` rather than lost or duplicated: a record
-without a row where ``insert.mode=update`` may have found none to update, or where there are rows
-without provenance, written before it was switched on; a row whose record compaction may have
-removed; and which of a key's rows came last if it stands in several partitions.
+With provenance columns, the audit compares record by record. If later records of a key replace the
+rows of earlier ones, it runs the connector's own converters on Kafka's records to compute the rows
+that must be there. What it cannot tell counts as ``unknown`` rather than as lost or duplicated:
 
-Without provenance, and with a DataFrame transform, which no single record can be put through,
-counts are compared: records in Kafka with records the ledger says were read, and rows in the table
-with rows the ledger says were written.
+- records without a row, if ``insert.mode=update`` may have found no row to update, or if rows from
+  before provenance was switched on may be theirs;
+- rows whose records compaction may have removed;
+- keys that are in several partitions, because their last record is not known.
+
+Without provenance, the audit compares keys or counts. With a DataFrame transform it compares only
+counts, because such a transform cannot be applied to single records.
 """
 
 from __future__ import annotations
 
 from semel.audit.report import AuditReport, PartitionAudit
 from semel.audit.run import audit
+from semel.audit.source import SourceAuditReport, audit_source
 
-__all__ = ["AuditReport", "PartitionAudit", "audit"]
+__all__ = ["AuditReport", "PartitionAudit", "SourceAuditReport", "audit", "audit_source"]

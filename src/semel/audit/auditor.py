@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from semel.audit.offsets import (
     offsets_of,
     strangers,
     times_of,
+    unmade,
     within,
 )
 from semel.audit.replacing import Replacing
@@ -62,26 +64,35 @@ class Auditor:
         self._earliest = cluster.earliest(self._entries)
         self._latest = cluster.latest(self._entries)
         self._unreadable: list[Damage] = []
+        self._left_out: Counter[str] = Counter()
+        """By topic: rows of records that converter or transform leave out now. They may have
+        replaced others when they were written."""
         self._pipeline = pipeline
-        stored = {topic: keys.schema for topic, keys in snapshot.keys.items()}
+        stored = {topic: keys.schema for topic, keys in snapshot.keys.items() if keys.num_rows}
         self._replacing = Replacing(planned.sink, workspace, stored)
         self._values = values
         self._progress = progress
         self._dated = any("timestamp" in t.column_names for t in snapshot.records.values())
         self.not_judged: list[str] = []
-        """Tables that could not be judged, and why."""
+        """The tables that could not be judged, with the reasons."""
         self.changed_rows: list[ChangedRow] = []
-        """The first of the rows that do not hold what their records make."""
+        """The first rows whose values differ from their records'."""
         self.compared = 0
-        """How many rows were compared with their records."""
+        """The number of rows that were compared with their records."""
 
     def partitions(self, *, exact: bool, converts: bool) -> list[PartitionAudit]:
-        """Judge each partition. ``converts`` tells whether the pipeline makes the rows that a run
-        makes; with a DataFrame transform it does not."""
+        """Judge each partition. ``converts`` tells whether the pipeline makes the same rows as a
+        run, which it does not with a DataFrame transform."""
         offsets = self._kafka(converts=converts)
         if exact:
+            for tp, (gone, unsure) in self._replacing.gone().items():
+                offsets[tp].replaced, offsets[tp].unsure = gone, unsure
+            for tp, seen in offsets.items():
+                rows = offsets_of(self._snapshot.records.get(tp.topic), tp.partition)
+                self._left_out[tp.topic] += int(np.isin(np.unique(rows), seen.left_out()).sum())
             found = [self._exact(tp, offsets[tp]) for tp in sorted(self._entries)]
             found += self._unvouched()
+            self._note_untraced()
         else:
             found = self._by_counts(offsets, converts=converts)
         if self._values is None:
@@ -93,7 +104,7 @@ class Auditor:
         return judged.partitions
 
     def _unvouched(self) -> list[PartitionAudit]:
-        """Rows of partitions of which the ledger knows nothing."""
+        """Judge the rows of partitions that the ledger does not know."""
         found = []
         for topic, records in sorted(self._snapshot.records.items()):
             if topic not in self._topics or not records.num_rows:
@@ -107,16 +118,28 @@ class Auditor:
                 found.append(PartitionAudit(*tp, 0, n, 0, n, ghosts=ghosts))
         return found
 
+    def _note_untraced(self) -> None:
+        """Note rows without provenance that do not explain a missing row in :meth:`_exact`. A
+        connector that only updates may leave any number of rows alone."""
+        if self._wants.only_updates:
+            return
+        for topic, target in sorted(self._snapshot.targets.items()):
+            count = self._untraced.pop(target, 0) if topic in self._topics else 0
+            if count:
+                self.not_judged.append(
+                    f"{target}: {count} rows have no provenance, and no record accounts for them"
+                )
+
     def _start(self, entry: LedgerEntry) -> int:
-        """Where Kafka's records can still be compared from."""
+        """The first offset whose record can still be compared."""
         return max(entry.start_position, self._earliest[entry.topic_partition])
 
     def _expired(self, entry: LedgerEntry) -> int:
-        """How many offsets retention has removed since the connector began there."""
+        """The number of offsets that retention has removed since the connector began there."""
         return max(0, self._earliest[entry.topic_partition] - entry.start_position)
 
     def _kafka(self, *, converts: bool) -> dict[TopicPartition, Seen]:
-        """Read what Kafka has below each position."""
+        """Read Kafka's records below each position."""
         connector = self._planned.connector
         seen = {tp: Seen() for tp in self._entries}
         replacing = self._replacing
@@ -133,24 +156,35 @@ class Auditor:
                         known.times.append(poll.timestamps()[mine])
                 done += len(poll.offsets)
                 if converts and (self._wants.replaces or self._values is not None):
-                    taken = poll.only(self._taken(poll)).raw(key=True, timestamp=True)
+                    taken = poll.only(self._taken(poll)).raw(
+                        key=True, timestamp=True, headers=self._pipeline.wants_headers
+                    )
                     converted = self._pipeline.convert(poll.topic, taken)
                     replacing.add(poll.topic, converted.records)
+                    if self._wants.replaces and self._snapshot.records:
+                        for partition in np.unique(poll.partitions).tolist():
+                            left_out = unmade(taken, converted.records, partition)
+                            seen[TopicPartition(poll.topic, partition)].unmade.append(left_out)
                     if self._values is not None:
                         self._values.add(poll.topic, taken, converted)
                 self._progress("records", done, total)
-        for tp, (gone, unsure) in replacing.gone().items():
-            seen[tp].replaced, seen[tp].unsure = gone, unsure
         return seen
 
     def _taken(self, poll: TopicPoll) -> np.ndarray:
-        """Where the sink has not refused a record: one that it refused has replaced nothing."""
+        """Which records the sink got and has not refused. The others have replaced nothing."""
         dead = self._snapshot.dead.get(poll.topic)
         keep = np.ones(len(poll.offsets), dtype=bool)
         for partition in np.unique(poll.partitions).tolist():
             refused = offsets_of(dead, partition)
-            keep &= ~((poll.partitions == partition) & np.isin(poll.offsets, refused))
+            given_up = self._given_up(TopicPartition(poll.topic, partition), poll.offsets)
+            keep &= ~((poll.partitions == partition) & (np.isin(poll.offsets, refused) | given_up))
         return keep
+
+    def _given_up(self, tp: TopicPartition, offsets: np.ndarray) -> np.ndarray:
+        """Which offsets the ledger knows to have been removed before they were read. Their records
+        may be back: a broker that dies can forget that it has removed some."""
+        rows = offsets_of(self._snapshot.records.get(tp.topic), tp.partition)
+        return within(offsets, self._holes_of(tp, RETENTION, DAMAGED)) & ~np.isin(offsets, rows)
 
     def _exact(self, tp: TopicPartition, seen: Seen) -> PartitionAudit:
         entry = self._entries[tp]
@@ -164,24 +198,31 @@ class Auditor:
         judged = np.setdiff1d(distinct[distinct >= self._start(entry)], seen.unsure)
         gone = np.concatenate([seen.replaced, seen.unsure, dead])
         expected = np.setdiff1d(kafka, gone)
+        expected = expected[~self._given_up(tp, expected)]
         missing = len(np.setdiff1d(expected, judged))
-        # A record that failed or was filtered has no row; the ledger counts them, and its counts
-        # move with its position.
+        # Records that failed or were filtered have no rows. The ledger counts them together with
+        # its position.
         failed_or_filtered = entry.records_filtered + entry.records_failed - len(dead)
         failed_or_filtered += self._snapshot.elsewhere.get(tp, 0)
         excused = min(missing, max(0, failed_or_filtered))
         missing -= excused
+        doubtful = min(missing, self._left_out[tp.topic])
+        self._left_out[tp.topic] -= doubtful
+        missing -= doubtful
         stray = np.setdiff1d(judged, expected)
-        unknown = len(seen.unsure)
+        # A record that failed or was filtered has not replaced the row before it.
+        kept = stray[np.isin(stray, seen.replaced)][: max(0, failed_or_filtered)]
+        stray = np.setdiff1d(stray, kept)
+        unknown = len(seen.unsure) + doubtful + len(kept)
         if self._expired(entry):
-            unknown += excused  # the filtered ones may be among those that Kafka has no more
+            unknown += excused  # the filtered records may be those that Kafka no longer has
         if tp.topic in self._compacted:
             compacted = (stray < entry.position) & ~np.isin(stray, kafka)
             unknown += int(compacted.sum())
             stray = stray[~compacted]
         unreadable = [d.range for d in self._unreadable if d.topic_partition == tp]
         damaged = within(stray, unreadable) & (stray < entry.position)
-        unknown += int(damaged.sum())  # written before the damage was done
+        unknown += int(damaged.sum())  # written before their records were damaged
         stray = stray[~damaged]
         twice = len(rows) - len(distinct)
         ghosts = self._ghosts(entry, rows, stray, kafka)
@@ -211,8 +252,9 @@ class Auditor:
         )
 
     def _rows(self, entry: LedgerEntry, seen: Seen) -> tuple[np.ndarray, int, int]:
-        """The offsets of a partition's rows, without ghosts; how many of these a log has left that
-        the ledger knows to be gone, and how many others bear another time than their record."""
+        """The offsets of a partition's rows without ghosts, the number of ghosts from a log that
+        the ledger knows to be gone, and the number of other rows whose timestamp is not their
+        record's."""
         records, tp = self._snapshot.records.get(entry.topic), entry.topic_partition
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
         mine = rows >= entry.start_position
@@ -228,7 +270,7 @@ class Auditor:
     def _ghosts(
         self, entry: LedgerEntry, rows: np.ndarray, stray: np.ndarray, kafka: np.ndarray
     ) -> int:
-        """How many rows come from no record that Kafka has."""
+        """The number of rows that come from no record in Kafka."""
         if entry.topic in self._compacted:
             return 0
         ahead = (stray >= entry.position) & (stray < self._latest[entry.topic_partition])
@@ -241,15 +283,17 @@ class Auditor:
     def _by_counts(
         self, offsets: Mapping[TopicPartition, Seen], *, converts: bool
     ) -> list[PartitionAudit]:
-        """Records in Kafka against records read; rows in the table against rows written, which
-        only the whole table can tell, so a difference stands with its first partition."""
+        """Compare records in Kafka with records read, and rows in the table with rows written. The
+        latter works only for a whole table, so its first partition gets the difference."""
         found = []
         whole = self._table_differences(converts=converts)
         for tp in sorted(self._entries):
             entry = self._entries[tp]
             expired = self._expired(entry)
             kafka = len(offsets[tp].all())
-            # Of the expired offsets any number may have held records.
+            back = int(self._given_up(tp, offsets[tp].all()).sum())
+            kafka -= min(back, max(0, kafka - entry.records_read))
+            # Any number of the expired offsets may have held records.
             unread = max(0, kafka - entry.records_read)
             twice = max(0, entry.records_read - kafka - expired)
             unknown = max(0, kafka + expired - entry.records_read - unread)
@@ -275,7 +319,7 @@ class Auditor:
         return found
 
     def _table_differences(self, *, converts: bool) -> dict[str, tuple[int, int, int]]:
-        """Rows lost, doubled and not judged of each target."""
+        """The rows of each target that are lost, duplicated and not judged."""
         found = {}
         topics: dict[str, list[str]] = {}
         for topic in sorted({e.topic for e in self._entries.values()}):
@@ -284,7 +328,7 @@ class Auditor:
             entries = [e for e in self._entries.values() if e.topic in mine]
             rows = self._snapshot.rows.get(target)
             if rows is None and not any(e.rows_written for e in entries):
-                rows = 0  # a target that nothing was written to need not be there
+                rows = 0  # nothing was written to the target, so it may be missing
             why = self._why_not(target, mine, rows, converts=converts)
             if why or rows is None:
                 self.not_judged.append(f"{target or mine[0]}: {why}")
@@ -297,9 +341,7 @@ class Auditor:
                 found[target] = self._compared(target, mine[0], entries)
                 continue
             live = self._replacing.live(mine[0]) or LiveKeys(0, 0)
-            dead = self._snapshot.dead.get(mine[0])
-            failed = sum(e.records_failed for e in entries) - (dead.num_rows if dead else 0)
-            verdict = judge(rows, live, max(0, failed))
+            verdict = judge(rows, live, self._failed(mine[0], entries))
             found[target] = verdict.lost, 0, verdict.unknown
             if verdict.why:
                 self.not_judged.append(f"{target}: {verdict.why}")
@@ -308,36 +350,43 @@ class Auditor:
     def _compared(
         self, target: str, topic: str, entries: Sequence[LedgerEntry]
     ) -> tuple[int, int, int]:
-        """Keys lost, doubled and not judged: those of the records against those of the rows."""
+        """The keys that are lost, duplicated and not judged, by the records' and the rows' keys."""
         stored = self._snapshot.keys[topic]
         try:
-            missing, stray = self._replacing.compare(topic, stored)
+            found = self._replacing.compare(topic, stored)
         except ValueError as why:
             self.not_judged.append(f"{target}: its keys cannot be compared: {why}")
             return 0, 0, 0
-        excused = min(missing, sum(e.records_filtered + e.records_failed for e in entries))
-        if stray:  # never called duplicated: they may have been there before
+        filtered = sum(e.records_filtered for e in entries)
+        excused = min(found.missing, filtered + self._failed(topic, entries))
+        if found.stray:  # not duplicated: they may have been there before
             self.not_judged.append(
-                f"{target}: {stray} of its {stored.num_rows} rows have keys that no record in "
-                "Kafka writes"
+                f"{target}: {found.stray} of its {stored.num_rows} rows have keys that no record "
+                "in Kafka writes"
             )
-        return missing - excused, 0, excused + stray
+        return found.missing - excused, 0, excused + found.stray + found.unsure
+
+    def _failed(self, topic: str, entries: Sequence[LedgerEntry]) -> int:
+        """The number of records that failed without a dead letter that names them."""
+        dead = self._snapshot.dead.get(topic)
+        named = 0 if dead is None else dead.num_rows
+        return max(0, sum(e.records_failed for e in entries) - named)
 
     def _why_not(
         self, target: str, topics: Sequence[str], rows: int | None, *, converts: bool
     ) -> str:
-        """Why the number of a target's rows shows nothing; empty if it does."""
+        """Why the number of a target's rows shows nothing; empty if it shows something."""
         if rows is None:
-            return "the target does not say how many rows it has; is it there?"
+            return "the number of its rows is not known; does the target exist?"
         if self._snapshot.incomplete & set(topics):
-            return "the target may have dropped rows by itself"
+            return "the target may have dropped rows by itself, or have changed while it was read"
         if not self._wants.replaces:
             return ""
         ask = "; provenance=true lets the audit judge it"
         if not converts:
             return "rows replace each other by key, and a DataFrame transform makes them"
         if self._wants.only_updates:
-            return "updates add no rows, so their number shows nothing" + ask
+            return "updates add no rows, so the number of rows shows nothing" + ask
         if len(topics) > 1:
             return f"topics {', '.join(topics)} may share keys" + ask
         return self._snapshot.unjudged.get(topics[0], "")

@@ -1,7 +1,7 @@
-"""Compares rows with what their records make, by hashes of the values.
+"""Compares the values of rows with those of their records, by hashes.
 
-Of each value 64 bits are kept, by column, so that a difference names its column. 0 stands for null,
-and null for a value that is not judged.
+A hash of 64 bits is kept for each value, so a difference names its column. 0 stands for a null, and
+null for a value that is not judged.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _KEY, _VALUE = "k:", "v:"
 
 @dataclass(frozen=True, slots=True)
 class ChangedRow:
-    """A row that is not what its record makes: the record's place and the columns that differ, if
-    these can be told."""
+    """A row whose values differ from its record's: the record's coordinates and the columns that
+    differ, if they are known."""
 
     topic: str
     partition: int
@@ -37,12 +37,13 @@ class ChangedRow:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What comparing rows with records showed.
+    """How rows differ from their records.
 
-    ``counts`` says how many rows differ, by topic and partition; ``first`` names the first of them.
-    ``compared`` counts the pairs of a row and its record, ``unsure`` the keys that are in several
-    partitions, so that nobody knows their last record. ``left_alone`` counts, by column, the rows
-    that have a value where their record has none: an upsert may have kept an earlier value.
+    ``counts`` holds the number of rows that differ, by topic and partition, and ``first`` names the
+    first of them. ``compared`` counts the pairs of a row and its record. ``unsure`` counts the keys
+    that are in several partitions, whose last record is not known. ``left_alone`` counts, by
+    column, the rows that have a value where their record has none: an upsert may have kept an
+    earlier value.
     """
 
     counts: Mapping[tuple[str, int], int]
@@ -53,10 +54,11 @@ class Differences:
 
 
 class Expected:
-    """The rows that records make: their places, the key if rows are found by it, and hashes.
+    """The rows that records make: their coordinates, their keys if rows are found by key, and the
+    hashes of their values.
 
-    With ``evolves``, columns may have been added while rows were written. Where rows replace each
-    other, a record without a value may then have left the row's alone.
+    With ``evolves``, columns may have been added while rows were written. If rows also replace each
+    other, a record without a value may have left the row's value alone.
     """
 
     def __init__(
@@ -78,18 +80,18 @@ class Expected:
 
     @property
     def rows(self) -> int:
-        """How many rows are expected, each of one record."""
+        """The number of expected rows, one per record."""
         return self._rows.rows
 
     @property
     def columns(self) -> list[str]:
-        """The columns to read: those of the key first."""
+        """The columns to read, beginning with the key's."""
         return [*self.key, *map(unfolded, self._compared)]
 
     def add(
         self, topic: str, places: pa.Table, values: pa.Table, optional: Collection[str]
     ) -> None:
-        """Take rows; ``places`` may have the records' times."""
+        """Take rows. ``places`` may hold the records' timestamps."""
         if not values.num_rows:
             return
         names = [n for n in values.column_names if n not in self.key]
@@ -103,7 +105,7 @@ class Expected:
         )
 
     def change(self, topic: str, keys: pa.Table, places: pa.Table, *, deleted: bool) -> None:
-        """Take keys as they are in records, to find the last record of each."""
+        """Take keys of records, to find the last record of each."""
         if not keys.num_rows:
             return
         named = {_KEY + folded(n): canonical(keys.column(n)) for n in keys.column_names}
@@ -169,7 +171,7 @@ class Expected:
             )
 
     def _flags(self, form: str) -> str:
-        """Of each column whether it differs, and whether it may have been left alone."""
+        """For each column, whether it differs and whether it may have been left alone."""
         flags = []
         for at, name in enumerate(self._compared):
             flags.append(f"{form.format(self._differs_in(name))} AS d{at}")
@@ -177,7 +179,7 @@ class Expected:
         return ", ".join(flags) or "false AS d0"
 
     def _differences(self, pairs: str, unsure: int = 0) -> Differences:
-        """What a query of pairs shows, each a place and :meth:`_flags`."""
+        """The result of a query of pairs, each with coordinates and :meth:`_flags`."""
         differs = [f"d{at}" for at in range(len(self._compared))] or ["d0"]
         alone = [f"count(*) FILTER (WHERE a{at})" for at in range(len(self._compared))]
         found = self._asked(
@@ -207,8 +209,9 @@ class Expected:
         return Differences(counts, list(first)[:_EXAMPLES], unsure, compared, said)
 
     def by_count(self, stored: Iterator[pa.RecordBatch]) -> tuple[int, int, list[ChangedRow]]:
-        """Compare rows that name no record with all records: how many of the expected rows are
-        missing, how many of the stored ones are not expected, and some of the missing ones."""
+        """Compare rows that name no record with all records. Returns the number of expected rows
+        that are missing, the number of stored rows that are not expected, and some of the missing
+        ones."""
         unsure = self.uncompared
         columns = [n for n in self._compared if unfolded(n) not in unsure]
         if not columns:
@@ -236,7 +239,7 @@ class Expected:
 
     @property
     def uncompared(self) -> list[str]:
-        """Columns that some records leave to the database, so that :meth:`by_count` cannot use
+        """The columns that some records leave to the database, so :meth:`by_count` cannot use
         them."""
         if not self._rows.rows:
             return []
@@ -255,7 +258,7 @@ class Expected:
 
     @property
     def _compared(self) -> list[str]:
-        """The columns with values, under names of :func:`folded`."""
+        """The value columns, with names as :func:`folded` makes them."""
         return [n.removeprefix(_VALUE) for n in self._rows.columns if n.startswith(_VALUE)]
 
     def _stored(self, rows: StoredRows, kept: Iterable[str]) -> str:
@@ -265,7 +268,7 @@ class Expected:
         return f"(SELECT {', '.join(chosen)} FROM {rows.name})"
 
     def _same_time(self, rows: StoredRows) -> str:
-        """A row with another time does not belong to the record."""
+        """The condition that row and record have the same timestamp."""
         if TIMESTAMP not in rows.columns or "at" not in self._rows.columns:
             return ""
         return f"AND coalesce(e.at = s.{TIMESTAMP}, true)"
@@ -282,6 +285,6 @@ class Expected:
         return f"(coalesce({mine}, 0) = 0 AND {its} <> 0)"
 
     def _is_loose(self, name: str) -> bool:
-        """Whether a record without a value may have kept what the row held. Whether it did depends
-        on the records that were written together with it."""
+        """Whether a record without a value may have kept the row's value. That depends on the
+        records that were written together with it."""
         return self._replaces and (self._evolves or _VALUE + name in self._rows.partial)

@@ -1,5 +1,5 @@
-"""Upserts without provenance where the store does not show its keys: the number of keys that must
-be there against the number of rows."""
+"""Judges upserts without provenance: compares the keys that must be there with those of the rows
+or, if the store does not show its keys, with the number of rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LiveKeys:
-    """How many keys have a row once all records are applied: between ``least`` and ``most``.
+    """The number of keys that have a row once all records are applied: ``least`` to ``most``.
 
-    They differ where one partition's last record of a key writes it and another's deletes it, and
-    where keys differ only in case or trailing spaces, which a store may take for the same.
+    The two differ if one partition's last record of a key writes it and another one's deletes it,
+    and if keys differ only in case or trailing spaces, which a store may treat as equal.
     """
 
     least: int
@@ -19,8 +19,22 @@ class LiveKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyDifferences:
+    """How the keys of rows differ from those that the records leave.
+
+    ``missing`` keys must have a row and have none. ``stray`` rows have keys that no record writes.
+    ``unsure`` keys may have a row or not: one partition's last record writes them, and another
+    one's deletes them.
+    """
+
+    missing: int = 0
+    stray: int = 0
+    unsure: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TableVerdict:
-    """What the number of a table's rows shows."""
+    """The verdict on a table by its number of rows."""
 
     lost: int = 0
     unknown: int = 0
@@ -28,17 +42,18 @@ class TableVerdict:
 
 
 def judge(rows: int, live: LiveKeys, failed: int) -> TableVerdict:
-    """Judge a table by its number of rows. ``failed`` records may have left no row, and nobody
-    knows which. A surplus is never called duplicated: it may have been there before."""
+    """Judge a table by its number of rows. ``failed`` unknown records may have left no row. Surplus
+    rows are not duplicated, because they may have been there before. Keys that may or may not have
+    a row are not judged."""
     missing = max(0, live.least - rows)
     excused = min(missing, failed)
     surplus = max(0, rows - live.most)
     why = ""
     if surplus:
         why = (
-            f"{surplus} of its {rows} rows have keys that no record in Kafka writes, or that "
-            "another row has"
+            f"{surplus} of its {rows} rows have keys that no record in Kafka writes, or the key of "
+            "another row"
         )
     elif excused:
-        why = f"{excused} rows are missing, but {failed} records failed, and which is not known"
-    return TableVerdict(missing - excused, surplus + excused, why)
+        why = f"{excused} rows are missing, but {failed} unknown records failed"
+    return TableVerdict(missing - excused, surplus + excused + live.most - live.least, why)

@@ -8,27 +8,46 @@ import numpy as np
 import pyarrow as pa
 
 from semel.ledger import Hole, OffsetRange
+from semel.records import OFFSET, PARTITION, Records
 
 
 class Seen:
-    """Kafka's offsets of one partition below the position."""
+    """The offsets of Kafka's records in one partition below the position."""
 
     def __init__(self) -> None:
         self.offsets: list[np.ndarray] = []
         self.times: list[np.ndarray] = []
         self.replaced = np.array([], dtype=np.int64)
         self.unsure = np.array([], dtype=np.int64)
+        self.unmade: list[np.ndarray] = []
+        """The offsets of records that converter or transform leave out now, poll by poll."""
 
     def all(self) -> np.ndarray:
         return np.concatenate(self.offsets) if self.offsets else np.array([], dtype=np.int64)
 
+    def left_out(self) -> np.ndarray:
+        """The offsets of :attr:`unmade`."""
+        return np.concatenate(self.unmade) if self.unmade else np.array([], dtype=np.int64)
+
     def all_times(self) -> np.ndarray:
-        """Milliseconds of the records of :meth:`all`; empty if they were not read."""
+        """The timestamps of these records in milliseconds; empty if they were not read."""
         return np.concatenate(self.times) if self.times else np.array([], dtype=np.int64)
 
 
+def unmade(raw: pa.Table, records: Records, partition: int) -> np.ndarray:
+    """The offsets of a partition's raw records that are not among the converted ones."""
+    tables = [raw.select(["partition", "offset"])]
+    for made in (records.rows, records.tombstones):
+        if made is not None:
+            places = made.select([PARTITION, OFFSET])
+            tables.append(places.rename_columns(["partition", "offset"]))
+    given, *made_ = (offsets_of(table, partition) for table in tables)
+    found: np.ndarray = np.setdiff1d(given, np.concatenate(made_))
+    return found
+
+
 def within(offsets: np.ndarray, ranges: Sequence[Hole | OffsetRange]) -> np.ndarray:
-    """Which offsets lie in one of the ranges."""
+    """Which offsets are in one of the ranges."""
     found = np.zeros(len(offsets), dtype=bool)
     for r in ranges:
         found |= (offsets >= r.from_offset) & (offsets < r.until_offset)
@@ -44,13 +63,13 @@ def offsets_of(table: pa.Table | None, partition: int) -> np.ndarray:
 
 
 def beyond_kafka(rows: np.ndarray, kafka: np.ndarray) -> int:
-    """How many of the rows have offsets at which Kafka has no record. ``rows`` may repeat."""
+    """The number of rows at offsets where Kafka has no record. ``rows`` may contain repetitions."""
     return int((~np.isin(rows, kafka)).sum())
 
 
 def times_of(table: pa.Table | None, partition: int) -> np.ndarray | None:
-    """The times of a partition's rows in milliseconds, -1 where a row has none; None if the store
-    does not keep them."""
+    """The timestamps of a partition's rows in milliseconds, -1 for a row without one; None if the
+    store does not keep them."""
     if table is None or "timestamp" not in table.column_names:
         return None
     mine = table.column("partition").to_numpy() == partition
@@ -61,7 +80,7 @@ def times_of(table: pa.Table | None, partition: int) -> np.ndarray | None:
 def strangers(
     rows: np.ndarray, times: np.ndarray | None, kafka: np.ndarray, stamps: np.ndarray
 ) -> np.ndarray:
-    """Which rows stand at the offset of a record that has another time."""
+    """Which rows are at the offset of a record with another timestamp."""
     found = np.zeros(len(rows), dtype=bool)
     if times is None or len(stamps) != len(kafka) or not len(kafka):
         return found
@@ -73,7 +92,7 @@ def strangers(
 
 
 def copies(rows: np.ndarray, kafka: np.ndarray) -> np.ndarray:
-    """Which rows are more than the one that a record of Kafka's accounts for."""
+    """Which rows exceed the one row that each record in Kafka accounts for."""
     firsts = np.zeros(len(rows), dtype=bool)
     firsts[np.unique(rows, return_index=True)[1]] = True
     extra: np.ndarray = ~(firsts & np.isin(rows, kafka))

@@ -1,6 +1,6 @@
-"""Which records' rows were replaced or deleted by later records of the same key.
+"""Finds the records whose rows later records of the same key replaced or deleted.
 
-The last change of each key is computed from Kafka alone, in a workspace that spills to disk.
+It computes the last change of each key from Kafka alone, in a workspace that spills to disk.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from semel.audit.keys import LiveKeys
-from semel.audit.workspace import Parts, Workspace, folded, plain, quoted
+from semel.audit.keys import KeyDifferences, LiveKeys
+from semel.audit.workspace import Parts, Workspace, folded, plain, quoted, reading
 from semel.ledger import TopicPartition
 from semel.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Sink
+from semel.sinks.storedkeys import StoredKeys
 
 _KEY = "k:"
 
 
 @dataclass(slots=True)
 class _Changes:
-    """The changes of one topic's records: places, key columns, and whether they delete."""
+    """The changes of one topic's records: coordinates, key columns, and whether they delete."""
 
     parts: Parts
     keys: tuple[str, ...]
-    """The key columns, under names of :func:`~semel.audit.workspace.folded`."""
+    """The key columns, with names as :func:`~semel.audit.workspace.folded` makes them."""
     why: str = ""
-    """Why the keys cannot be compared with the store's, if they cannot."""
+    """Why the keys cannot be compared with the store's; empty if they can."""
 
     @property
     def key(self) -> str:
@@ -45,8 +46,8 @@ class _Changes:
 
     @property
     def live(self) -> str:
-        """A query of all keys: whether they ``may`` have a row, and whether they ``must``. They
-        differ where one partition's last change writes the key, and another's deletes it."""
+        """A query of all keys: whether they ``may`` and whether they ``must`` have a row. The two
+        differ if one partition's last change writes the key and another one's deletes it."""
         return (
             f"SELECT {self.key}, bool_or(NOT deleted) AS may, bool_and(NOT deleted) AS must "
             f"FROM ({self.last}) GROUP BY {self.key}"
@@ -54,9 +55,11 @@ class _Changes:
 
 
 class Replacing:
-    """Which records have no row any more, because a later one of their key replaced or deleted it.
+    """Finds the records that no longer have a row, because a later record of their key replaced or
+    deleted it.
 
-    ``stored`` has, by topic, the store's own types of the key columns, if its keys are compared.
+    ``stored`` holds the store's own types of each topic's key columns, if its keys are compared and
+    it has rows.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class Replacing:
         )
 
     def keep(self, places: Mapping[TopicPartition, np.ndarray]) -> None:
-        """Forget all records but those at these offsets."""
+        """Forget all records except those at these offsets."""
         for topic, mine in list(self._changes.items()):
             wanted = {tp.partition: o for tp, o in places.items() if tp.topic == topic and len(o)}
             kept = self._at(mine, wanted) if wanted else None
@@ -128,7 +131,7 @@ class Replacing:
             )
 
     def live(self, topic: str) -> LiveKeys | None:
-        """How many keys of a topic have a row; None if its records have no keys here."""
+        """The number of a topic's keys that have a row; None if no record of it has a key."""
         mine = self._changes.get(topic)
         if mine is None:
             return None
@@ -146,35 +149,43 @@ class Replacing:
         )
         return LiveKeys(found["least"][0].as_py(), found["most"][0].as_py())
 
-    def compare(self, topic: str, stored: pa.Table) -> tuple[int, int]:
-        """How many keys that must have a row are not among the ``stored`` ones, and how many of
-        these no record accounts for. A key that one partition wrote last, and another deleted, may
-        be there or not.
+    def compare(self, topic: str, stored: StoredKeys) -> KeyDifferences:
+        """Compare the keys of the records with the ``stored`` ones, which are read a batch at a
+        time.
 
         Raises:
-            ValueError: the keys cannot be compared; says why.
+            ValueError: the keys cannot be compared. The message says why.
         """
         mine = self._changes.get(topic)
         if mine is None:
-            return 0, stored.num_rows
+            return KeyDifferences(stray=stored.num_rows)
         if mine.why:
             raise ValueError(mine.why)
+        self._workspace.execute(f"CREATE OR REPLACE TEMP TABLE live AS {mine.live}")
+        counted = self._workspace.asked(
+            """SELECT count(*) FILTER (WHERE must) AS must,
+                count(*) FILTER (WHERE may AND NOT must) AS unsure FROM live"""
+        )
+        must, unsure = (counted.column(n)[0].as_py() for n in ("must", "unsure"))
+        if not stored.num_rows:
+            return KeyDifferences(missing=must, unsure=unsure)
         same = " AND ".join(
             f"l.{quoted(_KEY + n)} IS NOT DISTINCT FROM s.{quoted(n)}" for n in mine.keys
         )
-        with self._workspace.named("stored", plain(stored)):
-            found = self._workspace.asked(
-                f"""WITH live AS MATERIALIZED ({mine.live})
-                SELECT (SELECT count(*) FROM live l ANTI JOIN stored s ON {same} WHERE l.must)
-                        AS missing,
-                    (SELECT count(*) FROM stored s
-                        ANTI JOIN (SELECT * FROM live WHERE may) l ON {same}) AS stray"""
-            )
-        return found["missing"][0].as_py(), found["stray"][0].as_py()
+        missing = self._counted(f"live l ANTI JOIN {{}} s ON {same} WHERE l.must", stored)
+        may = "(SELECT * FROM live WHERE may)"
+        stray = self._counted(f"{{}} s ANTI JOIN {may} l ON {same}", stored)
+        return KeyDifferences(missing, stray, unsure)
+
+    def _counted(self, joined: str, stored: StoredKeys) -> int:
+        """The number of rows of a join with the stored keys."""
+        with reading(self._workspace, stored.batches()) as rows:
+            found = self._workspace.asked(f"SELECT count(*) AS n FROM {joined.format(rows.name)}")
+        return int(found.column("n")[0].as_py())
 
     def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
-        """By topic-partition: the offsets without a row, and those that may have one or not,
-        because other partitions have the same key and the order between them is not known."""
+        """By topic-partition: the offsets without a row, and those that may or may not have one,
+        because their keys are in several partitions, whose order is not known."""
         found = {}
         for topic, mine in self._changes.items():
             last = self._workspace.asked(

@@ -14,15 +14,14 @@ from semel.ledger import TopicPartition
 class PartitionAudit:
     """What the audit found for one topic-partition.
 
-    ``kafka`` counts the records that Kafka still has below the position; ``rows`` the rows (or,
-    by counts, the records read); ``replaced`` records whose row a later record of the same key
-    has replaced; ``filtered`` and ``failed`` those that were left out or went to the dead letters;
-    ``retention`` offsets that retention removed before they were read (lost, but not by semel);
-    ``behind`` the records that are still to be read; ``unknown`` records or rows that cannot be
-    judged (see :mod:`semel.audit`); ``ghosts`` those of the duplicated rows that come from
-    no record that Kafka has; ``expired`` the offsets that Kafka has no more, so that their rows
-    are not judged; ``changed`` rows whose values are not what their record makes, if the values
-    were asked for.
+    ``kafka``: the records that Kafka still has below the position. ``rows``: the rows, or the rows
+    that the ledger counts. ``replaced``: the records whose row a later record of the key replaced.
+    ``filtered`` and ``failed``: the records that were left out, and those that went to the dead
+    letters. ``retention``: the offsets that retention removed before they were read (lost, but not
+    by semel). ``behind``: the records that are not read yet. ``unknown``: the records or rows that
+    cannot be judged (see :mod:`semel.audit`). ``ghosts``: the duplicated rows that come from no
+    record in Kafka. ``expired``: the offsets that Kafka no longer has, so their rows are not
+    judged. ``changed``: the rows whose values differ from their records', if values are compared.
     """
 
     topic: str
@@ -44,12 +43,11 @@ class PartitionAudit:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The audit's verdict. ``exact`` tells whether it went record by record or by counts.
+    """The audit's verdict. ``exact`` tells whether it compared record by record.
 
-    ``broken`` tells whether it found what the declared guarantee rules out, ``not_judged`` which
-    tables it could not judge, and why. ``changed_rows`` are the first of the changed rows, and
-    ``compared`` is the number of rows whose values were compared with their records', None if no
-    values were.
+    ``broken`` tells whether it found what the declared guarantee rules out. ``not_judged`` lists
+    the tables that it could not judge, with the reasons. ``changed_rows`` are the first changed
+    rows. ``compared`` is the number of rows whose values were compared; None if none were.
     """
 
     connector: str
@@ -101,7 +99,7 @@ class AuditReport:
 
 
 def together(parts: Sequence[Sequence[PartitionAudit]]) -> list[PartitionAudit]:
-    """What was found in several targets, by topic-partition."""
+    """The findings in several targets, merged by topic-partition."""
     found: dict[TopicPartition, PartitionAudit] = {}
     for p in itertools.chain.from_iterable(parts):
         tp = TopicPartition(p.topic, p.partition)

@@ -1,4 +1,4 @@
-"""One audit from start to end: Kafka and the store are opened, compared and closed."""
+"""Runs an audit: opens Kafka and the store, compares them and closes them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from semel.plan import Plan, plan
 from semel.sinks import protocols
 from semel.sinks.base import Snapshot
 from semel.sinks.rereading import NotShown, ShowsRows, View
+from semel.transforms import known_chain
 
 
 def audit(
@@ -36,17 +37,18 @@ def audit(
 
     Args:
         config: as for :func:`semel.run`.
-        transform: the run's transform, where rows replace each other by key, or where it makes
-            other rows than one a record, or with ``values``.
-        values: compare the values of all rows with what their records make.
-        progress: told how far the audit is.
+        transform: the run's transform. It is needed if rows replace each other by key, if it does
+            not make one row per record, and with ``values``.
+        values: also compare the values of all rows with their records.
+        progress: is called with the audit's progress.
 
     Raises:
-        semel.errors.NothingToAudit: the ledger knows nothing of the connector.
+        semel.errors.NothingToAudit: the ledger does not know the connector.
         semel.errors.SemelError: configuration, Kafka or the store.
     """
     planned = planned or plan(config, transform)
     connector, sink = planned.connector, planned.sink
+    check_targets_known(planned)
     cluster = Cluster(client_config(connector, "admin"))
     with ExitStack() as stack:
         stack.callback(sink.close)
@@ -79,7 +81,7 @@ def audit(
         if not any(e.topic in topics for s in snapshots for e in s.entries):
             raise NothingToAudit(
                 f"the ledger holds nothing of connector {connector.name} and its topics, so there "
-                "is nothing to compare. Has it run, under this name and into this target?"
+                "is nothing to compare. Has it run under this name and into this target?"
             )
         for snapshot, view in itertools.zip_longest(snapshots, views):
             entries = [e for e in snapshot.entries if e.topic in topics]
@@ -128,6 +130,20 @@ def opened(planned: Plan, topics: Mapping[str, int]) -> AbstractContextManager[S
     return planned.sink.viewing(topics)
 
 
+def check_targets_known(planned: Plan) -> None:
+    """Raises NothingToAudit: records name their targets themselves, so which hold the rows is not
+    known."""
+    connector = planned.connector
+    for stage in known_chain(connector.originals).routers:
+        if not stage.goes_by_topic:
+            where = f"transforms.{stage.alias}.type"
+            raise NothingToAudit(
+                f"connector {connector.name}: {where}={connector.originals[where]} decides for "
+                "each record where it goes, so the audit does not know which targets hold the "
+                "rows. With provenance=true each row says from which offset it comes"
+            )
+
+
 def check_not_recreated(
     connector: str, entries: Sequence[LedgerEntry], topics: Mapping[str, int], cluster: Cluster
 ) -> None:
@@ -136,7 +152,7 @@ def check_not_recreated(
     for entry in entries:
         if entry.position > ends.get(entry.topic_partition, 0):
             raise OffsetOutOfRange(
-                f"connector {connector}: the ledger stands at {entry.position} for "
+                f"connector {connector}: the ledger is at {entry.position} for "
                 f"{entry.topic_partition}, which Kafka does not have. Was the topic deleted and "
                 "created again, or its log truncated? There is nothing to compare the rows with"
             )

@@ -1,4 +1,4 @@
-"""Every record's values, by converter and transform, against those of its row."""
+"""Compares the values of each record, after converter and transform, with those of its row."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import View
 
 Progress = Callable[[str, int, int], None]
-"""Told of a step's name, of how many records or rows it is past, and how many there are."""
+"""Called with a step's name, the records or rows done, and their total number."""
 
 
 @dataclass
 class ValuesFound:
-    """Partitions with the changed rows in them, the first of these rows, what could not be judged,
-    and how many rows were compared with their records."""
+    """The partitions with their changed rows, the first changed rows, what could not be judged, and
+    the number of rows that were compared."""
 
     partitions: list[PartitionAudit]
     rows: list[ChangedRow] = field(default_factory=list)
@@ -33,11 +33,11 @@ class ValuesFound:
 
 
 class Values:
-    """What the rows of one view must hold; it is told of records, and then looks at the rows.
+    """Compares the rows of one view with records: first it takes all records, then reads the rows.
 
-    With provenance each row names its record. Without it, a row stands for the last record of its
-    key, or, where rows do not replace each other, for any record of these values. ``ranges`` names,
-    by topic, the offsets whose rows are compared; by default all are.
+    With provenance, each row names its record. Without it, a row belongs to the last record of its
+    key or, if rows do not replace each other, to any record with its values. ``ranges`` holds the
+    offsets of each topic whose rows are compared; by default all are.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Values:
         self._topics: dict[str, list[str]] = {}
         self._failed: dict[str, int] = {}
         self._refused: dict[str, list[np.ndarray]] = {}
-        """With provenance, by target: the places of records that make no row now."""
+        """With provenance, by target: the coordinates of records that make no row now."""
         self._filtered: dict[str, int] = {}
         self._unlike: dict[str, dict[str, str]] = {}
         self._rows_read = 0
 
     def add(self, topic: str, raw: pa.Table, converted: Converted) -> None:
-        """Take records that the sink has not refused, raw and converted."""
+        """Take records that the sink has not refused, both raw and converted."""
         records = converted.records
         target = self._target(topic)
         by_key = self._sink.capabilities.replaces and not self._exact
@@ -102,7 +102,7 @@ class Values:
     def judge(
         self, partitions: Sequence[PartitionAudit], entries: Collection[LedgerEntry]
     ) -> ValuesFound:
-        """Look at all rows."""
+        """Read and compare all rows."""
         found = ValuesFound(list(partitions))
         for target, expected in self._expected.items():
             self._judge(target, expected, found, entries)
@@ -157,7 +157,7 @@ class Values:
     def _note_refused(
         self, target: str, entries: Collection[LedgerEntry], found: ValuesFound
     ) -> None:
-        """Note records without values to compare, although their rows were written once."""
+        """Note records that make no values to compare now, although they once made rows."""
         if self._exact:
             refused = np.concatenate([*self._refused.get(target, []), np.array([], np.int64)])
             rows = self._snapshot.records.get(target)
@@ -175,7 +175,7 @@ class Values:
             )
 
     def _dead(self, topics: Collection[str]) -> int:
-        """How many records are among the dead letters, so that they are not among those taken."""
+        """The number of records among the dead letters, which :meth:`add` does not get."""
         return sum(d.num_rows for t, d in self._snapshot.dead.items() if t in topics)
 
     def _by_count(
@@ -186,8 +186,8 @@ class Values:
         found: ValuesFound,
         entries: Collection[LedgerEntry],
     ) -> Differences:
-        """Compare rows that name no record: those with values of no record are changed, unless
-        they are surplus."""
+        """Compare rows that name no record. A row whose values no record has is changed, unless it
+        is surplus."""
         topics = self._topics[target]
         for name in expected.uncompared:
             found.not_judged.append(
@@ -221,7 +221,7 @@ class Values:
 
 
 def _spots(places: pa.Table, partition: str = "partition", offset: str = "offset") -> np.ndarray:
-    """One number for each place of a topic."""
+    """One number for each pair of partition and offset."""
     partitions = places.column(partition).to_numpy().astype(np.int64)
     found: np.ndarray = (partitions << 48) + places.column(offset).to_numpy()
     return found

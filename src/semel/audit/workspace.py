@@ -1,4 +1,4 @@
-"""A session of DuckDB that compares any number of rows, on disk and in bounded memory."""
+"""A DuckDB session that compares any number of rows on disk, in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from semel.sinks.rereading import canonical
 
 _MEMORY = "1GB"
 _PART = 64 * 1024 * 1024
-"""Bytes of rows that are put into one file."""
+"""The size in bytes from which rows are written to a file."""
 
 
 class Workspace:
-    """A session of DuckDB that spills into a directory, which goes when it is closed."""
+    """A DuckDB session that spills into a directory, which :meth:`close` removes."""
 
     def __init__(self) -> None:
         import duckdb
@@ -36,12 +36,15 @@ class Workspace:
                 "preserve_insertion_order": False,
             }
         )
-        self.session.execute("SET enable_progress_bar = false")  # it would be among the answer
+        self.session.execute("SET enable_progress_bar = false")  # it would be part of the output
         self._made = 0
 
     def parts(self) -> Parts:
         self._made += 1
         return Parts(self.path / f"part{self._made}", self)
+
+    def execute(self, sql: str) -> None:
+        self.session.execute(sql)
 
     def asked(self, sql: str) -> pa.Table:
         """All rows of a query."""
@@ -61,8 +64,8 @@ class Workspace:
         self._directory.cleanup()
 
     def hashed(self, table: pa.Table, kept: Sequence[str], optional: Collection[str]) -> pa.Table:
-        """The columns ``kept`` as they are, and of all others the hashes of their values. A null in
-        an ``optional`` one is not to be judged."""
+        """The columns ``kept`` unchanged, and the hashes of all other columns' values. A null in an
+        ``optional`` column is not judged."""
         relation = self.session.from_arrow(plain(table))
         chosen = [quoted(folded(n)) for n in kept]
         chosen += [
@@ -74,7 +77,7 @@ class Workspace:
 
 
 class Parts:
-    """Rows in files, written as they come. Later ones may have other columns."""
+    """Rows that are written to files as they come. Later rows may have other columns."""
 
     def __init__(self, path: Path, workspace: Workspace) -> None:
         self._path = path
@@ -84,7 +87,7 @@ class Parts:
         self.rows = 0
         self.columns: dict[str, pa.DataType] = {}
         self.partial: set[str] = set()
-        """Columns that some rows were given without."""
+        """The columns that some rows lack."""
 
     def add(self, table: pa.Table) -> None:
         if not table.num_rows:
@@ -115,18 +118,18 @@ class Parts:
             self._waiting.clear()
 
     def sql(self) -> str:
-        """What to read all rows from."""
+        """The FROM clause that reads all rows."""
         self._flush()
         return f"read_parquet('{self._path}/*.parquet', union_by_name=true)"
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """A table under names of :func:`folded`, in types that have one form of each value."""
+    """A table with names as :func:`folded` makes them, in types with one form for each value."""
     return pa.table({folded(n): canonical(table.column(n)) for n in table.column_names})
 
 
 class StoredRows:
-    """Batches of rows that a query reads once, as :func:`plain` makes them."""
+    """Batches of rows in the form of :func:`plain`, which a query reads once."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -148,15 +151,15 @@ class StoredRows:
             for batch in self._batches:
                 self.count += batch.num_rows
                 yield from plain(pa.Table.from_batches([batch])).to_batches()
-        except BaseException as error:  # which the query would wrap into one of its own
+        except BaseException as error:  # the query would wrap it in an error of its own
             self.error = error
             raise
 
 
 @contextmanager
 def reading(workspace: Workspace, batches: Iterator[pa.RecordBatch]) -> Iterator[StoredRows]:
-    """Let queries inside the context read rows by name. An error in reading them is raised as it
-    is."""
+    """Let queries inside the context read rows by name. Errors of the batches are raised
+    unchanged."""
     import duckdb
 
     rows = StoredRows(batches)
@@ -174,7 +177,7 @@ def reading(workspace: Workspace, batches: Iterator[pa.RecordBatch]) -> Iterator
 
 
 def folded(name: str) -> str:
-    """A column's name for DuckDB, to which ``Id`` and ``id`` are one: ``Id`` becomes ``^id``."""
+    """A column's name for DuckDB, which ignores case: ``Id`` becomes ``^id``."""
     return re.sub(r"[A-Z^]", lambda capital: "^" + capital[0].lower(), name)
 
 
@@ -184,8 +187,8 @@ def unfolded(name: str) -> str:
 
 
 def hash_of(name: str, null: str) -> str:
-    """The hash of a column's value, or ``null`` where there is none. It is never 0, as DuckDB's
-    hash of the number 0 is, because 0 stands for null."""
+    """The hash of a column's value, or ``null`` for a null. It is never 0, which stands for null;
+    DuckDB's hash of the number 0 is."""
     value = quoted(name)
     return f"CASE WHEN {value} IS NULL THEN {null} ELSE greatest(hash({value}), 1) END"
 

@@ -1,4 +1,4 @@
-"""Judges a connector round by round: what was committed since the last one."""
+"""Judges a connector in rounds, each by what was committed since the last one."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from semel.plan import Plan
 from semel.sinks.rereading import ShowsRows
 
 STEP = 1_000_000
-"""Offsets, of all partitions together, that one round compares."""
+"""The number of offsets, in all partitions together, that one round compares."""
 AGAIN = 3600.0
-"""Seconds, at least, after which rows that replace each other are all judged again."""
+"""The least number of seconds after which all rows that replace each other are judged again."""
 QUIET = 60.0
-"""Seconds after which all rows are counted again, although nothing may have been committed."""
+"""Seconds after which all rows are counted again, even if nothing was committed."""
 
 
 class Follower:
-    """Compares what was committed since the last round; ``tell`` is given lines for the user."""
+    """Compares what was committed since the last round. ``tell`` gets lines for the user."""
 
     def __init__(
         self,
@@ -86,12 +86,12 @@ class Follower:
         self._count_at = 0.0
         """When to count all rows again."""
         self._again_at: float | None = None
-        """When to judge all rows again; None while they are judged."""
+        """When to judge all rows again; None while that is under way."""
         self._spent = 0.0
         self.seconds = 0.0
         """How long the store took to answer in the last round."""
         self.behind = False
-        """Whether there is more to judge at once."""
+        """Whether there is more to judge without a pause."""
         self.not_judged: dict[str, None] = {}
         if not self._looks:
             why = "rows replace each other by key and have no provenance"
@@ -99,12 +99,12 @@ class Follower:
                 why = "a DataFrame transform makes the rows"
             self.not_judged[
                 f"{why}, so only the number of records read is judged; semel audit without "
-                "--follow tells more"
+                "--follow can tell more"
             ] = None
 
     @property
     def state(self) -> State:
-        """What a restart needs."""
+        """The state that a restart needs."""
         marks = {tp: p.mark for tp, p in self._progress.items()}
         surplus, counted = dict(self._row_counts.surplus), dict(self._counted_to)
         return replace(self._state, marks=marks, surplus=surplus, counted=counted)
@@ -114,12 +114,12 @@ class Follower:
         return self._settling.breaks(found)
 
     def round(self) -> list[Judged]:
-        """Compare what was committed since the last round, or a part of it if that is much.
+        """Compare what was committed since the last round, at most :data:`STEP` offsets of it.
 
         Raises:
-            NothingToAudit: the ledger knows nothing of the connector.
+            NothingToAudit: the ledger does not know the connector.
             OffsetOutOfRange: a topic is no longer the one that the ledger knows.
-            TransientError: Kafka or the store is away.
+            TransientError: Kafka or the store cannot be reached.
         """
         self.seconds, self.behind = 0.0, False
         began = time.monotonic()
@@ -165,8 +165,8 @@ class Follower:
         return found
 
     def _pass(self, entries: Mapping[TopicPartition, LedgerEntry]) -> None:
-        """Judge all rows that replace each other again, now and then: their number does not tell
-        whether one was deleted since."""
+        """Judge all rows that replace each other again from time to time: their number does not
+        show whether one was deleted meanwhile."""
         now = time.monotonic()
         if self._is_behind(entries):
             return
@@ -183,8 +183,8 @@ class Follower:
     def _go_on(
         self, entries: Mapping[TopicPartition, LedgerEntry], topics: Collection[str]
     ) -> bool:
-        """Start to follow new partitions. If any entry does not continue what was judged, judge
-        everything anew and return True."""
+        """Begin to follow new partitions. If an entry does not continue what was judged, start
+        again from the beginning and return True."""
         anew = False
         for tp, entry in entries.items():
             known = self._progress.get(tp)
@@ -192,22 +192,23 @@ class Follower:
             if why:
                 anew = True
                 self._tell(
-                    f"{tp}: the ledger's entry does not follow what was judged: {why} Judging anew"
+                    f"{tp}: the ledger's entry does not continue what was judged: {why} "
+                    "Starting again"
                 )
             if known is None:
                 self._progress[tp] = Progress.after(begun(entry))
-        if anew:  # what was restored, or set by hand, may be more than this entry
+        if anew:  # a restore, or a change by hand, may concern more than this entry
             self._progress = {tp: Progress.after(begun(e)) for tp, e in entries.items()}
             self._row_counts.clear()
             self._counted_to.clear()
             self._replacing.keep({})
         for tp in [tp for tp in self._progress if tp.topic in topics and tp not in entries]:
-            self._tell(f"{tp}: the ledger has no entry of it any more; was it reset or restored?")
+            self._tell(f"{tp}: the ledger no longer has an entry for it. Was it reset or restored?")
             del self._progress[tp]
         return anew
 
     def _spans(self, entries: Mapping[TopicPartition, LedgerEntry]) -> Spans:
-        """What to compare in this round."""
+        """The offsets to compare in this round."""
         step = max(1, STEP // len(entries))
         found: dict[TopicPartition, tuple[int, int | None]] = {}
         for tp, entry in entries.items():
@@ -231,11 +232,11 @@ class Follower:
         gone = self._replacing.gone()
         found = []
         for tp in sorted(spans):
-            told = Judged(*tp, spans[tp][0], ends[tp], seen.entries[tp].position, 0, 0)
+            judged = Judged(*tp, spans[tp][0], ends[tp], seen.entries[tp].position, 0, 0)
             progress = self._progress[tp]
             expired = starts[tp] - progress.at
-            told = replace(told, records=len(kafka[tp].all()), expired=expired)
-            progress.records += told.records
+            judged = replace(judged, records=len(kafka[tp].all()), expired=expired)
+            progress.records += judged.records
             progress.gaps += expired + (tp.topic in compacted)
             if self.exact:
                 unknown = progress.excuse(*gone.get(tp, (NONE, NONE)))
@@ -252,20 +253,20 @@ class Follower:
                         budget=progress.budget(seen.entries[tp], letters, elsewhere),
                     )
                 )
-                told = self._noted(seen, told, findings, latest)
-                told = replace(told, unknown=told.unknown + unknown)
+                judged = self._noted(seen, judged, findings, latest)
+                judged = replace(judged, unknown=judged.unknown + unknown)
             progress.at = ends[tp]
             rows = tuple(r for r in changed.rows if (r.topic, r.partition) == tp)
             count = sum(p.changed for p in changed.partitions if (p.topic, p.partition) == tp)
-            found.append(replace(told, changed=count, changed_rows=rows))
+            found.append(replace(judged, changed=count, changed_rows=rows))
         at = {tp: p.at for tp, p in self._progress.items()}
         for tp in spans:
             self._progress[tp].ripen(at)
         settle = self._settling.by_offsets if self.exact else self._settling.by_counts
-        first = [told.until_offset > self._counted_to.get(_place(told), 0) for told in found]
+        first = [judged.until_offset > self._counted_to.get(_place(judged), 0) for judged in found]
         self._count(found, kafka)
         found = settle(seen, found, self._progress)
-        unknown = sum(told.unknown for told, new in zip(found, first, strict=True) if new)
+        unknown = sum(judged.unknown for judged, new in zip(found, first, strict=True) if new)
         self._state = replace(self._state, unknown=self._state.unknown + unknown)
         self._replacing.keep({tp: p.owed() for tp, p in self._progress.items()})
         return found
@@ -273,8 +274,8 @@ class Follower:
     def _read(
         self, seen: Look, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, Seen], list[Damage], ValuesFound]:
-        """Kafka's records, what cannot be read of them, and the rows that are not what their
-        records make."""
+        """Kafka's records, what cannot be read of them, and the rows whose values differ from
+        their records'."""
         with ExitStack() as open_:
             values = None
             if self._values and seen.view is not None:
@@ -282,7 +283,7 @@ class Follower:
                 values = values_of(self._sink, seen, seen.view, starts, ends, workspace)
 
             def taken(poll: TopicPoll) -> None:
-                raw = poll.raw(key=True, timestamp=True)
+                raw = poll.raw(key=True, timestamp=True, headers=self._pipeline.wants_headers)
                 converted = self._pipeline.convert(poll.topic, raw)
                 self._replacing.add(poll.topic, converted.records)
                 if values is not None:
@@ -298,7 +299,7 @@ class Follower:
                     parts = [PartitionAudit(*tp, 0, 0, 0, 0) for tp in sorted(starts)]
                     changed = values.judge(parts, ())
             except BaseException as error:
-                # It will be read again: keep only what earlier rounds have left open.
+                # The next round reads it again: keep only what earlier rounds have left open.
                 self._replacing.keep({tp: p.owed() for tp, p in self._progress.items()})
                 if isinstance(error, OffsetOutOfRange):
                     raise TransientError(str(error)) from None
@@ -309,12 +310,12 @@ class Follower:
     def _noted(
         self,
         seen: Look,
-        told: Judged,
+        judged: Judged,
         findings: Findings,
         latest: Mapping[TopicPartition, int],
     ) -> Judged:
-        """What an interval shows; missing rows stay open until nothing can account for them."""
-        tp = TopicPartition(told.topic, told.partition)
+        """The findings of an interval. Missing rows stay open until nothing can explain them."""
+        tp = TopicPartition(judged.topic, judged.partition)
         missing, unknown = findings.missing, findings.unknown
         if self._sink.capabilities.only_updates or tp.topic in seen.snapshot.incomplete:
             missing, unknown = NONE, unknown + len(missing)
@@ -325,16 +326,16 @@ class Follower:
                 until = {o: end for o, end in ends.items() if o.topic == tp.topic}
             self._progress[tp].open.append(Missing(missing, until))
         surplus, ghosts = findings.surplus, findings.ghosts
-        if self._atomic and told.until_offset == told.position:
+        if self._atomic and judged.until_offset == judged.position:
             holes = [h for h in seen.snapshot.holes if h.topic_partition == tp]
-            ahead = too_early(seen.rows(tp, told.position)[0], holes)
-            if self._replaces:  # after the ledger was moved back, the same rows are written again
+            ahead = too_early(seen.rows(tp, judged.position)[0], holes)
+            if self._replaces:  # after the ledger was moved back, the connector writes rows again
                 ahead = ahead[ahead >= latest[tp]]
             surplus = np.concatenate([surplus, ahead])
             ghosts += int((ahead >= latest[tp]).sum())
-        rows, _ = seen.rows(tp, told.from_offset, told.until_offset)
+        rows, _ = seen.rows(tp, judged.from_offset, judged.until_offset)
         return replace(
-            told,
+            judged,
             rows=len(rows),
             duplicated=len(surplus),
             ghosts=ghosts,
@@ -346,17 +347,17 @@ class Follower:
         return {tp: e.position for tp, e in seen.entries.items()}
 
     def _count(self, found: Sequence[Judged], kafka: Mapping[TopicPartition, Seen]) -> None:
-        """Add up what was read for the first time."""
-        for told in found:
-            tp = _place(told)
+        """Count what was read for the first time."""
+        for judged in found:
+            tp = _place(judged)
             before = self._counted_to.get(tp, 0)
-            if told.until_offset <= before:
+            if judged.until_offset <= before:
                 continue
-            self._counted_to[tp] = told.until_offset
+            self._counted_to[tp] = judged.until_offset
             self._state = replace(
                 self._state,
                 records=self._state.records + int((kafka[tp].all() >= before).sum()),
-                expired=self._state.expired + told.expired,
+                expired=self._state.expired + judged.expired,
             )
 
     # Rows that come and go later
@@ -374,5 +375,5 @@ class Follower:
         return []
 
 
-def _place(told: Judged) -> TopicPartition:
-    return TopicPartition(told.topic, told.partition)
+def _place(judged: Judged) -> TopicPartition:
+    return TopicPartition(judged.topic, judged.partition)

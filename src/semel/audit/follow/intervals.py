@@ -1,4 +1,4 @@
-"""What one interval of offsets shows: Kafka's records of it against the store's rows of it."""
+"""Compares Kafka's records with the store's rows in one interval of offsets."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NONE = np.array([], dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Some offsets of one topic-partition, on both sides.
+    """Some offsets of one topic-partition, in Kafka and in the store.
 
-    ``kafka`` holds the offsets of Kafka's records and ``stamps`` their times, if rows have
-    ``times``; ``replaced`` and ``unsure`` are as :meth:`semel.audit.replacing.Replacing.gone` finds
-    them; ``dead`` are the offsets of dead letters. ``budget`` records left no row for reasons that
-    the ledger counts but does not name.
+    ``kafka`` holds the offsets of Kafka's records, and ``stamps`` their timestamps if rows have
+    ``times``. ``replaced`` and ``unsure`` are as :meth:`semel.audit.replacing.Replacing.gone` finds
+    them. ``dead`` holds the offsets of dead letters. ``budget`` is the number of records without a
+    row that the ledger counts but does not name.
     """
 
     kafka: np.ndarray
@@ -48,8 +48,8 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What an interval shows: the offsets of records without a row, and of rows that are too many,
-    repeated as often as they are. ``ghosts`` of these come from no record that Kafka has."""
+    """The findings of an interval: the offsets of records without a row, and those of surplus rows,
+    once per row. ``ghosts`` of the surplus rows come from no record in Kafka."""
 
     missing: np.ndarray
     surplus: np.ndarray
@@ -58,7 +58,7 @@ class Findings:
 
 
 def judge(interval: Interval) -> Findings:
-    """Judge an interval of which the store shows all rows, below its position at that instant."""
+    """Judge an interval below the position, of which the store shows all rows."""
     rows, times, kafka = interval.rows, interval.times, interval.kafka
     other = strangers(rows, times, kafka, interval.stamps)
     beyond = other | ~np.isin(rows, kafka) if times is not None else copies(rows, kafka)
@@ -98,23 +98,23 @@ def judge(interval: Interval) -> Findings:
 
 
 def former(holes: Sequence[Hole]) -> list[Hole]:
-    """The offsets whose rows may come from a log that is gone."""
+    """The offsets whose rows may come from a log that no longer exists."""
     return [h for h in holes if h.reason in (RECREATED, TRUNCATED)]
 
 
 def too_early(ahead: np.ndarray, holes: Sequence[Hole]) -> np.ndarray:
-    """Which of the rows at or above the position may not be there yet. Those of a log that is gone
-    stay, however far the new one has been read."""
+    """Which rows at or above the position are there too early. Rows of a log that no longer exists
+    may be there, however far the new one has been read."""
     early: np.ndarray = ahead[~within(ahead, former(holes))]
     return early
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a topic-partition is judged, with nothing left open; what a restart begins from.
+    """How far a topic-partition is judged with nothing left open. A restart begins here.
 
-    ``start`` is the ledger's first position; ``offset`` where judging goes on; ``read`` how many
-    records the ledger says were read up to there, and ``rowless`` how many of them have no row.
+    ``start`` is the ledger's first position, and ``offset`` is where judging continues. ``read``
+    records were read up to there by the ledger's count, and ``rowless`` of them have no row.
     ``cluster_id`` and ``topic_id`` name the log.
     """
 
@@ -131,38 +131,38 @@ class Mark:
 
 
 def begun(entry: LedgerEntry) -> Mark:
-    """Where judging begins if nothing was judged before."""
+    """The mark where judging begins if nothing was judged before."""
     return Mark(entry.start_position, entry.start_position, 0, 0, *entry.log)
 
 
 def rowless(entry: LedgerEntry, elsewhere: int = 0) -> int:
-    """How many of the records that the ledger says were read have no row here."""
+    """The number of records without a row here among those that the ledger counts as read."""
     return entry.records_filtered + entry.records_failed + elsewhere
 
 
 def broken_off(entry: LedgerEntry, mark: Mark, at: int) -> str:
-    """Why judging cannot go on from ``at`` with this entry of the ledger; empty if it can."""
+    """Why judging cannot continue from ``at`` with this entry of the ledger; empty if it can."""
     cluster, topic = entry.log
     if mark.cluster_id and cluster and mark.cluster_id != cluster:
-        return f"it belongs to Kafka cluster {cluster}, and what was judged to {mark.cluster_id}"
+        return f"it belongs to Kafka cluster {cluster}, but what was judged to {mark.cluster_id}"
     if mark.topic_id and topic and mark.topic_id != topic:
         return "the topic was created again"
     if entry.position < at:
-        return f"it stands at {entry.position}, but {at} was judged: was it moved back or restored?"
+        return f"it stands at {entry.position}, but {at} was judged. Was it moved back or restored?"
     if entry.start_position != mark.start:
-        return f"it begins at {entry.start_position} instead of {mark.start}: was it set by hand?"
+        return f"it begins at {entry.start_position} instead of {mark.start}. Was it set by hand?"
     if entry.records_read < mark.read:
-        return "its counts are lower than they were: was it moved back or restored?"
+        return "its counts are lower than before. Was it moved back or restored?"
     return ""
 
 
 def owing(missing: int, budget: int) -> int:
-    """How many of the missing rows nothing accounts for."""
+    """The number of missing rows that nothing accounts for."""
     return max(0, missing - max(0, budget))
 
 
 def spelled(offsets: Sequence[int] | np.ndarray, most: int = 5) -> str:
-    """Offsets as ranges, the first few of them: ``3, 7-9 and 4 more``."""
+    """The first offsets as ranges: ``3, 7-9 and 4 more``."""
     numbers = np.unique(np.asarray(offsets, dtype=np.int64))
     if not len(numbers):
         return ""

@@ -1,4 +1,4 @@
-"""Whether Kafka has the logs that the ledger knows."""
+"""Checks that Kafka has the logs that the ledger knows."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def check_logs(
     entries: Mapping[TopicPartition, LedgerEntry],
     topics: Mapping[str, int],
 ) -> None:
-    """Check that there is a ledger, and that its entries point at what Kafka has.
+    """Check that the ledger has entries, and that Kafka has what they point at.
 
     Raises:
-        NothingToAudit: the ledger knows nothing of the connector.
-        OffsetOutOfRange: a topic was created again, or ends before the position.
-        TransientError: a topic was created again, and the connector will go on with it.
+        NothingToAudit: the ledger does not know the connector.
+        OffsetOutOfRange: a topic was created again or ends before the position.
+        TransientError: a topic was created again, and the connector will continue with it.
     """
     name = planned.connector.name
     if not entries:
         raise NothingToAudit(
             f"the ledger holds nothing of connector {name} and its topics, so there is "
-            "nothing to compare. Has it run, under this name and into this target?"
+            "nothing to compare. Has it run under this name and into this target?"
         )
     logs = cluster.logs({tp.topic for tp in entries})
     for tp, entry in entries.items():
@@ -41,6 +41,6 @@ def check_logs(
             f"{log.topic_id} in {log.cluster_id}. There is nothing to compare the rows with"
         )
         if planned.connector.topic_recreated == "earliest":
-            raise TransientError(f"{text} until the connector goes on with the new one")
+            raise TransientError(f"{text} until the connector continues with the new one")
         raise OffsetOutOfRange(text)
     check_not_recreated(name, list(entries.values()), topics, cluster)

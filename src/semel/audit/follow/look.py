@@ -1,4 +1,4 @@
-"""The store at one instant, as far as the next intervals need it."""
+"""Reads from the store at one instant what the next intervals need."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from semel.sinks.rereading import NotShown, ShowsRows, View
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the store held, and how many ``seconds`` it took to read.
+    """The contents of the store, and how many ``seconds`` it took to read them.
 
-    ``records`` has the coordinates of rows, of each topic, at least those that were asked for;
-    ``counts`` how many rows there are of each topic or, without provenance, in each target, if
+    ``records`` holds the coordinates of each topic's rows, at least of those that were asked for.
+    ``counts`` holds the number of rows of each topic or, without provenance, of each target, if
     they were counted. ``view`` shows the same instant while it is open.
     """
 
@@ -38,7 +38,7 @@ class Look:
     def rows(
         self, tp: TopicPartition, from_offset: int, until_offset: int | None = None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Offsets and times of a partition's rows in an interval, or from an offset on."""
+        """The offsets and timestamps of a partition's rows in an interval, or from an offset on."""
         records = self.records.get(tp.topic)
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
         mine = rows >= from_offset
@@ -47,7 +47,7 @@ class Look:
         return rows[mine], None if times is None else times[mine]
 
     def surplus(self, *, by_target: bool) -> dict[str, int]:
-        """How many more rows each topic, or each target, has than the ledger says were written."""
+        """How many more rows each topic, or each target, has than the ledger counts."""
         targets = self.snapshot.targets
         found = {}
         for name, rows in (self.counts or {}).items():
@@ -59,7 +59,7 @@ class Look:
 
 
 Spans = Mapping[TopicPartition, tuple[int, int | None]]
-"""Offsets ``[from, until)`` of each topic-partition; None for all from there on."""
+"""The offsets ``[from, until)`` of each topic-partition; None means no end."""
 _END = 1 << 62
 
 
@@ -72,13 +72,13 @@ def look(
     exact: bool,
     count: bool = True,
 ) -> Look:
-    """Look at the store; ``exact`` if the rows have provenance. With ``count``, or if the sink does
-    not show some of its rows alone, all of them are read and counted. A view stays open until
+    """Look at the store. ``exact`` says that the rows have provenance. With ``count``, or if the
+    sink cannot show only some of its rows, all rows are read and counted. A view stays open until
     ``views`` is closed.
 
     Raises:
-        ConfigError: the records of a topic go to several targets with ledgers of their own, or a
-            target has no columns for provenance.
+        ConfigError: a topic's records go to several targets with ledgers of their own, or a target
+            has no provenance columns.
     """
     began = time.monotonic()
     if exact and isinstance(sink, ShowsRows):
@@ -89,7 +89,7 @@ def look(
         except NotShown:
             seen = _whole(sink, topics, exact=exact)
         except ServiceError:
-            protocols.snapshots(sink, topics)  # knows better what is wrong with a target
+            protocols.snapshots(sink, topics)  # its error names what is wrong with a target
             raise
     else:
         seen = _whole(sink, topics, exact=exact)
@@ -127,7 +127,7 @@ def _viewed(
 
 
 def ranges_of(spans: Spans) -> dict[str, list[OffsetRange]]:
-    """What to ask a view for, by topic; empty spans are left out."""
+    """The ranges to ask a view for, by topic, without empty spans."""
     found: dict[str, list[OffsetRange]] = {tp.topic: [] for tp in spans}
     for tp, (start, until) in sorted(spans.items()):
         end = _END if until is None else until
@@ -140,7 +140,7 @@ _PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 
 
 def _among(rows: pa.RecordBatch, ranges: Sequence[OffsetRange]) -> pa.Table:
-    """The coordinates of the rows that lie in one of the ranges."""
+    """The coordinates of the rows in one of the ranges."""
     partitions, offsets = (
         rows.column(n).to_numpy(zero_copy_only=False) for n in (PARTITION, OFFSET)
     )
@@ -163,5 +163,5 @@ def _several(count: int) -> ConfigError:
 
 
 def ledger_only(entries: Mapping[TopicPartition, LedgerEntry]) -> Look:
-    """A look at the ledger alone, where the rows would show nothing."""
+    """A look at the ledger alone, for cases in which rows show nothing."""
     return Look(Snapshot(list(entries.values())), entries)

@@ -1,4 +1,4 @@
-"""Follows a connector until it is stopped or something is wrong."""
+"""Follows a connector until it is told to stop or finds something wrong."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from semel.audit.follow.follower import Follower
 from semel.audit.follow.report import Followed, Judged
 from semel.audit.follow.settling import SHARE
 from semel.audit.follow.state import default_path, load, save
+from semel.audit.follow.totals import Totals
+from semel.audit.run import check_targets_known
 from semel.audit.workspace import Workspace
 from semel.engine.pipeline import Pipeline
 from semel.errors import ConfigError, SemelError, TransientError
@@ -21,10 +23,10 @@ from semel.plan import Plan
 from semel.sinks.rereading import ShowsRows
 
 _CATCHING_UP = 0.5
-"""The part of the time for which the store may be busy while there is much to judge."""
+"""The share of the time that the store may be busy while there is much to judge."""
 _SHORTEST, _LONGEST = 0.5, 30.0
 _EVERY = 60.0
-"""Seconds between two lines about the same outage, or about nothing new."""
+"""Seconds between two lines about the same outage, or about an unchanged state."""
 
 
 def follow(
@@ -38,28 +40,29 @@ def follow(
     tell: Callable[[str], None] = lambda _line: None,
     judged: Callable[[Judged], None] = lambda _judged: None,
 ) -> Followed:
-    """Judge what a connector commits, while it runs, until ``stop`` is set or the declared
-    guarantee is found broken.
+    """Judge what a connector commits while it runs, until ``stop`` is set or the declared guarantee
+    turns out to be broken.
 
     Args:
-        planned: the connector, as :func:`semel.plan.plan` has read it.
+        planned: the connector, as :func:`semel.plan.plan` returns it.
         transform: the run's transform, as for :func:`semel.audit.audit`.
-        values: compare the values of rows, too, with what their records make.
-        path: the file that keeps what was judged; by default one in the user's state directory.
+        values: also compare the values of rows with their records.
+        path: the file that keeps the progress; by default one in the user's state directory.
         interval: seconds between two looks.
-        stop: set it, from another thread, to end.
-        tell: given lines for the user.
-        judged: given each interval that was compared.
+        stop: set it from another thread to end.
+        tell: is called with lines for the user.
+        judged: is called with each interval that was compared.
 
     Raises:
-        semel.errors.NothingToAudit: the ledger knows nothing of the connector.
-        semel.errors.ConfigError: values cannot be compared; or the state cannot be read or
-            written, or is not this connector's.
+        semel.errors.NothingToAudit: the ledger does not know the connector.
+        semel.errors.ConfigError: values cannot be compared, or the state cannot be read or written
+            or belongs to another connector.
         semel.errors.OffsetOutOfRange: a topic is not the one that the ledger knows.
         semel.errors.SemelError: Kafka or the store refuses.
     """
     stop = stop or threading.Event()
     connector, sink = planned.connector, planned.sink
+    check_targets_known(planned)
     target = sink.describe().get("ledger", connector.connector_class)
     path = path or default_path(connector.name, target)
     state = load(path, connector.name, target)
@@ -72,7 +75,7 @@ def follow(
     taken = None if takes_frames else transform
     pipeline = Pipeline(connector, sink, target=sink.schema, transform=taken)
     cluster = Cluster(client_config(connector, "admin"))
-    save(path, state)  # a place that cannot be written to is told at once
+    save(path, state)  # fails at once if it cannot be written
     workspace = Workspace()
     follower = Follower(
         planned,
@@ -86,25 +89,26 @@ def follow(
     )
     rounds = _Rounds(follower, tell)
     broken: list[Judged] = []
-    told = time.monotonic()
-    lost = duplicated = changed = 0
+    last_line = time.monotonic()
+    totals = Totals()
     try:
         while not stop.is_set() and not broken:
             found, pause = rounds.next(interval)
             for each in found:
                 if each.found or each.until_offset > each.from_offset:
                     judged(each)
-                lost, duplicated = lost + each.lost, duplicated + each.duplicated
-                changed += each.changed
-                if each.found:
+                if totals.add(each):
                     tell(str(each))
             broken = [j for j in found if follower.breaks(j)]
             if found:
                 save(path, follower.state)
-            if time.monotonic() - told >= _EVERY:
-                told = time.monotonic()
+            if time.monotonic() - last_line >= _EVERY:
+                last_line = time.monotonic()
                 records = follower.state.records
-                tell(f"{records:,} records judged: {lost:,} lost, {duplicated:,} duplicated")
+                tell(
+                    f"{records:,} records judged: {totals.lost:,} lost, {totals.duplicated:,} "
+                    "duplicated"
+                )
             if not broken:
                 stop.wait(pause)
     finally:
@@ -116,29 +120,29 @@ def follow(
         str(planned.guarantee),
         follower.exact,
         kept.records,
-        lost,
-        duplicated,
+        totals.lost,
+        totals.duplicated,
         kept.unknown,
         kept.expired,
         bool(broken),
         tuple(follower.not_judged),
-        changed,
+        totals.changed,
     )
 
 
 class _Rounds:
-    """Rounds, with pauses that leave the store its time; an outage is waited for."""
+    """Runs rounds with pauses that spare the store, and waits for outages to end."""
 
     def __init__(self, follower: Follower, tell: Callable[[str], None]) -> None:
         self._follower = follower
         self._tell = tell
         self._met = False
         self._since: float | None = None
-        self._told = 0.0
+        self._last_line = 0.0
         self._pause = 0.0
 
     def next(self, interval: float) -> tuple[list[Judged], float]:
-        """What the next round has found, and how many seconds to wait after it."""
+        """Run the next round. Returns its findings and the seconds to wait after it."""
         try:
             found = self._follower.round()
         except TransientError as error:
@@ -147,7 +151,7 @@ class _Rounds:
             return [], self._away(error)
         self._met = True
         if self._since is not None:
-            self._tell(f"going on after {time.monotonic() - self._since:.0f} s")
+            self._tell(f"continuing after {time.monotonic() - self._since:.0f} s")
             self._since = None
         follower = self._follower
         return found, pause(interval, follower.seconds, behind=follower.behind)
@@ -155,19 +159,19 @@ class _Rounds:
     def _away(self, error: SemelError) -> float:
         now = time.monotonic()
         if self._since is None:
-            self._since = self._told = now
+            self._since = self._last_line = now
             self._pause = _SHORTEST
-            self._tell(f"{error}; waiting until it passes")
+            self._tell(f"{error}; waiting for it to pass")
         else:
             self._pause = min(2 * self._pause, _LONGEST)
-            if now - self._told >= _EVERY:
-                self._told = now
-                self._tell(f"{error}; waiting for {now - self._since:.0f} s so far")
+            if now - self._last_line >= _EVERY:
+                self._last_line = now
+                self._tell(f"{error}; waited {now - self._since:.0f} s so far")
         return self._pause
 
 
 def pause(interval: float, seconds: float, *, behind: bool) -> float:
-    """How long to wait after a round for which the store needed ``seconds``."""
+    """The seconds to wait after a round that kept the store busy for ``seconds``."""
     share = _CATCHING_UP if behind else SHARE
     rest = seconds * (1 - share) / share
     return rest if behind else max(interval, rest)

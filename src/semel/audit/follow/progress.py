@@ -1,4 +1,4 @@
-"""How far one topic-partition is judged, and which rows are still missing."""
+"""Tracks how far one topic-partition is judged and which rows are still missing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from semel.ledger import LedgerEntry, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Records without a row. ``until`` says how far which partitions must be read before nothing
-    can have replaced the row any more."""
+    """Records without a row. Once the partitions in ``until`` are read up to these offsets, no
+    other record can have replaced the row."""
 
     offsets: np.ndarray
     until: Mapping[TopicPartition, int]
@@ -22,10 +22,10 @@ class Missing:
 
 @dataclass(slots=True)
 class Progress:
-    """Everything below ``at`` was compared; below ``mark`` nothing is open either.
+    """Everything below ``at`` is compared, and below ``mark`` nothing is left open.
 
-    ``records`` counts Kafka's records between the two. ``open`` are missing rows that a later
-    record may have replaced, ``due`` those that nothing has.
+    ``records`` counts Kafka's records between the two. ``open`` holds missing rows that a later
+    record may have replaced, and ``due`` those that none has.
     """
 
     mark: Mark
@@ -44,8 +44,8 @@ class Progress:
         return np.concatenate([*(m.offsets for m in self.open), self.due])
 
     def excuse(self, replaced: np.ndarray, unsure: np.ndarray) -> int:
-        """Later records have replaced some of the missing rows, and may have replaced others; how
-        many are only the latter."""
+        """Drop the missing rows that later records have replaced or may have replaced. Returns the
+        number of the latter."""
         unknown = 0
         left = []
         for missing in self.open:
@@ -60,7 +60,7 @@ class Progress:
         return unknown + int(doubtful.sum())
 
     def ripen(self, at: Mapping[TopicPartition, int]) -> None:
-        """Missing rows become due once all that may have replaced them is read."""
+        """Make missing rows due once everything that may have replaced them is read."""
         left = []
         for missing in self.open:
             if all(at.get(tp, end) >= end for tp, end in missing.until.items()):
@@ -70,17 +70,17 @@ class Progress:
         self.open = left
 
     def budget(self, entry: LedgerEntry, dead: np.ndarray, elsewhere: int = 0) -> int:
-        """How many records from the mark to the ledger's position may have no row. ``dead`` are
-        the offsets of dead letters; those are known by name."""
+        """The number of records between the mark and the ledger's position that may have no row.
+        ``dead`` holds the offsets of dead letters, which do not count because they are known."""
         named = int(((dead >= self.mark.offset) & (dead < entry.position)).sum())
         return max(0, rowless(entry, elsewhere) - self.mark.rowless - named)
 
     def settle(
         self, entry: LedgerEntry, dead: np.ndarray, elsewhere: int = 0
     ) -> tuple[int, np.ndarray]:
-        """How many of the missing rows are lost, and among which offsets; move the mark if nothing
-        is open. Short of the ledger's position it is not known how many records there have no row,
-        unless none has."""
+        """Returns how many missing rows are lost, and among which offsets. Moves the mark if
+        nothing is open. Below the ledger's position, the number of records without a row is known
+        only if it is zero."""
         budget = self.budget(entry, dead, elsewhere)
         lost = owing(len(self.due), budget)
         if lost:

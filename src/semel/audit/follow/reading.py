@@ -1,4 +1,4 @@
-"""Kafka's side of an interval, and what the ledger knows to be left out of it."""
+"""Reads Kafka's records of an interval, and which of them have no row by the ledger."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def read(
     taken: Callable[[TopicPoll], None] | None,
 ) -> tuple[dict[TopicPartition, Seen], list[Damage]]:
     """Kafka's records in ``[start, end)`` of each partition, and what cannot be read of them.
-    ``taken`` is given the records that the sink has not refused.
+    ``taken`` gets the records that the sink has not refused.
 
     Raises:
-        OffsetOutOfRange: retention has removed some meanwhile.
-        TransientError: Kafka is away.
+        OffsetOutOfRange: retention has removed some of them meanwhile.
+        TransientError: Kafka cannot be reached.
     """
     found = {tp: Seen() for tp in starts}
     dead = {tp: dead_letters(seen, tp) for tp in starts}
@@ -56,7 +56,7 @@ def read(
 
 
 def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
-    """Offsets of dead letters; those in holes were never read, and count as lost."""
+    """The offsets of dead letters, except those in holes: these were never read, and are lost."""
     dead = np.unique(offsets_of(seen.snapshot.dead.get(tp.topic), tp.partition))
     holes = [h for h in seen.snapshot.holes if h.topic_partition == tp]
     unread = within(dead, [h for h in holes if h.reason in (RETENTION, DAMAGED)])
@@ -71,7 +71,7 @@ def interval(
     kafka: Seen,
     unreadable: Sequence[OffsetRange],
 ) -> Interval:
-    """Both sides of offsets ``[from, until)``."""
+    """The offsets ``[from, until)`` in Kafka and in the store."""
     dead = dead_letters(seen, tp)
     rows, times = seen.rows(tp, *span)
 
@@ -100,7 +100,7 @@ def values_of(
     ends: Mapping[TopicPartition, int],
     workspace: Workspace,
 ) -> Values:
-    """What the rows of these intervals must hold, to be told of their records."""
+    """Compares the rows of these intervals with the records that it is given."""
     return Values(
         sink,
         view,

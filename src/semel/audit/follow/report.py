@@ -1,4 +1,4 @@
-"""What the audit reports of a connector that it follows."""
+"""What the continuous audit reports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from semel.audit.hashes import ChangedRow
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One interval of offsets that was compared, ``[from_offset, until_offset)``.
+    """The findings in one interval of offsets, ``[from_offset, until_offset)``.
 
-    ``lost_offsets`` and ``duplicated_offsets`` name what was found. A record without a row may be
-    named later than its interval, once nothing can account for it any more. ``changed`` rows are
-    not what their records make; ``changed_rows`` are the first of them.
+    ``lost_offsets`` and ``duplicated_offsets`` name the records. A record without a row may be
+    reported with a later interval, once nothing can account for it. ``changed`` counts the rows
+    whose values differ from their records', and ``changed_rows`` holds the first of them.
     """
 
     topic: str
@@ -70,7 +70,7 @@ def _among(count: int, offsets: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What had been judged when following ended.
+    """The result of following a connector.
 
     ``broken`` tells whether it ended because the declared guarantee does not hold.
     """
@@ -89,5 +89,5 @@ class Followed:
 
     @property
     def complete(self) -> bool:
-        """Whether every record and every row up to here was judged."""
+        """Whether every record and every row was judged."""
         return not (self.not_judged or self.unknown or self.expired)

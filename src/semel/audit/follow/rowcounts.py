@@ -1,4 +1,4 @@
-"""The number of rows, compared with the number that the ledger says were written.
+"""Compares the number of rows with the number that the ledger counts as written.
 
 If it changes by itself, rows of intervals that were judged before have come or gone.
 """
@@ -13,8 +13,8 @@ from semel.ledger import LedgerEntry, TopicPartition
 
 
 class RowCounts:
-    """Remembers the ``surplus`` of each topic: how many more rows it has than the ledger says, as
-    far as that is explained. ``tell`` is given lines for the user."""
+    """Remembers the ``surplus`` of each topic: how many more rows it has than the ledger counts, as
+    far as that is explained. ``tell`` gets lines for the user."""
 
     def __init__(self, surplus: Mapping[str, int], tell: Callable[[str], None]) -> None:
         self.surplus = dict(surplus)
@@ -29,7 +29,7 @@ class RowCounts:
         self._again.clear()
 
     def changed(self, seen: Look) -> list[str]:
-        """Topics whose number of rows has changed by itself: all of them must be judged again."""
+        """The topics whose number of rows changed by itself. They must be judged again."""
         found = []
         for topic, by in seen.surplus(by_target=False).items():
             known = self.surplus.setdefault(topic, by)
@@ -42,7 +42,7 @@ class RowCounts:
     def unexplained(
         self, seen: Look, is_behind: Callable[[Mapping[TopicPartition, LedgerEntry]], bool]
     ) -> list[str]:
-        """What is left to say of topics that have been judged again by now."""
+        """What judging topics again has left unexplained."""
         found = []
         known = {tp.topic for tp in seen.entries}
         for topic in [t for t in self._again if t in known]:
@@ -52,12 +52,12 @@ class RowCounts:
                 self.surplus[topic] = now
                 found.append(
                     f"{topic}: {change}, and none of them belong to records that Kafka has below "
-                    "the position; semel audit without --follow tells more"
+                    "the position; semel audit without --follow can tell more"
                 )
         return found
 
     def odd(self, seen: Look) -> list[Judged]:
-        """Targets whose number of rows is not the ledger's, each with its first partition."""
+        """The targets whose number of rows is not the ledger's, each with its first partition."""
         found = []
         for target, by in sorted(seen.surplus(by_target=True).items()):
             topics = {t for t, name in seen.snapshot.targets.items() if name == target}

@@ -1,4 +1,4 @@
-"""Which of the rows that are missing are lost."""
+"""Decides which missing rows are lost."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from semel.plan import Plan
 from semel.sinks import protocols
 
 SHARE = 0.025
-"""The part of the time for which the store may be busy with intervals, and again with counts."""
+"""The share of the time that the store may be busy with intervals, and again with counts."""
 
 
 class Settling:
-    """Tells what is lost; ``tell`` is given lines for the user."""
+    """Decides what is lost. ``tell`` gets lines for the user."""
 
     def __init__(
         self, planned: Plan, cluster: Cluster, pipeline: Pipeline, tell: Callable[[str], None]
@@ -52,13 +52,13 @@ class Settling:
     ) -> list[Judged]:
         """Add what is lost, and move the marks of what is settled.
 
-        The whole audit has the last word. It knows what a round does not: which keys stand in
-        several partitions, and how many rows have no provenance.
+        The whole audit decides. It knows what a round does not: which keys are in several
+        partitions, and how many rows have no provenance.
         """
         settled = []
         lost: dict[str, Mapping[TopicPartition, int] | None] = {}
-        for told in found:
-            tp = TopicPartition(told.topic, told.partition)
+        for judged in found:
+            tp = TopicPartition(judged.topic, judged.partition)
             mine, entry = progress[tp], seen.entries[tp]
             before = mine.mark
             facts = entry, dead_letters(seen, tp), seen.snapshot.elsewhere.get(tp, 0)
@@ -66,15 +66,15 @@ class Settling:
             if missing and tp.topic not in lost:
                 lost[tp.topic] = self._judged_whole(tp.topic)
             certain = lost.get(tp.topic)
-            now = told
+            now = judged
             if missing and certain is not None:
                 count = min(missing, certain.get(tp, 0))
                 named = tuple(among.tolist()) if count else ()
-                unknown = told.unknown + missing - count
-                now = replace(told, lost=count, lost_offsets=named, unknown=unknown)
+                unknown = judged.unknown + missing - count
+                now = replace(judged, lost=count, lost_offsets=named, unknown=unknown)
                 mine.due = NONE.copy()
                 mine.settle(*facts)
-            if self.breaks(now):  # a restart finds it again
+            if self.breaks(now):  # let a restart find it again
                 mine.mark = before
             settled.append(now)
         return settled
@@ -82,39 +82,39 @@ class Settling:
     def by_counts(
         self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, Progress]
     ) -> list[Judged]:
-        """Compare the number of Kafka's records with the number that the ledger says were read."""
-        return [self._counted(seen.entries, told, progress) for told in found]
+        """Compare the number of Kafka's records with the number that the ledger counts as read."""
+        return [self._counted(seen.entries, judged, progress) for judged in found]
 
     def _counted(
         self,
         entries: Mapping[TopicPartition, LedgerEntry],
-        told: Judged,
+        judged: Judged,
         progress: Mapping[TopicPartition, Progress],
     ) -> Judged:
-        tp = TopicPartition(told.topic, told.partition)
+        tp = TopicPartition(judged.topic, judged.partition)
         mine, entry = progress[tp], entries[tp]
         if mine.at < entry.position:
-            return told
+            return judged
         more = mine.records - (entry.records_read - mine.mark.read)
         lost, twice, unknown = max(0, more), max(0, -more), 0
         if mine.gaps:
             twice, unknown = 0, twice
-        now = replace(told, lost=lost, duplicated=twice, unknown=unknown)
+        now = replace(judged, lost=lost, duplicated=twice, unknown=unknown)
         if not self.breaks(now):
             mine.settle(entry, NONE)
         return now
 
     def _judged_whole(self, topic: str) -> Mapping[TopicPartition, int] | None:
-        """How many records of a topic the whole audit finds lost; None if it cannot be asked now,
-        or was asked a short time ago."""
+        """The number of a topic's records that the whole audit finds lost; None if it cannot run
+        now or ran a short time ago."""
         began = time.monotonic()
         if began < self._not_before.get(topic, 0.0):
             return None
-        self._tell(f"{topic}: rows are missing; judging all of the topic to be sure")
+        self._tell(f"{topic}: rows are missing; judging the whole topic to be sure")
         lost: dict[TopicPartition, int] = {}
         try:
             topics = self._cluster.matching(self._planned.connector)
-            # While a compacted topic is read, a key's last record may replace one read before.
+            # While a compacted topic is read, a key's last record may replace an earlier one.
             for _ in range(2 if self._cluster.compacted({topic}) else 1):
                 (snapshot,) = protocols.snapshots(self._planned.sink, {topic})
                 entries = [e for e in snapshot.entries if e.topic == topic]

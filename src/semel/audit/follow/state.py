@@ -1,4 +1,4 @@
-"""What ``semel audit --follow`` has judged, kept in a file so that a restart goes on from there."""
+"""Keeps the progress of ``semel audit --follow`` in a file, so a restart continues from there."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Marks of all partitions, and what was counted on the way: ``records`` and so on, of the
-    offsets up to those in ``counted``.
+    """The marks of all partitions, and the counts ``records``, ``unknown`` and ``expired`` up to
+    the offsets in ``counted``.
 
-    ``connector`` and ``target`` say whose they are. ``surplus`` is, for each topic, how many more
-    rows it has than the ledger says were written.
+    ``connector`` and ``target`` say whose they are. ``surplus`` holds, for each topic, how many
+    more rows it has than the ledger counts.
     """
 
     connector: str
@@ -40,7 +40,7 @@ class State:
 
 
 def default_path(connector: str, target: str) -> Path:
-    """Where the state of a connector with this target is kept."""
+    """The file for the state of a connector with this target."""
     root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     plain = re.sub(r"[^\w.-]", "_", connector)[:60]
     digest = hashlib.blake2s(f"{connector}\n{target}".encode(), digest_size=6).hexdigest()
@@ -48,10 +48,10 @@ def default_path(connector: str, target: str) -> Path:
 
 
 def load(path: Path, connector: str, target: str) -> State:
-    """The state in a file; an empty one if there is no file.
+    """The state in a file, or an empty one if there is no file.
 
     Raises:
-        ConfigError: it cannot be read, or belongs to another connector or target.
+        ConfigError: the file cannot be read or belongs to another connector or target.
     """
     try:
         found = json.loads(path.read_bytes())
@@ -81,13 +81,13 @@ def load(path: Path, connector: str, target: str) -> State:
         if theirs != mine:
             raise ConfigError(
                 f"--state {path} belongs to {what} {theirs}, not to {mine}. Name another file, or "
-                "delete it to judge everything anew"
+                "delete it to judge everything again"
             )
     return state
 
 
 def save(path: Path, state: State) -> None:
-    """Replace the file by one that holds this state.
+    """Replace the file with one that holds this state.
 
     Raises:
         ConfigError: it cannot be written.
@@ -156,5 +156,5 @@ def _number(value: object, least: int | None = 0) -> int:
 def _damaged(path: Path, why: object) -> ConfigError:
     return ConfigError(
         f"--state {path} is not a state of semel audit --follow ({why}). Name another file, or "
-        "delete it to judge everything anew"
+        "delete it to judge everything again"
     )
