@@ -19,14 +19,15 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Guarantee, Mechanism
+from semel.engine import attempt
 from semel.engine.control import Report
-from semel.engine.direct import attempt
 from semel.errors import ConfigError, Fenced
 from semel.failpoints import OF_FILES, OF_STAGING, PLACES
 from semel.lab.drill import run as drill
 from semel.lab.drill.faults import Injector
 from semel.lab.drill.plan import ANY_MOMENT, MEANING, Fault, Kind, plan
-from semel.lab.drill.stage import BUILT_IN, DrillFailed, Stage
+from semel.lab.drill.processes import DrillFailed
+from semel.lab.drill.stage import BUILT_IN, Stage
 from semel.lab.drill.stores import store_of
 from semel.lab.drill.traffic import Shape
 from semel.lab.embedded import Postgres, mariadb
@@ -174,7 +175,7 @@ class TestStores:
         self, name: str, tmp_path: Path
     ) -> None:
         raw = {"connector.class": name, "connection.url": "jdbc:sqlserver://h;databaseName=d"}
-        with pytest.raises(ConfigError, match="drill with --own-store"):
+        with pytest.raises(ConfigError, match="use --own-store"):
             store_of(raw, tmp_path)
         store = store_of(raw, tmp_path, own=True)
         assert (store.where, store.server) == ({}, None)
@@ -266,7 +267,7 @@ def test_a_directory_that_holds_anything_is_refused_and_left_alone(tmp_path: Pat
     for directory in (tmp_path, file):
         ended = command("--dir", str(directory), "--faults", "1")
         assert ended.returncode == ConfigError.exit_code
-        assert "is not empty, and a drill removes it" in " ".join(ended.stderr.split())
+        assert "is not empty, and the drill would remove it" in " ".join(ended.stderr.split())
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -504,6 +505,8 @@ class TestFencedTask:
             def send(self, report: Report) -> None:
                 told.append(report.kind)
 
+            def beat(self, _report: Report) -> None: ...
+
             def close(self) -> None: ...
 
         class Doomed:
@@ -518,9 +521,8 @@ class TestFencedTask:
                 return "its session had just ended" if lost else ""
 
         monkeypatch.setattr(attempt, "ControlLine", Line)
-        monkeypatch.setattr(attempt, "Task", Doomed)
         spec: Any = SimpleNamespace(
-            environment={}, control=None, connector=SimpleNamespace(name="drill")
+            environment={}, control=None, connector=SimpleNamespace(name="drill"), task=Doomed
         )
         if lost and not stopped:  # Spark starts it again
             with pytest.raises(Fenced):
@@ -557,7 +559,7 @@ def test_a_driver_may_die_of_its_fault_between_two_looks(struck: bool) -> None:
     stage: Any = Dying()
     traffic: Any = SimpleNamespace(kick=lambda: None)
     fault = Fault(1, Kind.DRIVER_KILL, "task.before_publish", 0, 0.0)
-    with nullcontext() if struck else pytest.raises(DrillFailed, match="the connector has ended"):
+    with nullcontext() if struck else pytest.raises(DrillFailed, match="the connector ended"):
         assert Injector(stage, traffic, 1)._at(fault, "kill-driver", lambda: 0) == 7
 
 

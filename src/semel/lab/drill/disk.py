@@ -1,4 +1,4 @@
-"""A disk of a store's own that can be full."""
+"""A store's own disk, which can be full."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TRIES = 50
 
 
 class Disk:
-    """A file system in memory where this process may mount one, and a directory otherwise.
+    """A file system in memory if this process may mount one, otherwise a directory.
 
-    What no mounted disk can refuse is refused by a limit on the sizes of the files that processes
-    write: the same failing writes, told with another reason (EFBIG instead of ENOSPC).
+    For a directory, a limit on the size of the files that processes write makes the same writes
+    fail, with another reason (EFBIG instead of ENOSPC).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -29,12 +29,12 @@ class Disk:
         self._mounted = False
 
     def open(self, *, mount: bool) -> None:
-        """Make the directory, and mount the file system there if that is wanted and possible."""
+        """Create the directory. Mount the file system there if ``mount`` is set and possible."""
         self.directory.mkdir(parents=True)
         self._mounted = mount and self._mount(f"size={_ROOM}", "-t", "tmpfs", "tmpfs")
 
     def close(self) -> None:
-        """Leave what is on it in the directory."""
+        """Unmount it, and keep its contents in the directory."""
         if self._mounted:
             copy = self.directory.with_name(f".{self.directory.name}")
             shutil.copytree(self.directory, copy, dirs_exist_ok=True)
@@ -51,7 +51,7 @@ class Disk:
 
     @contextmanager
     def full(self, pages: int, writers: Callable[[], list[psutil.Process]]) -> Iterator[None]:
-        """No room for more than some pages; where nothing is mounted, none for these writers."""
+        """Leave room for only some pages or, if nothing is mounted, none for these writers."""
         try:
             if self._mounted:
                 self._shrink(pages)
@@ -68,14 +68,14 @@ class Disk:
         for _ in range(_TRIES):
             now = os.statvfs(self.directory)
             used = now.f_blocks - now.f_bfree
-            # A size of 0 is no limit; and none is below what others may have written by now.
+            # A size of 0 means no limit, and a size below what others have written is refused.
             if self._mount(f"remount,size={max(1, used + pages) * now.f_frsize}"):
                 return
         raise ServiceError(f"The file system {self.directory} cannot be made smaller")
 
 
 def _limit(writers: Callable[[], list[psutil.Process]], *, full: bool) -> None:
-    for _ in range(2):  # one that was forked meanwhile has its parent's limit
+    for _ in range(2):  # a process forked meanwhile has its parent's limit
         for writer in writers():
             with suppress(psutil.NoSuchProcess):
                 hard = writer.rlimit(psutil.RLIMIT_FSIZE)[1]

@@ -1,7 +1,7 @@
-"""Faults of what a position points at: logs that are cut, topics made again, offsets that are gone.
+"""Faults of what a position points at: truncated logs, recreated topics, deleted offsets.
 
-The connector must not go on as if nothing had happened. It stops, says what is wrong, stops again
-when it is started again, and goes on once its configuration says how.
+The connector must not continue as if nothing had happened. It must stop, say what is wrong, stop
+again when it is restarted, and continue once its configuration says how.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from semel.errors import BadRecord, OffsetOutOfRange, SemelError
 from semel.kafka.groups import Groups
 from semel.lab.drill.plan import Fault
 from semel.lab.drill.process import Process
+from semel.lab.drill.processes import PATIENCE, DrillFailed
 from semel.lab.drill.recovery import Mark, Recovery
-from semel.lab.drill.stage import PATIENCE, DrillFailed, Stage
+from semel.lab.drill.stage import Stage
 from semel.lab.drill.traffic import Traffic
 from semel.lab.embedded import logs
 from semel.lab.embedded.logs import RecordBatch
 from semel.ledger import TopicPartition
 
 _UNREAD = 10
-"""Records, at least, that wait in a partition before something happens to them."""
+"""The least number of unread records in a partition before a fault hits them."""
 _MORE = 100
-"""Records that a log gets beyond the position that it had before."""
+"""The number of records that a log gets beyond its earlier position."""
 _CUT = 400
-"""Records that an election cuts off, at most, where batches allow it."""
+"""The largest number of records that an election cuts off, if batches allow it."""
 
 
 class Hazards(Recovery):
-    """Strikes at Kafka's logs and offsets, on a stage."""
+    """Injects faults into the Kafka logs and offsets of a stage."""
 
     def __init__(self, stage: Stage, traffic: Traffic, seed: int) -> None:
         super().__init__(stage, traffic)
@@ -50,7 +51,9 @@ class Hazards(Recovery):
         self._down()
         groups, group = Groups(self._stage.client), self._stage.planned.connector.group_id
         self._stage.until(
-            lambda: _quietly(groups.is_idle, group), PATIENCE, "the group has members"
+            lambda: _quietly(groups.is_idle, group),
+            PATIENCE,
+            "the consumer group still has members",
         )
         groups.delete(group)
         return self._starts()
@@ -71,7 +74,7 @@ class Hazards(Recovery):
         return self._as_before()
 
     def _topic_recreated(self, fault: Fault) -> float:
-        """Every other time while the connector runs."""
+        """Recreate a topic, every other time while the connector runs."""
         stage, kafka = self._stage, self._stage.kafka
         topic = self._dice.choice(sorted(stage.topics))
         runs = bool(fault.skip % 2)
@@ -124,7 +127,7 @@ class Hazards(Recovery):
             for batch in damaged:
                 logs.flip(batch)
             stage.kafka.start()
-        none = {"errors.tolerance": "none"}  # or a hole would be recorded
+        none = {"errors.tolerance": "none"}  # otherwise it would record a hole
         self._refuses(f"{tp} is damaged", status=BadRecord.exit_code, keys=none)
         stage.kafka.stop()
         for batch in damaged:
@@ -132,37 +135,37 @@ class Hazards(Recovery):
         stage.kafka.start()
         return self._starts()
 
-    # Their parts
+    # Steps of the faults
 
     def _down(self) -> None:
-        """SIGKILL the driver, and wait for the end of its tasks: for some seconds they commit what
-        they still hold."""
+        """SIGKILL the driver and wait until its tasks end. For some seconds they still commit what
+        they hold."""
         self._stage.remember()
         process = self._stage.running
         family = process.family()
         os.kill(process.pid, signal.SIGKILL)
-        self._stage.until(lambda: process.status is not None, PATIENCE, "the driver has not died")
+        self._stage.until(lambda: process.status is not None, PATIENCE, "the driver did not die")
         self._stage.until(
             lambda: not psutil.wait_procs(family, timeout=0)[1],
             PATIENCE,
-            "its tasks have not ended",
+            "its tasks did not end",
         )
 
     def _unread(self) -> tuple[TopicPartition, int]:
-        """A partition in which records wait, and its position."""
+        """A partition with unread records, and its position."""
         positions = self._stage.positions()
         tp = self._dice.choice(sorted(positions))
         self._traffic.fill(tp, _UNREAD)
         self._stage.until(
             lambda: self._latest()[tp] >= positions[tp] + _UNREAD,
             PATIENCE,
-            f"no records can be sent to {tp}",
+            f"records cannot be sent to {tp}",
         )
         return tp, positions[tp]
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Nothing is sent but by hand."""
+        """Hold the traffic back. Only this class sends records."""
         self._traffic.hold(True)
         try:
             yield
@@ -175,7 +178,7 @@ class Hazards(Recovery):
         status: int = OffsetOutOfRange.exit_code,
         keys: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the connector, and see it end with these words."""
+        """Start the connector, and check that it stops with these words."""
         self._stage.start(keys=keys)
         self._ends(self._stage.running, *words, status=status)
 
@@ -185,7 +188,7 @@ class Hazards(Recovery):
         self._stage.until(
             lambda: process.status is not None,
             PATIENCE,
-            lambda: f"the connector goes on, though it must stop; see {process.log}",
+            lambda: f"the connector continues although it must stop; see {process.log}",
             meanwhile=self._kick,
         )
         self._stage.adopt(process)
@@ -197,23 +200,22 @@ class Hazards(Recovery):
             )
 
     def _starts(self, keys: Mapping[str, str] | None = None) -> float:
-        """Start the connector, and see it go on."""
+        """Start the connector and wait until it has passed a mark."""
         mark = self.mark()
         self._stage.start(keys=keys)
         return self.gone_on(mark)
 
     def _as_before(self) -> float:
-        """Start the connector again without the keys that let it go on, and see it go on."""
+        """Restart the connector without the keys that let it continue, and wait until it does."""
         self._down()
         return self._starts()
 
     def _anew(self) -> Mark:
-        """All that Kafka holds now must be read, wherever the ledger stood before."""
+        """A mark at the end of everything that Kafka holds now, wherever the ledger was before."""
         return Mark(time.monotonic(), self._latest(), dict.fromkeys(self._stage.partitions, -1))
 
     def _new_id(self, topic: str, old: str) -> str:
-        """The id of a topic that was created again. Any of several brokers answers, and it may not
-        have heard of that yet."""
+        """The id of a recreated topic. Whichever broker answers may not know the new topic yet."""
         found: list[str] = []
 
         def known() -> bool:
@@ -240,11 +242,11 @@ class Hazards(Recovery):
         return [logs.partition_directory(b.directory / "data", tp) for b in brokers]
 
     def _cut(self, tp: TopicPartition, position: int) -> int:
-        """Cut a log below a position, on all brokers; returns where."""
+        """Truncate a log below a position on all brokers. Returns the offset of the cut."""
         directories = self._directories(tp)
         cuts = [c for c in logs.clean_cuts(directories[0]) if 0 < c < position]
         if not cuts:
-            raise DrillFailed(f"the log of {tp} cannot be cut anywhere below {position}")
+            raise DrillFailed(f"the log of {tp} cannot be truncated anywhere below {position}")
         cut = self._dice.choice([c for c in cuts if position - c <= _CUT] or cuts[-1:])
         for directory in directories:
             logs.truncate(directory, cut)
@@ -257,7 +259,7 @@ class Hazards(Recovery):
 
 
 def topic_id(client: Mapping[str, str], topic: str) -> str:
-    """What tells a topic from another one of its name (KIP-516)."""
+    """The id that tells a topic from another one of the same name (KIP-516)."""
     from confluent_kafka import TopicCollection
 
     admin = AdminClient({**client, "log_level": 0})

@@ -1,4 +1,4 @@
-"""What others may do at any time to the tables of a lake that a connector writes."""
+"""What others may do at any time to the lake tables that a connector writes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Lake(ABC):
 
     @abstractmethod
     def rewrite(self) -> None:
-        """Rewrite the tables and remove what is old, as their owner may."""
+        """Rewrite the tables and remove old files, as their owner may."""
 
     @abstractmethod
     def write(self) -> None:
-        """Commit to each table as another writer, none of whose rows are left."""
+        """Commit to each table as another writer, without leaving rows."""
 
     @abstractmethod
     def marks(self) -> set[str]:
-        """What the other writer's last commits have left in the tables."""
+        """The marks that the other writer's last commits left in the tables."""
 
 
 class DeltaLake(Lake):
@@ -53,7 +53,7 @@ class DeltaLake(Lake):
         from deltalake.exceptions import CommitFailedError
 
         for table in self._tables():
-            with contextlib.suppress(CommitFailedError):  # the connector has been faster
+            with contextlib.suppress(CommitFailedError):  # the connector was faster
                 table.optimize.compact()
                 table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 

@@ -1,4 +1,4 @@
-"""A store of the user's: a drill writes there if nothing is there yet."""
+"""The user's own store, which a drill uses only if it is empty."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _LETTERS = ("errors.tolerance", "errors.deadletterqueue.")
 
 
 def without_letters(raw: Mapping[str, str]) -> dict[str, str]:
-    """The configuration with its dead letters switched off.
+    """The configuration without dead letters.
 
-    Other connectors' may be in their table. A drill sends no bad record; one that a table of the
-    user's refuses ends it, instead of being no loss.
+    Their table may hold other connectors' letters. A drill sends no bad records. If the user's
+    table refuses a record, the drill ends, because the record would otherwise not count as lost.
     """
     return {k: v for k, v in raw.items() if not k.startswith(_LETTERS)}
 
 
 def check_empty(raw: Mapping[str, str], topics: Collection[str]) -> None:
-    """A drill's records are none of the user's, and its offsets begin at 0.
+    """Check that a drill's rows and positions, which begin at 0, meet none of the user's.
 
     Raises:
-        ConfigError: there are rows where its results would go, or positions of the connector's.
+        ConfigError: a target has rows, or the ledger knows the connector.
     """
-    planned = plan({**raw, "provenance": "false"})  # rows that are there may have none
+    planned = plan({**raw, "provenance": "false"})  # existing rows may have none
     refusal = f"connector {planned.connector.name}: --own-store needs an empty store, but"
     fix = "Name another database or directory, or an empty one"
     try:
@@ -38,20 +38,20 @@ def check_empty(raw: Mapping[str, str], topics: Collection[str]) -> None:
             if found.entries:
                 raise ConfigError(f"{refusal} its ledger knows the connector. {fix}")
     except _Unknown as unknown:
-        raise ConfigError(f"{refusal} what is there cannot be read ({unknown}). {fix}") from None
+        raise ConfigError(f"{refusal} its contents cannot be read ({unknown}). {fix}") from None
     finally:
-        planned.sink.close()  # a database in a file has one process at a time
+        planned.sink.close()  # only one process at a time can open a database file
 
 
 class _Unknown(Exception):
-    """Something is there, but not what a sink of this kind has written."""
+    """There is something that a sink of this kind did not write."""
 
 
 def _look(sink: Sink, topics: Collection[str]) -> Sequence[Snapshot]:
-    """What is there. Where that can be told as it is, nothing is created."""
+    """Read the store. Create targets only if it cannot be read without them."""
     try:
         return protocols.snapshots(sink, topics)
-    except (ConfigError, ServiceError):  # often there is nothing yet
+    except (ConfigError, ServiceError):  # often because nothing exists yet
         sink.prepare(topics)
     try:
         return protocols.snapshots(sink, topics)

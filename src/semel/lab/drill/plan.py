@@ -1,4 +1,4 @@
-"""Which faults a drill injects: a pure function of their number and a seed."""
+"""Plans the faults of a drill: a pure function of their number and a seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Kind(Enum):
-    """What goes wrong."""
+    """A kind of fault."""
 
     DRIVER_KILL = "driver-kill"
     WORKER_KILL = "worker-kill"
@@ -41,6 +41,8 @@ class Kind(Enum):
     TOPIC_RECREATED = "topic-recreated"
     LOG_TRUNCATED = "log-truncated"
     BATCH_DAMAGED = "batch-damaged"
+    FILE_ROTATED = "file-rotated"
+    FILE_CUT = "file-cut"
 
 
 MEANING = {
@@ -69,6 +71,8 @@ MEANING = {
     Kind.TOPIC_RECREATED: "a topic is deleted and created again, and gets more records than before",
     Kind.LOG_TRUNCATED: "an unclean election cuts off records that were read",
     Kind.BATCH_DAMAGED: "one bit of an unread batch flips on the broker's disk",
+    Kind.FILE_ROTATED: "the file that is read is renamed, and another one takes its name",
+    Kind.FILE_CUT: "the file that is read is cut to nothing, and grows again",
 }
 
 ANY_MOMENT = "any moment"
@@ -90,8 +94,8 @@ _OF_THE_STORE = (Kind.ERROR, Kind.DISK_FULL)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: at a failpoint after it was passed ``skip`` times, or ``delay`` seconds after
-    records were sent."""
+    """One fault. It strikes at a failpoint that was passed ``skip`` times, or ``delay`` seconds
+    after records were sent."""
 
     number: int
     kind: Kind
@@ -101,7 +105,7 @@ class Fault:
 
     @property
     def needs_executors(self) -> bool:
-        """Whether it can happen only on a cluster, where executors are processes of their own."""
+        """Whether it can happen only on a cluster, whose executors are separate processes."""
         return self.kind in _ON_EXECUTORS
 
 
@@ -113,15 +117,19 @@ def plan(
     own: Sequence[str] = (),
     *,
     brokers: int = 1,
+    common: Sequence[str] = PLACES,
 ) -> list[Fault]:
-    """The faults of a seed; ``own`` are the places that only this store has.
+    """The faults of a seed. ``own`` holds the places that only this store has, ``common`` the
+    others.
 
-    Every kind comes equally often, and so does every place of a kind, in an order that the seed
-    decides. With several brokers, one may also die in the middle of a transaction. Faults of
-    executors come last, because they need another cluster.
+    Every kind is equally frequent, and so is every place of a kind. The seed decides their order.
+    With several brokers, one may also die in the middle of a transaction. Faults of executors come
+    last, because they need another cluster.
     """
     dice = random.Random(seed)
-    places = {kind: _cycle(dice, _places(kind, guarantee, own, brokers)) for kind in Kind}
+    places = {
+        kind: _cycle(dice, _places(kind, guarantee, (*common, *own), brokers)) for kind in Kind
+    }
     wanted = [kind for kind in Kind if kind in kinds]
     chosen = list(itertools.islice(_cycle(dice, wanted), faults))
     chosen.sort(key=_ON_EXECUTORS.__contains__)
@@ -131,7 +139,7 @@ def plan(
     ]
 
 
-def _places(kind: Kind, guarantee: Guarantee, own: Sequence[str], brokers: int) -> list[str]:
+def _places(kind: Kind, guarantee: Guarantee, known: Sequence[str], brokers: int) -> list[str]:
     if kind in (Kind.TIME_OUT, Kind.CONCURRENT_WRITER):
         return list(_IN_COMMIT)
     if kind in _OF_BROKERS and brokers > 1:
@@ -140,17 +148,17 @@ def _places(kind: Kind, guarantee: Guarantee, own: Sequence[str], brokers: int) 
         return [ANY_MOMENT]
     reached = [
         p
-        for p in (*PLACES, *own)
+        for p in known
         if p != "deliver.between" or guarantee.mechanism is not Mechanism.TRANSACTIONAL
     ]
-    if kind in _OF_THE_STORE:  # only the store fails for a while
+    if kind in _OF_THE_STORE:  # the store fails for a while, the tasks do not
         return [p for p in reached if not p.startswith("task.")]
-    if kind is Kind.REPLACED_ZOMBIE:  # only a failpoint keeps it from dying with its executor
+    if kind is Kind.REPLACED_ZOMBIE:  # without a failpoint it would die with its executor
         return reached
     return [*reached, ANY_MOMENT]
 
 
 def _cycle(dice: random.Random, cards: Sequence[T]) -> Iterator[T]:
-    """Deal a deck, shuffle it again, and so on."""
+    """Deal a shuffled deck again and again."""
     while True:
         yield from dice.sample(cards, len(cards))

@@ -1,4 +1,4 @@
-"""One process of a connector under drill, and the processes below it."""
+"""One process of a drill's connector, and its child processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from semel.lab.embedded import leash
 
 
 class Process:
-    """One process of the connector. It dies with the drill."""
+    """One process of the connector, which dies with the drill."""
 
     def __init__(self, file: Path, log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
@@ -42,14 +42,14 @@ class Process:
         return self._popen.poll()
 
     def family(self) -> list[psutil.Process]:
-        """The processes below this one: JVM, executors, Python workers."""
+        """Its child processes: JVM, executors and Python workers."""
         try:
             return list(psutil.Process(self.pid).children(recursive=True))
         except psutil.NoSuchProcess:
             return []
 
     def workers(self) -> list[psutil.Process]:
-        """The Python workers that run tasks: forked by Spark's daemon, which is forked by Java."""
+        """The Python workers that run tasks: children of Spark's daemon, which Java forks."""
         found = []
         for process in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -59,7 +59,7 @@ class Process:
         return found
 
     def writers(self) -> list[psutil.Process]:
-        """The processes that may write to the store: all of Python's."""
+        """The processes that may write to the store: all Python processes."""
         found = []
         with contextlib.suppress(psutil.NoSuchProcess):
             found.append(psutil.Process(self.pid))
@@ -79,12 +79,12 @@ class Process:
         return found
 
     def end(self, log_lines: int = 12) -> str:
-        """How it ended and the last lines of its log."""
+        """Its exit status and the last lines of its log."""
         lines = self.log.read_text(errors="replace").splitlines()[-log_lines:]
         return "\n".join([f"exit status {self.status}; the end of {self.log}:", *lines])
 
     def says(self, words: str) -> bool:
-        """Whether its log holds these words, on one line or two."""
+        """Whether its log contains these words, even across lines."""
         return words in " ".join(self.log.read_text(errors="replace").split())
 
 

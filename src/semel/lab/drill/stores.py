@@ -1,4 +1,4 @@
-"""The stores that a drill's connector may write to, and the faults that can happen to each."""
+"""The stores that a drill's connector may write to, and the faults that can hit each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from semel import sinks
 from semel.errors import ConfigError
-from semel.failpoints import OF_FILES, OF_STAGING
+from semel.failpoints import OF_FILE_STREAM, OF_FILES, OF_STAGING
 from semel.lab.drill.disk import Disk
 from semel.lab.drill.lakes import DeltaLake, IcebergLake, Lake
 from semel.lab.drill.plan import Kind
@@ -21,14 +21,15 @@ from semel.sinks import jdbc, protocols
 from semel.sinks.delta.config import CLASSES as DELTA
 from semel.sinks.files.config import CLASSES as FILES
 from semel.sinks.files.store import protocol_of
+from semel.sinks.filestream.config import CLASSES as FILE_STREAM
 from semel.sinks.iceberg.config import CLASSES as ICEBERG
 from semel.sinks.kafka.config import CLASSES as KAFKA
 from semel.sinks.search.config import CLASSES as SEARCH
 
 SESSION = 3.0
-"""Seconds after which Kafka gives a frozen task's partitions to another one."""
+"""Seconds after which Kafka gives a frozen task's partitions to another task."""
 TRANSACTION = SESSION + 2
-"""Seconds after which the broker aborts a transaction; another task has the partitions by then."""
+"""Seconds after which the broker aborts a transaction. Another task has the partitions by then."""
 
 _CATALOG = "iceberg.catalog."
 _PLACES_OF_FILES = (
@@ -40,7 +41,7 @@ _PLACES_OF_FILES = (
     "store.url",
     "aws.s3.endpoint",
 )
-"""Keys that say where files are, instead of ``path`` or beside it."""
+"""Keys that say where files are, instead of or in addition to ``path``."""
 
 _OF_ANY = frozenset(
     {
@@ -62,8 +63,10 @@ _OF_ANY = frozenset(
 )
 _OF_SERVERS = frozenset({Kind.STORE_RESTART, Kind.STORE_KILL, Kind.STORE_AWAY})
 _OF_SESSIONS = frozenset({Kind.STORE_SILENT})
-"""Faults of servers that ``connection.url`` leads to."""
+"""Faults of servers that ``connection.url`` names."""
 _OF_KAFKA = frozenset({Kind.TIME_OUT})
+_OF_FILES = _OF_ANY - {Kind.TOPIC_RECREATED, Kind.LOG_TRUNCATED}
+"""The files sink refuses to read offsets again for which it has files."""
 _OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE, Kind.CONCURRENT_WRITER})
 _OF_DISKS = frozenset({Kind.DISK_FULL})
 _OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
@@ -75,13 +78,13 @@ _SHORT_WAIT = {"connection.lock.timeout.ms": "1000"}
 
 @dataclass(frozen=True)
 class Store:
-    """What a drill knows of a store.
+    """What a drill knows about a store.
 
-    ``where`` holds the keys that point the connector to the drill's own store; it is None if the
-    drill has none of that kind. ``keys`` are short timeouts for it. ``faults`` are what can happen
-    to it, and ``places`` its own failpoints. ``server``, ``lake`` and ``disk`` are set if the store
-    is one, or is on one. With ``one_writer`` a frozen task may hold up those that replace it. With
-    several ``brokers`` one at a time dies, even in the middle of transactions.
+    ``where`` holds the keys that point the connector at the drill's own store; None if the drill
+    has no such store. ``keys`` sets short timeouts for it. ``faults`` can hit it, and ``places``
+    are its own failpoints. ``server``, ``lake`` and ``disk`` are set if the store is or uses one.
+    With ``one_writer`` a frozen task may hold up the tasks that replace it. With several
+    ``brokers`` one at a time dies, even in the middle of transactions.
     """
 
     where: Mapping[str, str] | None
@@ -95,40 +98,40 @@ class Store:
     brokers: int = 1
 
     def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
-        """The faults among these that can happen.
+        """Those of these faults that can happen.
 
         Raises:
-            ConfigError: none of them can.
+            ConfigError: none of them can happen.
         """
         found = [k for k in kinds if k in self.faults]
         if kinds and not found:
             raise ConfigError(
                 f"connector {connector}: the faults {', '.join(k.value for k in kinds)} cannot "
-                "happen to it; choose others (--only)"
+                "happen to its store. Choose others with --only"
             )
         return found
 
     def of_the_user(self) -> Store:
-        """The user's own store, where the configuration says it is. The drill does it no harm."""
+        """The user's own store, at its configured place. No fault hits it."""
         faults = self.faults - _OF_SERVERS - _OF_SESSIONS - _OF_LAKES - _OF_DISKS
         return replace(self, where={}, faults=faults, server=None, lake=None, disk=None)
 
 
 def store_of(raw: Mapping[str, str], directory: Path, *, own: bool = False) -> Store:
-    """The store that a connector writes to: in the drill's directory, or on a server there.
+    """The store that a connector writes to, in the drill's directory or on a server there.
 
     Args:
         raw: the connector's configuration.
         directory: the drill's directory.
-        own: take the store that the configuration names.
+        own: use the store that the configuration names.
 
     Raises:
-        ConfigError: the drill has no such store, or the sink of a third party does not say how.
+        ConfigError: the drill has no such store, or a third party's sink does not provide one.
     """
     store, name = _store(raw, directory), raw.get("connector.class", "")
     if own and name == "kafka":
         raise ConfigError(
-            "connector.class=kafka: a drill kills brokers, so it uses a Kafka of its own. Leave "
+            "connector.class=kafka: a drill kills brokers, so it uses its own Kafka. Leave "
             "--own-store out"
         )
     if own:
@@ -141,7 +144,7 @@ def store_of(raw: Mapping[str, str], directory: Path, *, own: bool = False) -> S
         )
         raise ConfigError(
             f"connector.class={name}: {why}. Name an empty store of yours in the configuration, "
-            "and drill with --own-store"
+            "and use --own-store"
         )
     return store
 
@@ -199,10 +202,10 @@ def _files(raw: Mapping[str, str], directory: Path) -> Store:
         server = Hdfs(directory / "hdfs")
         where = _place_of_files(raw, f"{server.url}/files")
         where["storage.options.user"] = server.user
-        return Store(where, _OF_ANY | _OF_SERVERS, keys, server=server, places=OF_FILES)
+        return Store(where, _OF_FILES | _OF_SERVERS, keys, server=server, places=OF_FILES)
     disk = Disk(directory / "files")
     where = _place_of_files(raw, str(disk.directory))
-    return Store(where, _OF_ANY | _OF_DISKS, keys, places=OF_FILES, disk=disk)
+    return Store(where, _OF_FILES | _OF_DISKS, keys, places=OF_FILES, disk=disk)
 
 
 def _place_of_files(raw: Mapping[str, str], where: str) -> dict[str, str]:
@@ -212,6 +215,12 @@ def _place_of_files(raw: Mapping[str, str], where: str) -> dict[str, str]:
         **{k: "" for k in _PLACES_OF_FILES if k in raw},
         **{k: "false" for k in ("hdfs.authentication.kerberos",) if k in raw},
     }
+
+
+def _file_stream(_raw: Mapping[str, str], directory: Path) -> Store:
+    disk = Disk(directory / "lines")
+    where = {"file": str(disk.directory / "lines.txt"), "file.directory": ""}
+    return Store(where, _OF_ANY | _OF_DISKS, places=OF_FILE_STREAM, one_writer=True, disk=disk)
 
 
 # Servers
@@ -232,7 +241,8 @@ def _search(raw: Mapping[str, str], directory: Path) -> Store:
         {
             "connection.timeout.ms": "1000",
             "read.timeout.ms": "10000",
-            # "fail" would end the drill.
+            # "fail" would end the drill. Its producers keep each key in its partition.
+            "behavior.on.new.partitions": "continue",
             "behavior.on.null.values": "ignore" if tombstones == "fail" else tombstones,
         },
         server=server,
@@ -240,9 +250,9 @@ def _search(raw: Mapping[str, str], directory: Path) -> Store:
 
 
 def _kafka(_raw: Mapping[str, str], _directory: Path) -> Store:
-    """A cluster, because transactions do not survive the death of a lone broker: if one ends while
-    its partitions have no leader, Kafka (4.3) takes it for complete although its markers were never
-    written, and it hangs for good. Of three brokers any one can die at a time."""
+    """A cluster, because transactions do not survive the death of a single broker: if one ends
+    while its partitions have no leader, Kafka 4.3 considers it complete although its markers were
+    never written, and it hangs for good. With three brokers, any one may die at a time."""
     return Store(
         {},
         _OF_ANY | _OF_KAFKA | _OF_TASKS,
@@ -294,10 +304,11 @@ _STORES: Mapping[str, Callable[[Mapping[str, str], Path], Store]] = {
     **dict.fromkeys(DELTA, _delta),
     **dict.fromkeys(ICEBERG, _iceberg),
     **dict.fromkeys(FILES, _files),
+    **dict.fromkeys(FILE_STREAM, _file_stream),
     **dict.fromkeys(SEARCH, _search),
     **dict.fromkeys(KAFKA, _kafka),
 }
-"""Stores that are no SQL databases, by ``connector.class``."""
+"""Stores other than SQL databases, by ``connector.class``."""
 
 _DATABASES: Mapping[str, Callable[[Path], Store]] = {
     "postgresql": _postgresql,
@@ -308,14 +319,14 @@ _DATABASES: Mapping[str, Callable[[Path], Store]] = {
     "duckdb": lambda directory: _in_a_file("duckdb", directory),
     "sqlserver": lambda _directory: Store(None, _OF_ANY, _SHORT_WAIT, one_writer=True),
 }
-"""SQL databases, by the name that both a JDBC URL and ``connector.class`` give them."""
+"""SQL databases, by their name in both JDBC URLs and ``connector.class``."""
 
 
 def _system(name: str, raw: Mapping[str, str]) -> str:
     """The database that the configuration names.
 
     Raises:
-        ConfigError: the drill has no such database, or not for this class.
+        ConfigError: the drill has no such database for this class.
     """
     own = _DATABASES.get(name)
     wanted = [s for s, made in _DATABASES.items() if name in jdbc.CLASSES or made is own]

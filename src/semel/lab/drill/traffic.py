@@ -1,12 +1,10 @@
-"""Records that keep coming while faults happen: bursts, keys and none, transactions and aborts."""
+"""Produces records while faults happen: in bursts, with and without keys, in transactions."""
 
 from __future__ import annotations
 
 import json
 import logging
 import random
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +12,7 @@ from confluent_kafka import KafkaException, Producer
 
 from semel.config import ConnectorConfig, under
 from semel.errors import ConfigError, ServiceError
+from semel.lab.drill.bursts import BURSTS, Bursts
 from semel.ledger import TopicPartition
 
 _log = logging.getLogger("semel.lab.drill.kafka")
@@ -25,28 +24,26 @@ _CLIENT = {
     "linger.ms": 5,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 500,
-    "topic.metadata.refresh.interval.ms": 2000,  # topics get partitions
+    "topic.metadata.refresh.interval.ms": 2000,  # notices new partitions
     "log_level": 0,
 }
 _PATIENCE = 60.0
-"""Seconds until records that are sent by hand must be there."""
+"""Seconds within which :meth:`Traffic.fill` must deliver its records."""
 _TRANSACTIONAL = {
     # A transaction that a killed broker interrupts holds up read_committed consumers this long.
     "transaction.timeout.ms": 4000,
     "socket.timeout.ms": 3000,
 }
-_BURSTS = (10, 40, 100, 200)
-_SHORT = (5, 20, 40)
 _ABORTED = 0.3
 _KEYS = 100
-"""Of one partition."""
+"""The number of keys in one partition."""
 _JSON = ("JsonConverter", "json")
 _STRING = ("StringConverter", "string")
 _ANY = ("ByteArrayConverter", "bytearray")
 
 
 class Shape:
-    """What the connector's records must look like, from its configuration.
+    """Makes records as the connector's configuration wants them.
 
     Raises:
         ConfigError: the drill cannot make such records.
@@ -85,8 +82,8 @@ class Shape:
     def record(
         self, number: int, partition: int, dice: random.Random
     ) -> tuple[str | None, str | None]:
-        """Key and value of one record. Records that replace each other share a key, which belongs
-        to one partition, however many there come to be."""
+        """Key and value of one record. Records that replace each other share a key, which stays in
+        one partition even if partitions are added."""
         identity = partition * _KEYS + number // 7 % _KEYS if self._replaces else number
         keyed = self._replaces or self._mode == "record_key" or dice.random() < 0.5
         key = self._key(identity) if keyed else None
@@ -119,12 +116,10 @@ def _envelope(raw: Mapping[str, str], where: str) -> bool:
     return under(raw, f"{where}.").get("schemas.enable", "true").lower() != "false"
 
 
-class Traffic:
-    """Two producers in threads of their own, one of them transactional, until stopped.
+class Traffic(Bursts):
+    """Two producers in threads of their own, one of them transactional, until stopped."""
 
-    What :meth:`allow` grants is sent at full pace, more only slowly: a connector always has
-    something to do, and an audit never too much.
-    """
+    may_raise = (KafkaException,)  # a dying broker may leave a producer unusable
 
     def __init__(
         self,
@@ -138,68 +133,12 @@ class Traffic:
         self._servers = servers
         self._topics = topics
         self._shape = shape
-        self._budget = 0
-        self._rate = rate
-        self._stop = threading.Event()
-        self._more = threading.Condition()
-        self._kicks = 0
-        self._held = False
-        self._lock = threading.Lock()
-        self._number = 0
-        self.trouble = ""
-        self._threads = [
-            threading.Thread(
-                target=self._guarded, args=(work, random.Random(f"{seed} {name}")), name=name
-            )
-            for name, work in (("plain", self._plain), ("transactions", self._transactions))
-        ]
-
-    @property
-    def sent(self) -> int:
-        """Records sent, aborted ones included."""
-        return self._number
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.daemon = True
-            thread.start()
-
-    def allow(self, records: int) -> None:
-        """Grant some more records at full pace."""
-        self._budget = self._number + records
-
-    def kick(self) -> None:
-        """Send a few records now."""
-        with self._more:
-            self._kicks += 1
-            self._more.notify_all()
-
-    def hold(self, held: bool) -> None:
-        """Send nothing for a while; what is under way is finished."""
-        with self._more:
-            self._held = held
-            self._more.notify_all()
-
-    def stop(self, timeout: float = 300.0) -> bool:
-        """Finish what is under way; False if that takes too long."""
-        self._stop.set()
-        self.kick()
-        deadline = time.monotonic() + timeout
-        for thread in self._threads:
-            thread.join(max(0.1, deadline - time.monotonic()))
-        return not any(t.is_alive() for t in self._threads)
-
-    def _guarded(self, work: Any, dice: random.Random) -> None:
-        while not self._stop.is_set():
-            try:
-                work(dice)
-            except KafkaException as error:  # a broker that dies may leave a producer useless
-                self.trouble = str(error)
-                self._stop.wait(0.2)
+        works = {"plain": self._plain, "transactions": self._transactions}
+        super().__init__(works, seed, rate)
 
     def _plain(self, dice: random.Random) -> None:
         producer = Producer({"bootstrap.servers": self._servers, **_CLIENT}, logger=_log)
-        bursts: tuple[int, ...] = _BURSTS
+        bursts: tuple[int, ...] = BURSTS
         while not self._stop.is_set():
             self._burst(producer, dice, dice.choice(bursts))
             producer.poll(0)
@@ -218,11 +157,11 @@ class Traffic:
             logger=_log,
         )
         producer.init_transactions(20)
-        bursts: tuple[int, ...] = _BURSTS
+        bursts: tuple[int, ...] = BURSTS
         while not self._stop.is_set():
             producer.begin_transaction()
             self._burst(producer, dice, dice.choice(bursts))
-            producer.flush(3)  # records of a transaction that is aborted later are in the log, too
+            producer.flush(3)  # so that records of aborted transactions reach the log, too
             if dice.random() < 0.2:
                 self._stop.wait(dice.uniform(0.05, 0.3))
             try:
@@ -257,7 +196,7 @@ class Traffic:
                 producer.poll(0.1)
 
     def fill(self, tp: TopicPartition, records: int) -> None:
-        """Send records to one partition, from the calling thread; returns when Kafka has them."""
+        """Send records to one partition from the calling thread, and wait until Kafka has them."""
         dice = random.Random(f"{tp} {self._number}")
         producer = Producer({"bootstrap.servers": self._servers, **_CLIENT}, logger=_log)
         with self._lock:
@@ -266,15 +205,3 @@ class Traffic:
             self._send(producer, tp, number, dice)
         if producer.flush(_PATIENCE):
             raise ServiceError(f"records for {tp} were not delivered in {_PATIENCE:.0f} s")
-
-    def _pause(self, dice: random.Random) -> tuple[int, ...]:
-        """Keep the pace; returns what to choose the next burst from."""
-        rate = self._rate if self._number < self._budget else self._rate / 10
-        with self._more:
-            seen = self._kicks
-            mean = 2 * sum(_BURSTS) / len(_BURSTS) / rate  # two producers share the pace
-            kicked = self._more.wait_for(
-                lambda: self._stop.is_set() or self._kicks > seen, dice.uniform(0, 2 * mean)
-            )
-            self._more.wait_for(lambda: self._stop.is_set() or not self._held)
-        return _SHORT if kicked else _BURSTS

@@ -1,4 +1,4 @@
-"""Kafka Connect with one plugin, as a standalone worker: the peer of benchmarks and drills.
+"""Kafka Connect, standalone or distributed, with a plugin: the peer of benchmarks and drills.
 
 jgo resolves its jars. A worker is a JVM of its own that dies with this process; connectors are
 made, watched and deleted through its REST interface.
@@ -49,13 +49,14 @@ class ConnectWorker(Server):
     port_names = ("rest",)
     start_timeout = 120.0
     stop_timeout = 15.0
+    main = "ConnectStandalone"
 
     def __init__(
         self,
         directory: Path,
         bootstrap_servers: str,
         heap: str = "1g",
-        plugin: jars.JarSet = jars.DEBEZIUM_JDBC,
+        plugin: jars.JarSet | None = jars.DEBEZIUM_JDBC,
         *,
         settings: Mapping[str, Any] | None = None,
         files: Sequence[Path] = (),
@@ -76,7 +77,8 @@ class ConnectWorker(Server):
 
     def _launch(self) -> None:
         classpath = jars.classpath(jars.CONNECT)
-        self._link_plugin()
+        if self.plugin is not None:
+            self._link(self.plugin)
         logging = self.directory / "log4j2.properties"
         logging.write_text(_LOGGING)
         properties = self.directory / "worker.properties"
@@ -88,7 +90,7 @@ class ConnectWorker(Server):
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",
                 classpath,
-                "org.apache.kafka.connect.cli.ConnectStandalone",
+                f"org.apache.kafka.connect.cli.{self.main}",
                 str(properties),
                 *map(str, self._files),
             ],
@@ -103,15 +105,15 @@ class ConnectWorker(Server):
             ServiceError: it has ended.
         """
         if self.pid is None:
-            raise ServiceError(f"Kafka Connect has ended. {self._process.log_end()}")
+            raise ServiceError(f"Kafka Connect ended. {self._process.log_end()}")
         return self.pid
 
     def create(self, name: str, config: Mapping[str, str]) -> None:
-        """Create a connector; returns when the worker has taken it."""
+        """Create a connector, and wait until the worker has accepted it."""
         self._call("PUT", f"/connectors/{name}/config", dict(config))
 
     def delete(self, name: str) -> None:
-        """Stop a connector and forget it."""
+        """Stop and delete a connector."""
         self._call("DELETE", f"/connectors/{name}")
 
     def check(self, name: str) -> bool:
@@ -134,13 +136,13 @@ class ConnectWorker(Server):
         return len(parts) > 1 and all(part["state"] == "RUNNING" for part in parts)
 
     def restart_failed(self, name: str) -> None:
-        """What an operator does: restart what has failed of a connector (KIP-745)."""
+        """Restart the failed parts of a connector, as an operator would (KIP-745)."""
         self._call("POST", f"/connectors/{name}/restart?includeTasks=true&onlyFailed=true")
 
-    def _link_plugin(self) -> None:
-        folder = self.directory / "plugins" / self.plugin.name
+    def _link(self, plugin: jars.JarSet) -> None:
+        folder = self.directory / "plugins" / plugin.name
         folder.mkdir(parents=True, exist_ok=True)
-        for jar in jars.resolve(self.plugin):
+        for jar in jars.resolve(plugin):
             link = folder / jar.name
             link.unlink(missing_ok=True)
             link.symlink_to(jar)
@@ -150,7 +152,7 @@ class ConnectWorker(Server):
             "bootstrap.servers": self._servers,
             "key.converter": "org.apache.kafka.connect.storage.StringConverter",
             "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "offset.storage.file.filename": self.directory / "offsets",
+            **self._storage(),
             "offset.flush.interval.ms": 10_000,
             "plugin.path": self.directory / "plugins",
             "plugin.discovery": "service_load",
@@ -159,6 +161,10 @@ class ConnectWorker(Server):
             "connector.client.config.override.policy": "All",
             **self._own,
         }
+
+    def _storage(self) -> dict[str, Any]:
+        """Where it keeps offsets, and whatever else it remembers."""
+        return {"offset.storage.file.filename": self.directory / "offsets"}
 
     def _answers(self) -> bool:
         if not listening(self.port):
@@ -186,3 +192,59 @@ class ConnectWorker(Server):
                 f"Kafka Connect refuses {method} {path}: {error.read().decode(errors='replace')}"
             ) from None
         return json.loads(text) if text else None
+
+
+class DistributedConnect(ConnectWorker):
+    """A distributed worker, alone in its cluster, with FileStream on its class path and no plugins.
+
+    Its three topics are named after ``group``. With ``exactly_once`` its source connectors commit
+    records and offsets in one transaction.
+    """
+
+    main = "ConnectDistributed"
+
+    def __init__(
+        self,
+        directory: Path,
+        bootstrap_servers: str,
+        group: str,
+        heap: str = "1g",
+        *,
+        exactly_once: bool,
+    ) -> None:
+        super().__init__(directory, bootstrap_servers, heap, plugin=None)
+        self.group = group
+        self._exactly_once = exactly_once
+
+    @property
+    def offsets_topic(self) -> str:
+        """The topic of its source offsets."""
+        return f"{self.group}-offsets"
+
+    def stop_connector(self, name: str) -> None:
+        """Stop a connector, which then has no tasks, and keep its offsets."""
+        self._call("PUT", f"/connectors/{name}/stop")
+
+    def resume_connector(self, name: str) -> None:
+        """Let a connector that was stopped run again."""
+        self._call("PUT", f"/connectors/{name}/resume")
+
+    def offsets(self, name: str) -> Any:
+        """A connector's offsets, as it tells them itself."""
+        return self._call("GET", f"/connectors/{name}/offsets")["offsets"]
+
+    def has_tasks(self, name: str) -> bool:
+        """Whether any task of a connector is left."""
+        return bool(self._call("GET", f"/connectors/{name}/status")["tasks"])
+
+    def _storage(self) -> dict[str, Any]:
+        topics = {f"{what}.storage.topic": f"{self.group}-{what}s" for what in ("config", "status")}
+        factors = {f"{what}.storage.replication.factor": 1 for what in ("config", "status")}
+        return {
+            **topics,
+            **factors,
+            "offset.storage.topic": self.offsets_topic,
+            "offset.storage.replication.factor": 1,
+            "group.id": self.group,
+            "exactly.once.source.support": "enabled" if self._exactly_once else "disabled",
+        }

@@ -53,12 +53,12 @@ public class Hdfs {
 
 
 class Hdfs(Server):
-    """One NameNode, one DataNode; they answer when files can be written."""
+    """One NameNode and one DataNode. They answer once files can be written."""
 
     name = "HDFS"
     log_name = "server.log"
     user: ClassVar[str] = "semel"
-    """Who may do everything there."""
+    """The superuser."""
     port_names = ("http", "rpc", "data", "data-http", "data-rpc")
     start_timeout = 300.0
     stop_timeout = 20.0
@@ -76,12 +76,12 @@ class Hdfs(Server):
 
     @property
     def url(self) -> str:
-        """The root, over HTTP."""
+        """The root's URL over HTTP."""
         return f"webhdfs://{LOOPBACK}:{self.port}"
 
     @property
     def rpc_url(self) -> str:
-        """The root, as Hadoop's own clients call it."""
+        """The root's URL for Hadoop's own clients."""
         return f"hdfs://{LOOPBACK}:{self._ports['rpc']}"
 
     def _launch(self) -> None:
@@ -141,11 +141,11 @@ class Hdfs(Server):
             "hadoop.tmp.dir": self.directory / "tmp",
             "dfs.replication": 1,
             "dfs.heartbeat.interval": 1,
-            # Files can be written as soon as it says so, and it says so without delay.
+            # It reports without delay that files can be written.
             "dfs.namenode.safemode.min.datanodes": 1,
             "dfs.namenode.safemode.extension": 0,
             "dfs.namenode.safemode.recheck.interval": 50,
-            # What a DataNode waits, for a file to be complete, before it asks a second time.
+            # How long a DataNode waits for a file to be complete before it asks again.
             "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 10,
             "dfs.namenode.handler.count": 4,
             "dfs.datanode.handler.count": 4,

@@ -1,4 +1,4 @@
-"""The Java that embedded servers run on, and what they log."""
+"""The Java of the embedded servers, and their logging."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_java() -> Path:
 
 
 def find_jdk(server: str) -> Path:
-    """The same, if it can run a program from its source, as some servers are started."""
+    """The same, but only a JDK, because some servers are started from source."""
     java = find_java()
     if not has_compiler(java):
         raise ServiceError(
@@ -53,7 +53,7 @@ def has_compiler(java: Path) -> bool:
 
 
 def console_logging(level: str) -> str:
-    """Settings of Log4j for a server that logs to its console from a level on."""
+    """Log4j settings of a server that logs to its console, from a level upwards."""
     return f"""\
 status = error
 appender.console.type = Console

@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, death_signal: int, user: str, command: list[str]) -> None:
-    """Drops to the user, ties this process to its parent, becomes the command."""
+    """Switch to the user, tie this process to its parent, and become the command."""
     if user:
         import pwd
 

@@ -1,4 +1,4 @@
-"""Damage to a broker's log files, as a failing disk or an unclean leader election leaves it.
+"""Damages a broker's log files as a failing disk or an unclean leader election would.
 
 A partition's log is a series of record batches in ``<first offset>.log`` files. The functions here
 work on the directory of one partition while its broker is stopped; stop it in order, or it checks
@@ -15,7 +15,7 @@ from pathlib import Path
 from semel.ledger import TopicPartition
 
 _PREFIX = struct.Struct(">qi")
-"""Base offset, and the length of all that follows."""
+"""Base offset, and the length of everything after it."""
 _HEADER = struct.Struct(">qiibIHiqqqh")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and maximum
 timestamp, producer id, producer epoch."""
@@ -40,7 +40,7 @@ class RecordBatch:
 
 
 def partition_directory(data: Path, tp: TopicPartition) -> Path:
-    """Where a broker whose ``log.dirs`` is ``data`` keeps a partition."""
+    """The directory of a partition on a broker whose ``log.dirs`` is ``data``."""
     return data / f"{tp.topic}-{tp.partition}"
 
 
@@ -110,7 +110,7 @@ def truncate(directory: Path, offset: int) -> int:
 
 
 def flip(batch: RecordBatch) -> None:
-    """Flip one bit in the last record of a batch; once more, and it is as it was."""
+    """Flip one bit in the last record of a batch. A second flip restores it."""
     at = max(batch.start + _BODY, batch.end - 2)
     with batch.file.open("r+b") as log:
         log.seek(at)

@@ -16,11 +16,11 @@ from semel.lab.embedded.server import Server
 USER = "root"
 DATABASE = "semel"
 _SYSTEM = ("/usr/sbin", "/usr/local/sbin")
-"""Where Debian has the server, which is not on every user's path."""
+"""The directory of Debian's server, which is not on every user's path."""
 
 
 class MariaDB(Server):
-    """MariaDB. Its administrator has no password, its database is ``semel``."""
+    """MariaDB, with the database ``semel`` and an administrator without a password."""
 
     name = "MariaDB"
     log_name = "mariadb.log"
@@ -35,24 +35,24 @@ class MariaDB(Server):
 
     @property
     def jdbc_url(self) -> str:
-        """JDBC's URL of the database; the user is given to JDBC apart."""
+        """The JDBC URL of the database, without the user."""
         return f"jdbc:mariadb://{LOOPBACK}:{self.port}/{DATABASE}"
 
     def database_url(self, database: str) -> str:
-        """JDBC's URL of another database of this server, with the user."""
+        """The JDBC URL of another database of this server, with the user."""
         return f"jdbc:mariadb://{LOOPBACK}:{self.port}/{database}?user={self.user}"
 
     def create_database(self, name: str) -> str:
-        """Creates a database, unless it is there, and returns its URL."""
+        """Creates a database if it does not exist. Returns its URL."""
         self.execute(f"CREATE DATABASE IF NOT EXISTS {_quoted(name)}")
         return self.database_url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drops a database; nothing happens if there is none."""
+        """Drops a database if it exists."""
         self.execute(f"DROP DATABASE IF EXISTS {_quoted(name)}")
 
     def execute(self, *statements: str, database: str | None = None) -> list[Any]:
-        """Runs statements as the administrator; returns the last one's rows.
+        """Runs statements as the administrator. Returns the rows of the last one.
 
         Raises:
             ServiceError: it does not answer, or refuses one.
@@ -131,12 +131,12 @@ class MariaDB(Server):
 
 
 def installed() -> bool:
-    """Whether the system has MariaDB."""
+    """Whether MariaDB is installed."""
     return _found("mariadbd") is not None
 
 
 def program(name: str) -> str:
-    """Where a program of MariaDB's is.
+    """The path of one of MariaDB's programs.
 
     Raises:
         ServiceError: nowhere.

@@ -72,7 +72,7 @@ public class Node extends PACKAGE.node.Node {
 
 
 class OpenSearch(Server):
-    """One node; it answers when it has all of its data."""
+    """One node. It answers once it has loaded all of its data."""
 
     name = "OpenSearch"
     log_name = "server.log"
@@ -95,7 +95,7 @@ class OpenSearch(Server):
 
     @property
     def url(self) -> str:
-        """What connectors call ``connection.url``."""
+        """The connectors' ``connection.url``."""
         return f"http://{LOOPBACK}:{self.port}"
 
     def _launch(self) -> None:
@@ -129,7 +129,7 @@ class OpenSearch(Server):
         )
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """Asks the node; returns its JSON.
+        """Sends a request to the node. Returns its JSON.
 
         Raises:
             ServiceError: it refuses.
@@ -171,7 +171,7 @@ class OpenSearch(Server):
             "transport.type": "netty4",
             "http.type": "netty4",
             "cluster.routing.allocation.disk.threshold_enabled": False,
-            # An index appears because somebody has created it, not by a document's arrival.
+            # A document's arrival does not create an index.
             "action.auto_create_index": False,
             # Tests create many indices on a small machine.
             "cluster.max_shards_per_node": 5000,

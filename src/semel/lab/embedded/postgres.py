@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT, SIGQUIT
@@ -42,7 +43,10 @@ _SETTINGS = {
 
 
 class Postgres(Server):
-    """PostgreSQL. User and database are ``semel``; the password is asked for on the socket, too."""
+    """PostgreSQL, with user and database ``semel``. The socket needs the password, too.
+
+    ``settings`` override the server's settings made here.
+    """
 
     name = "PostgreSQL"
     log_name = "postgres.log"
@@ -58,24 +62,26 @@ class Postgres(Server):
         password: str = "semel",
         *,
         detached: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(directory, port, detached=detached)
+        self.settings = dict(settings or {})
         self.user = USER
         self.password = password
         self.data = self.directory / "data"
 
     @property
     def url(self) -> str:
-        """libpq's URL of the database, with user and password."""
+        """The libpq URL of the database, with user and password."""
         return self.database_url(DATABASE)
 
     @property
     def jdbc_url(self) -> str:
-        """JDBC's URL of the database; user and password are given to JDBC apart."""
+        """The JDBC URL of the database, without user and password."""
         return f"jdbc:postgresql://{LOOPBACK}:{self.port}/{DATABASE}"
 
     def database_url(self, database: str) -> str:
-        """libpq's URL of another database of this server."""
+        """The libpq URL of another database of this server."""
         secret = quote(self.password, safe="")
         return f"postgresql://{self.user}:{secret}@{LOOPBACK}:{self.port}/{database}"
 
@@ -88,7 +94,8 @@ class Postgres(Server):
             _let_reach(programs)
         if not (self.data / "PG_VERSION").exists():
             self._create_cluster(programs, account)
-        settings = _SETTINGS | {"port": str(self.port), "unix_socket_directories": self._sockets()}
+        settings = _SETTINGS | self.settings | {"port": str(self.port)}
+        settings["unix_socket_directories"] = self._sockets()
         self._process.launch(
             [
                 str(programs / "postgres"),
@@ -110,7 +117,7 @@ class Postgres(Server):
         return self.database_url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drops a database, closing the connections to it; nothing happens if there is none."""
+        """Drops a database if it exists, and closes the connections to it."""
         self._execute(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")
 
     def _create_cluster(self, programs: Path, account: str) -> None:
@@ -183,7 +190,7 @@ class Postgres(Server):
 
 
 def program_directory() -> Path:
-    """Where the server's programs are.
+    """The directory of the server's programs.
 
     Raises:
         ServiceError: the package that has them is not installed.
@@ -198,7 +205,7 @@ def program_directory() -> Path:
 
 
 def _account() -> str:
-    """The account to run the server under: "" for our own, unless that is root's."""
+    """The account to run the server under: "" for our own, unless we are root."""
     if os.geteuid() != 0:
         return ""
     try:
@@ -217,7 +224,7 @@ def _account() -> str:
 
 
 def _let_reach(directory: Path) -> None:
-    """Lets other accounts pass through to a directory, but not list what is on the way."""
+    """Lets other accounts reach a directory without listing its parents."""
     for step in (directory, *directory.parents):
         mode = step.stat().st_mode
         if not mode & stat.S_IXOTH:

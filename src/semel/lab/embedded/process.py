@@ -1,4 +1,4 @@
-"""One server process of a directory: started, found again, stopped, killed."""
+"""Starts, finds, stops and kills the server process of a directory."""
 
 from __future__ import annotations
 
@@ -80,22 +80,22 @@ class ServerProcess:
         )
 
     def await_ready(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Waits until ``ready``; ServiceError with the end of the log if that does not come."""
+        """Waits until ``ready``. Raises ServiceError with the end of the log on a timeout."""
 
         def is_ready() -> bool:
             if ready():
                 return True
             if self.pid is None:
-                raise ServiceError(f"{self.service} has not started. {self.log_end()}")
+                raise ServiceError(f"{self.service} did not start. {self.log_end()}")
             return False
 
         if not comes_true(is_ready, timeout):
             raise ServiceError(
-                f"{self.service} has not become ready in {timeout:.0f} s. {self.log_end()}"
+                f"{self.service} did not become ready in {timeout:.0f} s. {self.log_end()}"
             )
 
     def stop(self, stop_signal: signal.Signals, timeout: float) -> None:
-        """Asks the process to end and waits; one that does not in time is killed."""
+        """Asks the process to end, and kills it if it does not end in time."""
         process = self._running()
         if process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -105,11 +105,11 @@ class ServerProcess:
         self._forget()
 
     def kill(self) -> None:
-        """SIGKILL, to the process and its children. Returns when none of them runs any more."""
+        """Sends SIGKILL to the process and its children, and waits until all have ended."""
         process = self._running()
         if process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
-                # Stopped first, it cannot make further children while these are listed.
+                # A stopped process cannot create more children while they are listed.
                 process.suspend()
                 family = [*process.children(recursive=True), process]
                 for member in family:
@@ -162,7 +162,7 @@ def _ended(process: psutil.Process) -> bool:
 
 
 def _end(process: psutil.Process, timeout: float) -> bool:
-    """Waits for a process to end; False if it does not in time."""
+    """Waits for a process to end. Returns False if it does not end in time."""
     return comes_true(lambda: _ended(process), timeout, 0.005)
 
 
@@ -204,7 +204,7 @@ class PortFile:
 
 
 def check_port_free(service: str, port: int) -> None:
-    """ServiceError if something else listens on the port."""
+    """Raises ServiceError if another process listens on the port."""
     if not _is_free(port):
         raise ServiceError(
             f"{service} cannot listen on {LOOPBACK}:{port}: another process has the port. "
@@ -213,7 +213,7 @@ def check_port_free(service: str, port: int) -> None:
 
 
 def free_port(besides: Any = ()) -> int:
-    """A port to listen on that nothing uses.
+    """A free port to listen on.
 
     Not from the range that the kernel gives to outgoing connections: while a server on such a
     port is down, a client that retries may be given that very port and connect to itself.
@@ -235,7 +235,7 @@ def _is_free(port: int) -> bool:
 
 
 def listening(port: int) -> bool:
-    """Whether something accepts connections on the port."""
+    """Whether a process accepts connections on the port."""
     with socket.socket() as client:
         client.settimeout(0.5)
         return client.connect_ex((LOOPBACK, port)) == 0

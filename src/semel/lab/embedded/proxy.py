@@ -1,4 +1,4 @@
-"""A TCP server that stands before another one and can fall silent, close, refuse or delay."""
+"""A TCP proxy that can fall silent and can close, refuse or delay connections."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Link:
 
 
 class Proxy:
-    """Carries bytes between its own port and a server's, for tests and drills.
+    """Forwards bytes between its own port and a server's, for tests and drills.
 
     ``delay`` holds back each chunk for so many seconds; ``held`` counts the bytes that fell
     into silence.
@@ -51,13 +51,13 @@ class Proxy:
 
     @classmethod
     def before(cls, url: str) -> Proxy:
-        """A proxy before the server that a URL names."""
+        """A proxy for the server that a URL names."""
         parts = urlsplit(url.removeprefix("jdbc:"))
         assert parts.hostname and parts.port
         return cls(parts.hostname, parts.port)
 
     def url(self, url: str) -> str:
-        """The URL with the proxy's address in the place of the server's."""
+        """The URL with the proxy's address instead of the server's."""
         bare = url.removeprefix("jdbc:")
         parts = urlsplit(bare)
         login, at, _ = parts.netloc.rpartition("@")
@@ -70,7 +70,7 @@ class Proxy:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    # What can go wrong
+    # Faults
 
     def silence(self, *, new: bool = False) -> int:
         """Stop carrying bytes on the connections there are; they stay open, and the kernel goes on
@@ -101,7 +101,7 @@ class Proxy:
         self.cut()
 
     def accept(self) -> None:
-        """Take new connections, and carry their bytes."""
+        """Accept new connections and forward their bytes."""
         with self._lock:
             self._mute = False
             if self._listener is not None:
@@ -117,7 +117,7 @@ class Proxy:
     def close(self) -> None:
         self.refuse()
 
-    # Carrying
+    # Forwarding
 
     def _serve(self, listener: socket.socket) -> None:
         while True:

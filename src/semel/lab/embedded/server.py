@@ -1,4 +1,4 @@
-"""What the embedded servers share: one process in a directory, on ports that are kept."""
+"""What the embedded servers share: one process in a directory, on ports that stay the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Server(ABC):
     name: ClassVar[str]
     log_name: ClassVar[str]
     port_names: ClassVar[tuple[str, ...]]
-    """What it listens on; clients connect to the first."""
+    """The names of its ports. Clients connect to the first."""
     stop_signal: ClassVar[Signals] = SIGTERM
     start_timeout: ClassVar[float]
     stop_timeout: ClassVar[float]
@@ -65,7 +65,7 @@ class Server(ABC):
         return self
 
     def stop(self) -> None:
-        """Stops the server in order; nothing happens if it is not running."""
+        """Stops the server in order, if it is running."""
         self._process.stop(self.stop_signal, self.stop_timeout)
 
     def kill(self) -> None:
@@ -101,4 +101,4 @@ class Server(ABC):
         """Whether clients can use it."""
 
     def _complete(self) -> None:  # noqa: B027
-        """What is left to do once it answers."""
+        """The steps that remain once it answers."""

@@ -1,5 +1,5 @@
 """semel and its peer, Kafka Connect with Debezium's JDBC sink, under the same faults.
 
-``sides`` starts and breaks either of them, ``books`` counts what their table holds, and ``run``
-plays the same seeded faults to one after the other.
+``systems`` starts and breaks the two systems under test, ``checker`` counts what is wrong with
+their tables, and ``run`` injects the same seeded faults into one after the other.
 """

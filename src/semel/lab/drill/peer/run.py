@@ -1,4 +1,4 @@
-"""The same seeded faults for one side after the other, and what their tables hold afterwards."""
+"""Injects the same seeded faults into one system after the other, and checks their tables."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Guarantee
-from semel.lab.drill.peer.books import Books, Findings
-from semel.lab.drill.peer.sides import TOPIC, Copy, KafkaConnect, Semel, Side, connector
+from semel.lab.drill.peer.checker import Checker, Findings
+from semel.lab.drill.peer.systems import TOPIC, Instance, KafkaConnect, Semel, System, connector
 from semel.lab.drill.plan import Fault, Kind, plan
-from semel.lab.drill.stage import DrillFailed
+from semel.lab.drill.processes import DrillFailed
 from semel.lab.drill.stores import SESSION
 from semel.lab.drill.traffic import Shape, Traffic
 from semel.lab.embedded import Kafka, Postgres
@@ -32,34 +32,34 @@ KINDS = (
     Kind.BROKER_RESTART,
     Kind.BROKER_KILL,
 )
-"""Faults that need nothing of the connector's own making."""
+"""Faults that any connector can be put under."""
 
 PARTITIONS = 4
 _RECORDS = 2000
 _PATIENCE = 300.0
 _MOST = 100
-"""Restarts by hand after which a side counts as broken."""
+"""Manual restarts after which a system counts as broken."""
 _TOGETHER = 4.0
-"""Seconds that two copies run beside each other."""
-_BOTH: Sequence[type[Side]] = (KafkaConnect, Semel)
+"""Seconds during which two instances run side by side."""
+_BOTH: Sequence[type[System]] = (KafkaConnect, Semel)
 
 
 @dataclass(frozen=True, slots=True)
 class PeerResult:
-    """What one side has made of the faults. ``nursed`` counts how often something of it had failed
-    for good and was restarted by hand."""
+    """How one system came through the faults. ``restarted`` counts how often a part of it had
+    failed for good and had to be restarted manually."""
 
-    side: str
+    system: str
     mode: str
     faults: int
     seed: int
     findings: Findings
-    nursed: int
+    restarted: int
     seconds: float
 
 
 Observer = Callable[[str, str, Fault, Findings], None]
-"""Called after each fault with side, mode, fault and what was found."""
+"""Called after each fault with the system, the mode, the fault and the findings."""
 
 
 def compare(
@@ -67,39 +67,39 @@ def compare(
     seed: int,
     *,
     modes: Sequence[str] = ("insert", "upsert"),
-    sides: Sequence[type[Side]] = _BOTH,
+    systems: Sequence[type[System]] = _BOTH,
     directory: Path | None = None,
-    observe: Observer = lambda _side, _mode, _fault, _findings: None,
+    observe: Observer = lambda _system, _mode, _fault, _findings: None,
 ) -> list[PeerResult]:
-    """Put each side through the same faults.
+    """Put each system under the same faults.
 
     Args:
-        faults: how many for each side and mode.
-        seed: of the faults, their moments, and the records.
+        faults: the number of faults for each system and mode.
+        seed: seeds the faults, their moments and the records.
         modes: ``insert`` into a table without a key, ``upsert`` into one with a key and a trigger.
-        sides: who is compared.
-        directory: where services and logs go, and stay; a temporary one if None.
+        systems: the systems to compare.
+        directory: keeps the services' data and all logs; if None, they are temporary.
         observe: see :data:`Observer`.
 
     Raises:
-        DrillFailed: a side has not recovered; names the fault and the logs.
+        DrillFailed: a system did not recover. The message names the fault and the logs.
     """
     where = directory or Path(tempfile.mkdtemp(prefix=f"semel-peer-{seed}-"))
     found = []
     for mode in modes:
-        for side in sides:
-            place = where / f"{side.__name__.lower()}-{mode}"
-            with _Match(place, side, mode, seed) as match:
-                found.append(match.play(faults, observe))
+        for system in systems:
+            place = where / f"{system.__name__.lower()}-{mode}"
+            with _Trial(place, system, mode, seed) as trial:
+                found.append(trial.run(faults, observe))
     if directory is None:
         shutil.rmtree(where, ignore_errors=True)
     return found
 
 
-class _Match:
-    """One side with services of its own."""
+class _Trial:
+    """One system with services of its own."""
 
-    def __init__(self, directory: Path, side: type[Side], mode: str, seed: int) -> None:
+    def __init__(self, directory: Path, system: type[System], mode: str, seed: int) -> None:
         self._directory = directory
         self._mode = mode
         self._seed = seed
@@ -107,23 +107,23 @@ class _Match:
         self._kafka = Kafka(directory / "kafka", session=2.0)
         self._postgres = Postgres(directory / "postgres")
         self._config = connector(self._postgres, upsert=mode == "upsert")
-        self._side = side(directory / "side", self._kafka.bootstrap_servers, self._config)
-        self._copies: list[Copy] = []
-        self._nursed = 0
+        self._system = system(directory / "system", self._kafka.bootstrap_servers, self._config)
+        self._instances: list[Instance] = []
+        self._restarted = 0
         self._ending = ExitStack()
 
-    def __enter__(self) -> _Match:
+    def __enter__(self) -> _Trial:
         self._ending.callback(self._postgres.kill)
         self._ending.callback(self._kafka.kill)
-        self._ending.callback(self._kill_copies)
+        self._ending.callback(self._kill_instances)
         try:
             self._postgres.start()
             self._kafka.start()
             self._kafka.create_topic(TOPIC, PARTITIONS)
             servers, upsert = self._kafka.bootstrap_servers, self._mode == "upsert"
-            self._books = Books(servers, TOPIC, PARTITIONS, self._postgres.url, upsert=upsert)
-            self._ending.callback(self._books.close)
-            self._books.create_tables()
+            self._checker = Checker(servers, TOPIC, PARTITIONS, self._postgres.url, upsert=upsert)
+            self._ending.callback(self._checker.close)
+            self._checker.create_tables()
             read_by_semel = read(ConnectorConfig, {**self._config, "bootstrap.servers": servers})
             shape = Shape(read_by_semel, upsert)
             self._traffic = Traffic(servers, {TOPIC: PARTITIONS}, shape, self._seed)
@@ -136,11 +136,11 @@ class _Match:
     def __exit__(self, *_exc: object) -> None:
         self._ending.close()
 
-    def _kill_copies(self) -> None:
-        for copy in self._copies:
-            copy.kill()
+    def _kill_instances(self) -> None:
+        for instance in self._instances:
+            instance.kill()
 
-    def play(self, faults: int, observe: Observer) -> PeerResult:
+    def run(self, faults: int, observe: Observer) -> PeerResult:
         began = time.monotonic()
         self._traffic.start()
         self._start()
@@ -154,53 +154,54 @@ class _Match:
             time.sleep(0.5 + self._dice.uniform(0, 1.5))
             _STRIKES[fault.kind](self, fault)
             with self._settled(f"fault {fault.number} ({fault.kind.value})"):
-                found = self._books.compare()
-            observe(self._side.name, self._mode, fault, found)
+                found = self._checker.compare()
+            observe(self._system.name, self._mode, fault, found)
         seconds = time.monotonic() - began
         return PeerResult(
-            self._side.name, self._mode, faults, self._seed, found, self._nursed, seconds
+            self._system.name, self._mode, faults, self._seed, found, self._restarted, seconds
         )
 
     @contextmanager
     def _settled(self, when: str) -> Iterator[None]:
-        """All that was sent has arrived, and nothing more is sent."""
+        """Hold the traffic back and wait until everything that was sent has arrived."""
         self._traffic.hold(True)
         try:
-            time.sleep(1.0)  # what is under way is finished
-            self._books.read_on()
+            time.sleep(1.0)  # let transactions in flight end
+            self._checker.read_new()
             if not comes_true(self._arrived, _PATIENCE, 0.2):
                 raise DrillFailed(
-                    f"{self._side.name}, {self._mode}, seed {self._seed}: not all records have "
-                    f"arrived {_PATIENCE:.0f} s after {when}. All logs: {self._directory}"
+                    f"{self._system.name}, {self._mode}, seed {self._seed}: some records are still "
+                    f"missing {_PATIENCE:.0f} s after {when}. All logs: {self._directory}"
                 )
             yield
         finally:
             self._traffic.hold(False)
 
     def _arrived(self) -> bool:
-        for copy in self._copies:
-            self._nursed += copy.nurse()
-        if not any(copy.alive for copy in self._copies):
-            self._nursed += 1
-            if self._nursed > _MOST:
+        for instance in self._instances:
+            self._restarted += instance.restart_failed()
+        if not any(instance.alive for instance in self._instances):
+            self._restarted += 1
+            if self._restarted > _MOST:
                 raise DrillFailed(
-                    f"{self._side.name} has ended again and again. All logs: {self._directory}"
+                    f"{self._system.name} ended {_MOST} times and was restarted. All logs: "
+                    f"{self._directory}"
                 )
             self._start()
-        return self._books.caught_up()
+        return self._checker.caught_up()
 
-    def _start(self) -> Copy:
-        copy = self._side.start()
-        self._copies = [*(c for c in self._copies if c.alive), copy]
-        return copy
+    def _start(self) -> Instance:
+        instance = self._system.start()
+        self._instances = [*(i for i in self._instances if i.alive), instance]
+        return instance
 
     def _driver_kill(self, _fault: Fault) -> None:
-        self._copies[-1].kill()
+        self._instances[-1].kill()
         self._start()
 
     def _zombie(self, _fault: Fault) -> None:
-        """A copy freezes, as a machine may; another one is started in its place; it wakes up."""
-        frozen = self._copies[-1]
+        """An instance freezes, another one takes its place, and the first one wakes up."""
+        frozen = self._instances[-1]
         frozen.signal(signal.SIGSTOP)
         self._start()
         time.sleep(SESSION + 2)
@@ -209,8 +210,8 @@ class _Match:
         frozen.kill()
 
     def _second_driver(self, _fault: Fault) -> None:
-        """Started twice by mistake, until somebody notices."""
-        first = self._copies[-1]
+        """The connector is started twice by mistake, until somebody notices."""
+        first = self._instances[-1]
         second = self._start()
         time.sleep(_TOGETHER)
         (first if second.alive else second).kill()
@@ -230,12 +231,12 @@ class _Match:
         self._kafka.start()
 
 
-_STRIKES: dict[Kind, Callable[[_Match, Fault], None]] = {
-    Kind.DRIVER_KILL: _Match._driver_kill,
-    Kind.ZOMBIE: _Match._zombie,
-    Kind.SECOND_DRIVER: _Match._second_driver,
-    Kind.STORE_RESTART: _Match._store_restart,
-    Kind.STORE_KILL: _Match._store_kill,
-    Kind.BROKER_RESTART: _Match._broker_restart,
-    Kind.BROKER_KILL: _Match._broker_kill,
+_STRIKES: dict[Kind, Callable[[_Trial, Fault], None]] = {
+    Kind.DRIVER_KILL: _Trial._driver_kill,
+    Kind.ZOMBIE: _Trial._zombie,
+    Kind.SECOND_DRIVER: _Trial._second_driver,
+    Kind.STORE_RESTART: _Trial._store_restart,
+    Kind.STORE_KILL: _Trial._store_kill,
+    Kind.BROKER_RESTART: _Trial._broker_restart,
+    Kind.BROKER_KILL: _Trial._broker_kill,
 }

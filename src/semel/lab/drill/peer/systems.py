@@ -1,4 +1,4 @@
-"""Either side as a process that can be started, killed, frozen, and started a second time."""
+"""The systems under test, as processes that the drill starts, kills, freezes and starts twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from semel.errors import SemelError
-from semel.lab.drill.peer.books import OFFSET, PARTITION, TABLE
+from semel.lab.drill.peer.checker import OFFSET, PARTITION, TABLE
 from semel.lab.drill.process import Process
 from semel.lab.drill.stores import SESSION
 from semel.lab.embedded import Postgres
@@ -27,11 +27,11 @@ _SESSION = {
     "consumer.override.session.timeout.ms": str(int(SESSION * 1000)),
     "consumer.override.heartbeat.interval.ms": "500",
 }
-"""Both sides notice a frozen copy as soon."""
+"""Lets both systems notice a frozen instance equally soon."""
 
 
 def connector(postgres: Postgres, *, upsert: bool, tasks: int = 2) -> dict[str, str]:
-    """What both sides are given: the configuration of Debezium's JDBC sink."""
+    """The configuration of Debezium's JDBC sink, which both systems get."""
     return {
         "name": NAME,
         "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
@@ -53,29 +53,29 @@ def connector(postgres: Postgres, *, upsert: bool, tasks: int = 2) -> dict[str, 
     }
 
 
-class Copy(ABC):
-    """One running copy of a connector."""
+class Instance(ABC):
+    """One running instance of a connector."""
 
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it runs, or is frozen."""
+        """Whether it runs or is frozen."""
 
     @abstractmethod
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all of its processes."""
 
     @abstractmethod
-    def nurse(self) -> int:
-        """What an operator would do: restart what has failed; returns how much that was."""
+    def restart_failed(self) -> int:
+        """Restart what has failed, as an operator would; returns how many restarts that took."""
 
     def kill(self) -> None:
         """SIGKILL."""
         self.signal(signal.SIGKILL)
 
 
-class Side(ABC):
-    """Something that runs the connector."""
+class System(ABC):
+    """A system under test, which runs the connector."""
 
     name: str
 
@@ -86,26 +86,26 @@ class Side(ABC):
         self.config = config
         self._count = 0
 
-    def start(self) -> Copy:
-        """Start one more copy; the others, if there are any, are not told."""
+    def start(self) -> Instance:
+        """Start one more instance. The others are not told."""
         self._count += 1
         return self._start(self._count)
 
     @abstractmethod
-    def _start(self, number: int) -> Copy:
-        """Start copy ``number``."""
+    def _start(self, number: int) -> Instance:
+        """Start instance ``number``."""
 
 
-class KafkaConnect(Side):
-    """Kafka Connect with Debezium's JDBC sink, each copy as a standalone worker.
+class KafkaConnect(System):
+    """Kafka Connect with Debezium's JDBC sink. Each instance is a standalone worker.
 
-    At its defaults, but that it reads committed records only; the coordinates come from Connect's
-    own transform.
+    It runs with its defaults, except that it reads only committed records. Connect's own transform
+    adds the coordinates.
     """
 
     name = "Kafka Connect"
 
-    def _start(self, number: int) -> Copy:
+    def _start(self, number: int) -> Instance:
         transform = {
             "transforms": "place",
             "transforms.place.type": _INSERT_FIELD,
@@ -114,7 +114,7 @@ class KafkaConnect(Side):
             "transforms.place.offset.field": OFFSET,
             "consumer.override.isolation.level": "read_committed",
         }
-        directory = self.directory / f"copy-{number}"
+        directory = self.directory / f"instance-{number}"
         directory.mkdir()
         file = directory / "connector.json"
         file.write_text(json.dumps({"name": NAME, "config": {**self.config, **transform}}))
@@ -124,7 +124,7 @@ class KafkaConnect(Side):
         return _Worker(worker)
 
 
-class _Worker(Copy):
+class _Worker(Instance):
     def __init__(self, worker: ConnectWorker) -> None:
         self._worker = worker
 
@@ -138,7 +138,7 @@ class _Worker(Copy):
         elif self._worker.pid is not None:
             os.kill(self._worker.pid, number)
 
-    def nurse(self) -> int:
+    def restart_failed(self) -> int:
         try:
             self._worker.check(NAME)
         except ConnectorFailed:
@@ -150,12 +150,12 @@ class _Worker(Copy):
         return 0
 
 
-class Semel(Side):
-    """``semel run`` with the same file; the coordinates are its provenance."""
+class Semel(System):
+    """``semel run`` with the same configuration. Its provenance is the coordinates."""
 
     name = "semel"
 
-    def _start(self, number: int) -> Copy:
+    def _start(self, number: int) -> Instance:
         file = self.directory / "connector.json"
         own = {"bootstrap.servers": self.servers, "provenance": "true"}
         file.write_text(json.dumps({**self.config, **own}))
@@ -164,7 +164,7 @@ class Semel(Side):
         return _Run(Process(file, self.directory / f"semel-{number}.log", java))
 
 
-class _Run(Copy):
+class _Run(Instance):
     def __init__(self, process: Process) -> None:
         self._process = process
 
@@ -178,6 +178,6 @@ class _Run(Copy):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
 
-    def nurse(self) -> int:
-        """It needs none."""
+    def restart_failed(self) -> int:
+        """Nothing is left to restart: semel restarts its tasks by itself."""
         return 0

@@ -1,6 +1,6 @@
-"""What a table must hold, from Kafka's records, and what it does hold.
+"""Compares the rows of a table with the records in Kafka that they must come from.
 
-Both sides write a record's coordinates beside its fields, so that one count serves for both.
+Both systems write a record's coordinates beside its fields, so one check serves both.
 """
 
 from __future__ import annotations
@@ -33,18 +33,21 @@ _CREATE = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """``lost``: records without a row, or keys whose row is not their last record's. ``doubled``:
-    rows too many. ``fired_again``: how often the table's trigger has fired for a record for which
-    it had fired before."""
+    """What is wrong with a table.
+
+    ``lost`` counts records without a row, or keys whose row is not their last record's.
+    ``duplicated`` counts surplus rows. ``fired_again`` counts how often the table's trigger fired
+    for a record for which it had fired before.
+    """
 
     records: int
     lost: int
-    doubled: int
+    duplicated: int
     fired_again: int
 
 
-class Books:
-    """Kafka's committed records so far, and the table beside them."""
+class Checker:
+    """Reads Kafka's committed records and compares the table with them."""
 
     def __init__(
         self, servers: str, topic: str, partitions: int, url: str, *, upsert: bool
@@ -55,7 +58,7 @@ class Books:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": servers,
-                "group.id": "drill-books",
+                "group.id": "drill-checker",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "enable.auto.commit": False,
@@ -74,12 +77,12 @@ class Books:
                 key = " PRIMARY KEY" if self._upsert else ""
                 cursor.execute(statement.replace("{key}", key))
 
-    def read_on(self) -> None:
-        """Note what has been committed to Kafka since the last time."""
+    def read_new(self) -> None:
+        """Read the records that were committed to Kafka since the last call."""
         self._consumer.assign([KafkaPartition(self._topic, *at) for at in self._positions.items()])
-        open_ones = set(self._positions)
+        unread = set(self._positions)
         deadline = time.monotonic() + _PATIENCE
-        while open_ones:
+        while unread:
             for message in self._consumer.consume(10_000, 0.2):
                 partition, error = int(message.partition() or 0), message.error()
                 if error is None:
@@ -88,7 +91,7 @@ class Books:
                     self._ids[partition, offset] = record["payload"]["id"]
                     self._positions[partition] = offset + 1
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    open_ones.discard(partition)
+                    unread.discard(partition)
             if time.monotonic() > deadline:
                 raise ServiceError(f"topic {self._topic} cannot be read to its end")
         self._consumer.unassign()
@@ -116,7 +119,7 @@ class Books:
         return Findings(
             records=len(self._ids),
             lost=len(expected - there.keys()),
-            doubled=sum(count - 1 for count in there.values()),
+            duplicated=sum(count - 1 for count in there.values()),
             fired_again=fired,
         )
 

@@ -1,0 +1,189 @@
+"""Injects a fault into a source connector."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+
+from semel.lab.drill.plan import Fault, Kind
+from semel.lab.drill.processes import PATIENCE, DrillFailed
+from semel.lab.drill.source.stage import SourceStage
+from semel.lab.drill.source.system import File
+from semel.lab.drill.strikes import Strikes
+
+_LATE = 20.0
+"""Seconds that a record may come after later ones before it counts as lost: it stands in another
+partition, or a transaction is still open there."""
+_SIZE = 10_000
+"""Bytes of a file that is cut or replaced while the connector is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMark:
+    """What a recovery must reach: all that was written when the fault struck, and more."""
+
+    at: float
+    written: int
+
+
+class SourceInjector(Strikes[SourceMark]):
+    """Injects faults into a stage, one after another."""
+
+    _stage: SourceStage
+
+    def __init__(self, stage: SourceStage, seed: int) -> None:
+        super().__init__()
+        self._stage = stage
+        self._traffic = stage.writer
+        self._dice = random.Random(f"{seed} targets")
+
+    def inject(self, fault: Fault) -> float:
+        """Inject a fault and wait until the connector has recovered. Returns the seconds taken.
+
+        Raises:
+            DrillFailed: the fault could not be injected, or the connector did not recover.
+        """
+        try:
+            return _INJECT[fault.kind](self, fault)
+        except psutil.NoSuchProcess as gone:
+            raise DrillFailed(f"a process ended before the fault could hit it: {gone}") from gone
+
+    def mark(self) -> SourceMark:
+        return SourceMark(time.monotonic(), self._stage.writer.sent)
+
+    def gone_on(self, mark: SourceMark, patience: float = PATIENCE) -> float:
+        """Wait until a consumer sees a record that was written after the mark, and then for those
+        before it. What is still missing is lost, which the findings say."""
+        tally = self._stage.tally
+
+        def passed() -> bool:
+            self._runs()
+            return tally.newest >= mark.written
+
+        self._stage.until(
+            passed,
+            patience,
+            lambda: (
+                f"the connector has not recovered: a consumer sees record {tally.newest}, must see "
+                f"{mark.written}; see {self._stage.running.log}"
+            ),
+            meanwhile=self._kick,
+        )
+        seconds = time.monotonic() - mark.at
+        self._wait_for(mark.written, _LATE)
+        return seconds
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Stop writing until a consumer has seen everything."""
+        writer = self._stage.writer
+        writer.hold(True)
+        try:
+            with writer.no_burst():
+                written = writer.sent
+            self._wait_for(written, PATIENCE)
+            yield
+        finally:
+            writer.hold(False)
+
+    def _wait_for(self, written: int, seconds: float) -> None:
+        """Wait until all of these records are there, or it takes too long."""
+        deadline = time.monotonic() + seconds
+        while not self._stage.tally.has(written) and time.monotonic() < deadline:
+            self._runs()
+            time.sleep(0.02)
+
+    def _whole(self) -> None:
+        """A source's task keeps its partitions until it is replaced."""
+
+    # The faults that only sources have
+
+    def _zombie(self, fault: Fault) -> float:
+        """Freeze a task until a second run has its place."""
+        frozen = self._freeze(fault)
+        first, second = self._stage.running, self._stage.launch()
+        self._stage.process = second
+        seconds = self.gone_on(self.mark())
+        self._thaw(frozen)
+        self.one_is_fenced(first, second)
+        self.gone_on(self.mark())
+        return seconds
+
+    def _file_rotated(self, fault: Fault) -> float:
+        """Let another file take the name, every other time while the connector is stopped. What is
+        not read by then would be lost, so all is."""
+        file, writer = self._file(), self._stage.writer
+        if not fault.skip % 2:
+            with writer.no_burst():
+                file.rotate(writer.unwritten(1))
+            return self.gone_on(self.mark())
+        return self._while_stopped(lambda: file.rotate(writer.unwritten(0)))
+
+    def _file_cut(self, fault: Fault) -> float:
+        """Cut the file, every other time while the connector is stopped."""
+        file = self._file()
+        if fault.skip % 2:
+            return self._while_stopped(file.cut)
+        with self.settled():
+            self._fill(file)
+            file.cut()
+            return self._read_anew()
+
+    def _while_stopped(self, change: Callable[[], None]) -> float:
+        with self.settled():
+            self._fill(self._file())
+            self._stage.remember()
+            process = self._stage.running
+            os.kill(process.pid, signal.SIGKILL)
+            self._stage.until(
+                lambda: process.status is not None, PATIENCE, "the driver did not die"
+            )
+            change()
+            self._stage.start()
+            return self._read_anew()
+
+    def _fill(self, file: File) -> None:
+        """Let a file be so long, and be read, that one that is begun anew is shorter for a while:
+        nothing else shows that it is another one."""
+        writer = self._stage.writer
+        while file.size < _SIZE:
+            writer.by_hand(50)
+        self._wait_for(writer.sent, PATIENCE)
+
+    def _read_anew(self) -> float:
+        """Write a little, and wait until it is read."""
+        mark = self.mark()
+        self._stage.writer.by_hand(1)
+        self._stage.until(
+            lambda: self._stage.tally.has(mark.written + 1),
+            PATIENCE,
+            lambda: f"the file is not read from its beginning; see {self._stage.running.log}",
+        )
+        return time.monotonic() - mark.at
+
+    def _file(self) -> File:
+        assert isinstance(self._stage.system, File)
+        return self._stage.system
+
+
+_INJECT: dict[Kind, Callable[[SourceInjector, Fault], float]] = {
+    Kind.DRIVER_KILL: SourceInjector._driver_kill,
+    Kind.WORKER_KILL: SourceInjector._worker_kill,
+    Kind.ERROR: SourceInjector._error,
+    Kind.ZOMBIE: SourceInjector._zombie,
+    Kind.TIME_OUT: SourceInjector._time_out,
+    Kind.SECOND_DRIVER: SourceInjector._second_driver,
+    Kind.EXECUTOR_KILL: SourceInjector._executor_kill,
+    Kind.REPLACED_ZOMBIE: SourceInjector._replaced_zombie,
+    Kind.BROKER_RESTART: SourceInjector._broker_restart,
+    Kind.BROKER_KILL: SourceInjector._broker_kill,
+    Kind.FILE_ROTATED: SourceInjector._file_rotated,
+    Kind.FILE_CUT: SourceInjector._file_cut,
+}

@@ -1,0 +1,113 @@
+"""Counts what a consumer sees of the records that were written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.ledger import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a consumer has seen: ``changed`` are records that nobody wrote, ``disordered`` those
+    that stand behind a later one."""
+
+    records: int
+    lost: int
+    duplicated: int
+    changed: int
+    disordered: int
+    kept: bool
+
+
+class Tally:
+    """The records of one consumer. ``expected`` has the number of each record by its value; it may
+    grow meanwhile."""
+
+    def __init__(self, expected: Mapping[bytes | None, int]) -> None:
+        self._expected = expected
+        self._times = bytearray()
+        self._latest: dict[TopicPartition, int] = {}
+        self._complete = 0
+        self.newest = -1
+        self.records = 0
+        self.changed = 0
+        self.disordered = 0
+
+    def add(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.records += 1
+            number = self._expected.get(message.value())
+            if number is None:
+                self.changed += 1
+                continue
+            if number >= len(self._times):
+                self._times.extend(bytes(number + 1 - len(self._times)))
+            tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+            if not self._times[number]:  # one that comes again is told as such
+                self.disordered += number < self._latest.get(tp, -1)
+                self._latest[tp] = number
+            self._times[number] = min(self._times[number] + 1, 255)
+            self.newest = max(self.newest, number)
+
+    def has(self, count: int) -> bool:
+        """Whether all of the first so many records have come."""
+        while self._complete < len(self._times) and self._times[self._complete]:
+            self._complete += 1
+        return self._complete >= count
+
+    def findings(self, count: int, *, repeats: bool) -> Findings:
+        """The verdict once the first so many records must be there; with ``repeats`` they may come
+        more than once, and so in another order."""
+        times = bytes(self._times)
+        lost = count - sum(map(bool, times[:count]))
+        duplicated = sum(times) - sum(map(bool, times))
+        bad = lost or self.changed or ((duplicated or self.disordered) and not repeats)
+        return Findings(self.records, lost, duplicated, self.changed, self.disordered, not bad)
+
+
+class Observer:
+    """A ``read_committed`` consumer in a thread of its own, which counts until it is closed."""
+
+    def __init__(
+        self, client: Mapping[str, Any], partitions: Sequence[TopicPartition], tally: Tally
+    ) -> None:
+        self._client = client
+        self._partitions = [KafkaPartition(*tp, 0) for tp in partitions]
+        self._tally = tally
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="observer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(10)
+
+    def _read(self) -> None:
+        consumer = Consumer(
+            {
+                **self._client,
+                "group.id": "semel-drill-observer",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
+        )
+        consumer.assign(self._partitions)
+        try:
+            while not self._stop.is_set():
+                polled = consumer.consume(1000, 0.1)
+                self._tally.add(m for m in polled if m.error() is None)
+        finally:
+            consumer.close()

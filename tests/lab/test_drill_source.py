@@ -1,0 +1,135 @@
+"""The drill of source connectors: what it counts, and short runs of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from semel.delivery import Delivery, Guarantee, Mechanism
+from semel.errors import ConfigError
+from semel.failpoints import OF_SOURCES
+from semel.lab.drill.plan import ANY_MOMENT, Kind, plan
+from semel.lab.drill.source.run import drill_source
+from semel.lab.drill.source.stage import BUILT_IN, SourceStage
+from semel.lab.drill.source.system import File, system_of
+from semel.lab.drill.source.tally import Tally
+
+TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
+
+
+def test_each_place_of_reading_producing_and_committing_is_struck() -> None:
+    faults = plan(200, 1, TRANSACTIONAL, [Kind.DRIVER_KILL, Kind.ZOMBIE], common=OF_SOURCES)
+    assert {f.place for f in faults} == {*OF_SOURCES, ANY_MOMENT} - {"deliver.between"}
+
+
+def messages(numbers: Sequence[int | str], partition: int = 0) -> list[Any]:
+    return [
+        SimpleNamespace(
+            topic=lambda: "t", partition=lambda: partition, value=lambda n=n: f"{n}".encode()
+        )
+        for n in numbers
+    ]
+
+
+class TestTally:
+    """What a consumer has seen of five records."""
+
+    @pytest.fixture
+    def tally(self) -> Tally:
+        return Tally({f"{n}".encode(): n for n in range(5)})
+
+    def test_each_record_once_and_in_order_is_as_it_must_be(self, tally: Tally) -> None:
+        tally.add([*messages([1, 3], 0), *messages([0, 2, 4], 1)])
+        assert tally.has(5)
+        assert tally.findings(5, repeats=False).kept
+
+    @pytest.mark.parametrize(
+        ("seen", "lost", "duplicated", "changed", "disordered"),
+        [
+            ([0, 1, 3, 4], 1, 0, 0, 0),
+            ([0, 1, 2, 3], 1, 0, 0, 0),
+            ([0, 1, 2, 1, 2, 3, 4], 0, 2, 0, 0),
+            ([0, 1, "two", 3, 4], 1, 0, 1, 0),
+            ([0, 2, 1, 3, 4], 0, 0, 0, 1),
+        ],
+        ids=["lost", "lost at the end", "duplicated", "changed", "disordered"],
+    )
+    def test_each_thing_that_is_wrong_is_counted(
+        self,
+        seen: list[int | str],
+        lost: int,
+        duplicated: int,
+        changed: int,
+        disordered: int,
+        tally: Tally,
+    ) -> None:
+        tally.add(messages(seen))
+        found = tally.findings(5, repeats=False)
+        counted = (found.lost, found.duplicated, found.changed, found.disordered)
+        assert counted == (lost, duplicated, changed, disordered)
+        assert not found.kept
+
+    def test_at_least_once_may_repeat_but_not_lose(self, tally: Tally) -> None:
+        tally.add(messages([0, 1, 2, 1, 2, 3, 4]))
+        assert tally.findings(5, repeats=True).kept
+        assert not tally.findings(6, repeats=True).kept
+
+
+def test_lines_are_written_as_they_are_expected_however_they_are_cut(tmp_path: Path) -> None:
+    file, dice = File(tmp_path), random.Random(1)
+    written = file.values(range(500), dice)
+    for begin in range(0, 500, 50):
+        file.write(written.slice(begin, 50), dice)
+    last = file.values([500], dice)
+    file.rotate(last)
+    old = (tmp_path / "lines.txt.1").read_bytes().decode()
+    assert old.replace("\r\n", "\n").split("\n") == [*written.to_pylist(), *last.to_pylist()]
+    assert file.size == 0
+
+
+def test_a_source_that_the_drill_has_no_system_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no system for connector\.class=folder"):
+        system_of({"name": "mine", "connector.class": "folder"}, tmp_path)
+
+
+def test_faults_of_stores_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="store-kill cannot happen to it"):
+        SourceStage(BUILT_IN, tmp_path / "drill", [Kind.STORE_KILL], 1)
+
+
+@pytest.mark.integration
+class TestFileStream:
+    @pytest.mark.parametrize(
+        "kinds",
+        [
+            (Kind.WORKER_KILL, Kind.TIME_OUT, Kind.FILE_ROTATED),
+            pytest.param(
+                (
+                    *(Kind.DRIVER_KILL, Kind.ZOMBIE, Kind.ERROR, Kind.SECOND_DRIVER),
+                    *(Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE, Kind.FILE_CUT),
+                    *(Kind.BROKER_RESTART, Kind.BROKER_KILL),
+                ),
+                marks=pytest.mark.long,
+            ),
+        ],
+        ids=["short", "others"],
+    )
+    def test_faults_lose_nothing_and_repeat_nothing(self, kinds: tuple[Kind, ...]) -> None:
+        report = drill_source(BUILT_IN, len(kinds), 1, kinds=kinds)
+        assert {r.fault.kind for r in report.results} == set(kinds)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+        assert report.final is not None
+        assert report.final.records > 1000
+
+    @pytest.mark.long
+    def test_what_at_least_once_repeats_is_seen(self) -> None:
+        config = {**BUILT_IN, "delivery": "at-least-once"}
+        report = drill_source(config, 6, 1, kinds=[Kind.ERROR, Kind.TIME_OUT])
+        assert "deliver.between" in {r.fault.place for r in report.results}
+        assert report.duplicated > 0
+        assert (report.lost, report.kept) == (0, True)
