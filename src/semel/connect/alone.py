@@ -1,0 +1,128 @@
+"""The connectors of a worker that runs alone. Configurations are kept in memory, as
+``connect-standalone`` does; positions are in the ledgers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from semel.config.worker import WorkerConfig
+from semel.connect import loggers
+from semel.connect.errors import BadRequest, Conflict, NotFound
+from semel.connect.herder import Answer, Herder, Part, Parts
+from semel.engine.states import State, Status
+from semel.errors import ConfigError
+from semel.ledger import TopicPartition
+from semel.runtime import Connector, Runtime
+
+
+class StandaloneHerder(Herder):
+    """Runs connectors in this process, one request at a time."""
+
+    def __init__(self, runtime: Runtime, worker: WorkerConfig) -> None:
+        super().__init__(worker)
+        self._runtime = runtime
+        self._given: dict[str, dict[str, str]] = {}
+        self._known_topics: dict[str, Mapping[TopicPartition, int]] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def _configs(self) -> Mapping[str, Mapping[str, str]]:
+        return self._given
+
+    def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
+        self._check(config)
+        with self._lock:
+            if name in self._given:
+                raise Conflict(f"Connector {name} already exists")
+            self._start(name, config, state)
+            return self.info(name)
+
+    def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
+        self._check(config)
+        with self._lock:
+            state = State.RUNNING
+            created = name not in self._given
+            if not created:
+                state = self._connector(name).wanted
+                self._runtime.remove(name)
+            self._start(name, config, state)
+            return created, self.info(name)
+
+    def delete(self, name: str) -> None:
+        with self._lock:
+            self.config(name)
+            self._runtime.remove(name)
+            del self._given[name]
+            self._known_topics.pop(name, None)
+
+    def _start(self, name: str, config: Mapping[str, str], state: State) -> None:
+        try:
+            self._runtime.start(self._worker.inherited(config), initial_state=state)
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        self._given[name] = dict(config)
+
+    def pause(self, name: str) -> None:
+        self._known(name)
+        self._connector(name).pause()
+
+    def resume(self, name: str) -> None:
+        self._known(name)
+        self._connector(name).resume()
+
+    def stop(self, name: str) -> None:
+        self._known(name)
+        self._connector(name).stop(self._worker.graceful_timeout_ms / 1000)
+
+    def restart(self, name: str) -> None:
+        self.config(name)
+        self._connector(name).restart()
+
+    def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
+        answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
+        self._connector(name).restart(include_tasks=tasks, only_failed=only_failed)
+        return answer
+
+    def restart_task(self, name: str, task: int) -> None:
+        self.config(name)
+        try:
+            self._connector(name).restart_task(task)
+        except LookupError:
+            raise NotFound(f"Task {name}-{task} not found") from None
+
+    def _parts(self, name: str) -> Parts | None:
+        if name not in self._given:
+            return None
+        status = self._connector(name).status()
+        tasks = {number: self._part(task) for number, task in status.tasks.items()}
+        return Parts(self._part(status.connector), tasks)
+
+    def _part(self, status: Status) -> Part:
+        return Part(str(status.state), self._worker.id, status.trace)
+
+    def _tasks(self, name: str) -> Sequence[int]:
+        return sorted(self._connector(name).status().tasks)
+
+    def _is_stopped(self, name: str) -> bool:
+        connector = self._connector(name)
+        return connector.wanted is State.STOPPED and connector.wait(0)
+
+    def _connector(self, name: str) -> Connector:
+        return self._runtime.connectors[name]
+
+    def _used_topics(self, name: str) -> Sequence[str]:
+        before = self._known_topics.get(name, {})
+        now = self._positions(name)
+        return sorted({tp.topic for tp, at in now.items() if before.get(tp) != at})
+
+    def _forget_topics(self, name: str) -> None:
+        self._known_topics[name] = self._positions(name)
+
+    def _positions(self, name: str) -> dict[TopicPartition, int]:
+        connector = self._runtime.connectors.get(name)
+        progress = connector.progress if connector is not None else None
+        return dict(progress.positions) if progress is not None else {}
+
+    def set_level(self, logger: str, level: str) -> None:
+        loggers.set_level(logger, level)

@@ -1,0 +1,196 @@
+"""What requests do to the connectors of a cluster. Any worker answers what it can read; the leader
+writes, and a connector's own worker restarts it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from semel.config.cluster import ClusterConfig
+from semel.connect.cluster import records
+from semel.connect.cluster.following import Following
+from semel.connect.cluster.leadership import Leadership
+from semel.connect.cluster.membership import Membership
+from semel.connect.cluster.records import Record, Restart, StateRecord
+from semel.connect.cluster.store import Store, stopped
+from semel.connect.errors import Conflict, Elsewhere, Nobody, NotFound
+from semel.connect.herder import Answer, Herder, Part, Parts
+from semel.engine.states import State
+from semel.errors import LedgerConflict, TransientError
+
+_LEADER_IN = 10.0
+"""Seconds for which a request waits for a leader: the first worker of a group joins it in three."""
+_STOPS_IN = 10.0
+
+
+class ClusterHerder(Herder):
+    """Answers from the cluster's topics.
+
+    Requests that another worker has to answer raise :class:`Elsewhere` with its URL.
+    """
+
+    def __init__(
+        self,
+        worker: ClusterConfig,
+        store: Store,
+        membership: Membership,
+        leadership: Leadership,
+        following: Following,
+    ) -> None:
+        super().__init__(worker)
+        self._me = worker.url
+        self._store = store
+        self._membership = membership
+        self._leadership = leadership
+        self._following = following
+
+    @property
+    def _configs(self) -> Mapping[str, Mapping[str, str]]:
+        with self._store.changed:
+            return dict(self._store.configs.connectors)
+
+    def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
+        self._lead()
+        self._check(config)
+        if name in self._configs:
+            raise Conflict(f"Connector {name} already exists")
+        # The state first: a worker may see the one before the other.
+        initial = [records.targeted(name, state)] if state is not State.RUNNING else []
+        self._write([*initial, records.configured(name, config)])
+        return self.info(name)
+
+    def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
+        self._lead()
+        self._check(config)
+        created = name not in self._configs
+        self._write([records.configured(name, config)])
+        return created, self.info(name)
+
+    def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
+        self._lead()  # it has read all that came before
+        return super().patch(name, changes)
+
+    def delete(self, name: str) -> None:
+        self._lead()
+        self.config(name)
+        self._write(records.forgotten(name))
+
+    def pause(self, name: str) -> None:
+        self._target(name, State.PAUSED)
+
+    def resume(self, name: str) -> None:
+        self._target(name, State.RUNNING)
+
+    def stop(self, name: str) -> None:
+        self._target(name, State.STOPPED)
+        self._wait_for(lambda: stopped(self._store, name), _STOPS_IN)
+
+    def restart(self, name: str) -> None:
+        self.config(name)
+        self._own(name)
+        hosted = self._following.hosted(name)
+        if hosted is not None:
+            hosted.restart()
+
+    def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
+        self._lead()
+        answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
+        self._write([records.restarting(Restart(name, tasks, only_failed))])
+        return answer
+
+    def restart_task(self, name: str, task: int) -> None:
+        self.config(name)
+        self._own(name)
+        hosted = self._following.hosted(name)
+        try:
+            if hosted is None:
+                raise LookupError
+            hosted.restart_task(task)
+        except LookupError:
+            raise NotFound(f"Task {name}-{task} not found") from None
+
+    def set_level(self, logger: str, level: str) -> None:
+        self._lead()
+        self._write([records.levelled(logger, level)])
+
+    def _parts(self, name: str) -> Parts | None:
+        with self._store.changed:
+            connector = self._store.statuses.connectors.get(name)
+            tasks = dict(self._store.statuses.tasks.get(name, {}))
+        if connector is None:
+            return None
+        return Parts(_part(connector), {number: _part(task) for number, task in tasks.items()})
+
+    def _tasks(self, name: str) -> Sequence[int]:
+        with self._store.changed:
+            return sorted(self._store.statuses.tasks.get(name, ()))
+
+    def _is_stopped(self, name: str) -> bool:
+        with self._store.changed:
+            return stopped(self._store, name)
+
+    def _check_stopped(self, name: str) -> None:
+        self._lead()
+        super()._check_stopped(name)
+
+    def _used_topics(self, name: str) -> Sequence[str]:
+        with self._store.changed:
+            return sorted(self._store.statuses.topics.get(name, ()))
+
+    def _forget_topics(self, name: str) -> None:
+        used = self._used_topics(name)
+        self._store.report([records.topic_used(name, topic, None) for topic in used])
+        self._wait_for(lambda: not set(used) & {*self._used_topics(name)}, _STOPS_IN)
+
+    # Who does it
+
+    def _lead(self) -> None:
+        """Raises:
+        Elsewhere: another worker leads.
+        Nobody: nobody does at the moment.
+        """
+        self._wait_for(lambda: self._membership.group.leader is not None, _LEADER_IN)
+        leader = self._membership.group.leader
+        if leader is None:
+            raise Nobody
+        if leader != self._me:
+            raise Elsewhere(leader)
+        if not self._wait_for(lambda: self._leadership.is_held, _LEADER_IN):
+            raise Nobody
+
+    def _own(self, name: str) -> None:
+        """Raises:
+        Elsewhere: another worker runs it.
+        Nobody: none does at the moment.
+        """
+        with self._store.changed:
+            owner = self._store.configs.assignment.workers.get(name)
+        if owner is None or owner not in self._membership.group.members:
+            raise Nobody
+        if owner != self._me:
+            raise Elsewhere(owner)
+
+    def _target(self, name: str, state: State) -> None:
+        self._lead()
+        self._known(name)
+        self._write([records.targeted(name, state)])
+
+    def _write(self, new: Sequence[Record]) -> None:
+        try:
+            self._leadership.write(new)
+        except LedgerConflict:
+            raise Nobody from None
+        except TransientError as error:
+            raise Conflict(f"{error}. Ask again: it may have been done") from None
+
+    def _wait_for(self, true: Callable[[], bool], timeout: float) -> bool:
+        """Wait for a change of the topics or of the group."""
+        deadline = time.monotonic() + timeout
+        with self._store.changed:
+            while not (done := true()) and (left := deadline - time.monotonic()) > 0:
+                self._store.changed.wait(left)
+        return done
+
+
+def _part(record: StateRecord) -> Part:
+    return Part(record.state, record.worker, record.trace)

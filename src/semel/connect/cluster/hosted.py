@@ -1,0 +1,125 @@
+"""A connector that this worker is to run, or to run no more."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from semel.config.cluster import ClusterConfig
+from semel.engine.states import State, Status
+from semel.errors import SemelError
+from semel.redact import redacted
+from semel.runtime import Connector, Runtime
+from semel.runtime.connector import ConnectorStatus
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a connector is to run."""
+
+    config: Mapping[str, str]
+    state: State
+    run: Mapping[str, str] = field(compare=False)
+    """what it is started with"""
+
+
+class Hosted:
+    """Brings the runtime's connector to what is wanted, in a thread of its own: starting and ending
+    wait for stores, and no connector waits for another one."""
+
+    def __init__(self, name: str, runtime: Runtime, worker: ClusterConfig) -> None:
+        self.name = name
+        self._runtime = runtime
+        self._worker = worker
+        self._has: Wanted | None = None
+        self._failed: Status | None = None
+        self._again = False
+        self._thread: threading.Thread | None = None
+
+    def want(self, wanted: Wanted | None) -> bool:
+        """Start, change or, with None, end the connector; whether it is as wanted."""
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        if wanted == self._has and not self._again:
+            return True
+        self._thread = threading.Thread(
+            target=self._bring, args=(wanted,), daemon=True, name=f"semel-hosted-{self.name}"
+        )
+        self._thread.start()
+        return False
+
+    def restart(self, *, include_tasks: bool = False, only_failed: bool = False) -> None:
+        """Start the connector anew; see :meth:`Connector.restart`."""
+        connector = self._connector
+        if self._failed is not None or connector is None:
+            self._again = True
+        else:
+            connector.restart(include_tasks=include_tasks, only_failed=only_failed)
+
+    def restart_task(self, number: int) -> None:
+        """Start one task anew.
+
+        Raises:
+            LookupError: it has no such task.
+        """
+        connector = self._connector
+        if connector is None:
+            raise LookupError(f"connector {self.name} has no task {number}")
+        connector.restart_task(number)
+
+    @property
+    def status(self) -> ConnectorStatus | None:
+        """Its states; None while it is not here."""
+        if self._failed is not None:
+            return ConnectorStatus(self.name, self._failed)
+        connector = self._connector
+        return None if connector is None else connector.status()
+
+    @property
+    def topics(self) -> Mapping[str, int]:
+        """The sum of its positions in each topic that it has used here."""
+        connector = self._connector
+        progress = connector.progress if connector is not None else None
+        found: dict[str, int] = {}
+        for tp, at in (progress.positions if progress is not None else {}).items():
+            found[tp.topic] = found.get(tp.topic, 0) + at
+        return found
+
+    @property
+    def _connector(self) -> Connector | None:
+        return self._runtime.connectors.get(self.name)
+
+    def _bring(self, wanted: Wanted | None) -> None:
+        before, self._again = self._has, False
+        try:
+            self._change(before, wanted)
+        except Exception as error:
+            # One that nobody foresaw ends this connector alone.
+            known = isinstance(error, SemelError) and error.__cause__ is None
+            trace = str(error) if known else "".join(traceback.format_exception(error))
+            self._failed = Status(State.FAILED, redacted(trace))
+            log.error("connector %s: %s", self.name, error)
+        self._has = wanted
+
+    def _change(self, before: Wanted | None, wanted: Wanted | None) -> None:
+        connector = self._connector
+        same = before is not None and wanted is not None and before.config == wanted.config
+        if connector is not None and wanted is not None and same:
+            if wanted.state is State.PAUSED:
+                connector.pause()
+            elif wanted.state is State.STOPPED:
+                connector.stop()
+            else:
+                connector.resume()
+            return
+        if connector is not None:
+            self._runtime.remove(self.name)
+        self._failed = None
+        if wanted is not None:
+            run = self._worker.inherited(wanted.run)
+            self._runtime.start(run, initial_state=wanted.state)

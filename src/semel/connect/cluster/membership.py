@@ -1,0 +1,172 @@
+"""A worker's membership in its group, and who else is in it.
+
+The group is a consumer group, subscribed to the config topic. That topic has one partition, so one
+member owns it: the leader. Workers of Kafka Connect and of semel keep each other out of a group:
+they speak different protocols, and the group's coordinator refuses whoever comes second.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from semel.config.cluster import ClusterConfig
+from semel.errors import SemelError, ServiceError
+from semel.kafka.cluster import admin_client
+from semel.kafka.errors import failure
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.5
+_POLL = 0.1
+_ASKED_IN = 5.0
+_OTHERS = (KafkaError.INCONSISTENT_GROUP_PROTOCOL,)
+_NOT_OURS = (KafkaError.GROUP_ID_NOT_FOUND,)
+"""The answer to who is in a group that Kafka Connect's workers have not left yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The members of the group as its coordinator knows them: URLs of workers."""
+
+    members: frozenset[str] = frozenset()
+    leader: str | None = None
+
+
+@dataclass
+class _Seen:
+    group: Group = field(default_factory=Group)
+    at: float = 0.0
+    """when this worker was last seen to be a member"""
+
+
+class Membership:
+    """Keeps a worker in its group. ``client`` reaches Kafka; ``looked`` is called after each look
+    at the group."""
+
+    def __init__(
+        self, config: ClusterConfig, client: Mapping[str, Any], looked: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._looked = looked
+        self._client = client
+        self._me = config.url
+        self._seen = _Seen()
+        self._failed: SemelError | None = None
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=work, daemon=True, name=f"semel-group-{work.__name__}")
+            for work in (self._stay, self._look)
+        ]
+
+    def start(self) -> None:
+        """Join the group."""
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def group(self) -> Group:
+        """Who is in the group. Nobody is known once this worker has not been seen in it for as long
+        as a session lasts: others may have taken its work over.
+
+        Raises:
+            ServiceError: it may not be a member.
+        """
+        if self._failed is not None:
+            raise self._failed
+        if time.monotonic() - self._seen.at > self._config.session_timeout_ms / 1000:
+            return Group()
+        return self._seen.group
+
+    def leave(self) -> None:
+        """Leave the group."""
+        self._stop.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(2 * _ASKED_IN)
+
+    def _stay(self) -> None:
+        consumer = Consumer(
+            {
+                **self._client,
+                "group.id": self._config.group_id,
+                "client.id": self._me,
+                "session.timeout.ms": self._config.session_timeout_ms,
+                "heartbeat.interval.ms": self._config.heartbeat_interval_ms,
+                "max.poll.interval.ms": self._config.rebalance_timeout_ms,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "latest",
+                "allow.auto.create.topics": False,
+                "log_level": 0,
+            },
+            logger=log,
+        )
+        # Partitions are held, not read: they say who leads.
+        consumer.subscribe([self._config.config_topic], on_assign=_hold)
+        try:
+            while not self._stop.is_set():
+                message = consumer.poll(_POLL)
+                error = message.error() if message is not None else None
+                if error is not None:
+                    self._judge(error)
+        finally:
+            consumer.close()
+
+    def _judge(self, error: KafkaError) -> None:
+        if error.code() in _OTHERS:
+            self._failed = ServiceError(
+                f"group.id={self._config.group_id}: the group has members that are no workers of "
+                "semel: workers of Kafka Connect, most likely. Stop them all first; this worker "
+                "then goes on where they have stopped"
+            )
+        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            self._failed = ServiceError(
+                f"group.id={self._config.group_id}: {error.str()}. Grant READ and DESCRIBE on it"
+            )
+        else:
+            log.warning("group %s: %s", self._config.group_id, error.str())
+
+    def _look(self) -> None:
+        admin = admin_client(self._client)
+        while not self._stop.wait(_LOOK):
+            asked = time.monotonic()
+            try:
+                group = described(admin, self._config.group_id, self._config.config_topic)
+            except KafkaException as error:
+                if error.args[0].code() in _NOT_OURS:
+                    continue
+                log.warning("%s", failure(str(self._client["bootstrap.servers"]), error))
+                continue
+            self._seen.group = group
+            if self._me in group.members:
+                self._seen.at = asked
+            self._looked()
+
+
+def _hold(consumer: Any, partitions: Any) -> None:
+    consumer.incremental_assign(partitions)
+    consumer.pause(partitions)
+
+
+def described(admin: AdminClient, name: str, topic: str) -> Group:
+    """A group, as its coordinator describes it; ``topic`` is its config topic.
+
+    Raises:
+        KafkaException: it could not be asked.
+    """
+    answer = admin.describe_consumer_groups([name], request_timeout=_ASKED_IN)
+    found = answer[name].result()
+    leader = None
+    for member in found.members:
+        held = member.assignment.topic_partitions if member.assignment is not None else ()
+        if any(tp.topic == topic for tp in held):
+            leader = member.client_id
+    return Group(frozenset(m.client_id for m in found.members), leader)

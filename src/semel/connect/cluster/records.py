@@ -1,0 +1,273 @@
+"""Kafka Connect's config and status topics: their records, read and written in its own format.
+
+A record has a text key whose beginning says what it is, and a JSON value without schema. One key of
+semel's own, ``semel-assignment``, lies beside them in the config topic; Kafka Connect passes over
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from semel.engine.states import State
+
+log = logging.getLogger(__name__)
+
+Record = tuple[bytes, bytes | None]
+"""Key and value; no value deletes the key."""
+
+_CONNECTOR, _TARGET, _TASK, _COMMIT = "connector-", "target-state-", "task-", "commit-"
+_RESTART, _LOGGER = "restart-connector-", "logger-cluster-"
+_ASSIGNMENT = "semel-assignment"
+_OF_CONNECTOR, _OF_TASK, _OF_TOPIC = "status-connector-", "status-task-", "status-topic-"
+_READ_BY = ":connector-"
+_LEAVING = "semel-worker-"
+_TARGETS = {State.RUNNING: "STARTED", State.PAUSED: "PAUSED", State.STOPPED: "STOPPED"}
+_STATES = {word: state for state, word in _TARGETS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Which worker, by its URL, runs which connector."""
+
+    epoch: int = 0
+    workers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A request to restart a connector (KIP-745)."""
+
+    connector: str
+    include_tasks: bool
+    only_failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """How many tasks a connector has, and the configuration of the first one."""
+
+    count: int
+    config: Mapping[str, str]
+
+
+@dataclass
+class Configs:
+    """What the config topic says, as far as it has been read."""
+
+    connectors: dict[str, dict[str, str]] = field(default_factory=dict)
+    targets: dict[str, State] = field(default_factory=dict)
+    tasks: dict[str, Tasks] = field(default_factory=dict)
+    """what workers of Kafka Connect have committed, by connector; those of semel leave it as it is,
+    for them to come back to"""
+    assignment: Assignment = Assignment()
+    levels: dict[str, str] = field(default_factory=dict)
+    """of loggers, in the whole cluster"""
+    _firsts: dict[str, dict[str, str]] = field(default_factory=dict)
+    """the configuration of each connector's first task, committed or not"""
+
+    def target(self, connector: str) -> State:
+        """The state that a connector is to have."""
+        return self.targets.get(connector, State.RUNNING)
+
+    def apply(self, key: bytes, value: bytes | None) -> Restart | None:
+        """Take a record in; returns the restart that it asks for. A record that cannot be read is
+        passed over with a word, as Kafka Connect does."""
+        name = key.decode(errors="replace")
+        try:
+            return self._applied(name, _facts(value))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            log.warning("config topic: the record %s is passed over: %r", name, error)
+            return None
+
+    def _applied(self, name: str, facts: Mapping[str, Any] | None) -> Restart | None:
+        if name == _ASSIGNMENT:
+            found = facts or {"epoch": 0, "workers": {}}
+            self.assignment = Assignment(int(found["epoch"]), dict(found["workers"]))
+        elif (connector := _after(_RESTART, name)) is not None:
+            if facts is not None:
+                with_tasks = bool(facts.get("include-tasks", False))
+                return Restart(connector, with_tasks, bool(facts.get("only-failed", False)))
+        elif (connector := _after(_CONNECTOR, name)) is not None:
+            self._configure(connector, facts)
+        elif (connector := _after(_TARGET, name)) is not None:
+            state = facts and _STATES[facts.get("state.v2") or facts["state"]]
+            _keep(self.targets, connector, state)
+        elif (connector := _after(_COMMIT, name)) is not None:
+            first = self._firsts.get(connector, {})
+            _keep(self.tasks, connector, facts and Tasks(int(facts["tasks"]), first))
+        elif (task := _after(_TASK, name)) is not None:
+            connector, _, number = task.rpartition("-")
+            if number == "0":
+                _keep(self._firsts, connector, facts and _properties(facts))
+        elif (logger := _after(_LOGGER, name)) is not None:
+            _keep(self.levels, logger, facts and str(facts["level"]))
+        return None
+
+    def _configure(self, connector: str, facts: Mapping[str, Any] | None) -> None:
+        if facts is None:
+            self.connectors.pop(connector, None)
+            self.tasks.pop(connector, None)
+            return
+        self.connectors[connector] = _properties(facts)
+
+
+def configured(connector: str, config: Mapping[str, str]) -> Record:
+    """A connector's configuration."""
+    return _record(_CONNECTOR + connector, {"properties": dict(config)})
+
+
+def forgotten(connector: str) -> list[Record]:
+    """A connector that is no more. Its tasks may be Kafka Connect's, and would make a connector
+    that is created under its name look like one that Kafka Connect has run."""
+    return [_record(key + connector, None) for key in (_CONNECTOR, _TARGET, _COMMIT)]
+
+
+def targeted(connector: str, state: State) -> Record:
+    """The state that a connector is to have. Workers older than KIP-875 know two of them, by the
+    first field."""
+    old = State.PAUSED if state is State.STOPPED else state
+    facts = {"state": _TARGETS[old], "state.v2": _TARGETS[state]}
+    return _record(_TARGET + connector, facts)
+
+
+def restarting(request: Restart) -> Record:
+    """A request to restart a connector."""
+    facts = {"include-tasks": request.include_tasks, "only-failed": request.only_failed}
+    return _record(_RESTART + request.connector, facts)
+
+
+def levelled(logger: str, level: str) -> Record:
+    """A logger's level in the whole cluster (KIP-976)."""
+    return _record(_LOGGER + logger, {"level": level})
+
+
+def assigned(assignment: Assignment) -> Record:
+    """Who runs what."""
+    facts = {"epoch": assignment.epoch, "workers": dict(assignment.workers)}
+    return _record(_ASSIGNMENT, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """What the status topic says of a connector or a task. ``worker`` is a worker's id, and
+    ``generation`` the epoch of the assignment under which it runs."""
+
+    state: str
+    worker: str
+    generation: int = field(default=0, compare=False)
+    trace: str = ""
+
+    def value(self) -> dict[str, Any]:
+        """Its value in the topic."""
+        trace = {"trace": self.trace or None}
+        facts = {"state": self.state, **trace, "worker_id": self.worker}
+        return facts | {"generation": self.generation}
+
+
+@dataclass
+class Statuses:
+    """What the status topic says, as far as it has been read."""
+
+    connectors: dict[str, StateRecord] = field(default_factory=dict)
+    tasks: dict[str, dict[int, StateRecord]] = field(default_factory=dict)
+    """by connector and number"""
+    topics: dict[str, dict[str, int]] = field(default_factory=dict)
+    """by connector and topic, the time in milliseconds at which it was first seen"""
+    leaving: dict[str, int] = field(default_factory=dict)
+    """workers that have ended in order, by URL, with the time in milliseconds"""
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take a record in."""
+        name = key.decode(errors="replace")
+        try:
+            self._applied(name, _facts(value))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            log.warning("status topic: the record %s is passed over: %r", name, error)
+
+    def known(self) -> set[str]:
+        """The connectors of which there is a record."""
+        nested = (table for table in (self.tasks, self.topics))
+        return {*self.connectors, *(name for table in nested for name, of in table.items() if of)}
+
+    def forgetting(self, connector: str) -> Iterator[Record]:
+        """What makes the topic forget a connector."""
+        yield stated(connector, None)
+        for number in self.tasks.get(connector, ()):
+            yield task_stated(connector, number, None)
+        for topic in self.topics.get(connector, ()):
+            yield topic_used(connector, topic, None)
+
+    def _applied(self, name: str, facts: Mapping[str, Any] | None) -> None:
+        if (worker := _after(_LEAVING, name)) is not None:
+            _keep(self.leaving, worker, facts and int(facts["leaving"]))
+        elif (rest := _after(_OF_TOPIC, name)) is not None:
+            topic, _, connector = rest.partition(_READ_BY)
+            seen = facts and int(facts["topic"]["discoverTimestamp"])
+            _keep(self.topics.setdefault(connector, {}), topic, seen)
+        elif (rest := _after(_OF_TASK, name)) is not None:
+            connector, _, number = rest.rpartition("-")
+            tasks = self.tasks.setdefault(connector, {})
+            _keep(tasks, int(number), facts and _state(facts))
+        elif (connector_name := _after(_OF_CONNECTOR, name)) is not None:
+            _keep(self.connectors, connector_name, facts and _state(facts))
+
+
+def stated(connector: str, state: StateRecord | None) -> Record:
+    """A connector's state."""
+    return _record(_OF_CONNECTOR + connector, None if state is None else state.value())
+
+
+def task_stated(connector: str, task: int, state: StateRecord | None) -> Record:
+    """A task's state."""
+    return _record(f"{_OF_TASK}{connector}-{task}", None if state is None else state.value())
+
+
+def topic_used(connector: str, topic: str, at: int | None, task: int = 0) -> Record:
+    """A topic that a connector uses since a time in milliseconds (KIP-558)."""
+    facts = {"name": topic, "connector": connector, "task": task, "discoverTimestamp": at}
+    key = f"{_OF_TOPIC}{topic}{_READ_BY}{connector}"
+    return _record(key, None if at is None else {"topic": facts})
+
+
+def left(worker: str, at: int | None) -> Record:
+    """A worker that ends in order; None when it is back."""
+    return _record(_LEAVING + worker, None if at is None else {"leaving": at})
+
+
+def _properties(facts: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(v) for name, v in facts["properties"].items() if v is not None}
+
+
+def _state(facts: Mapping[str, Any]) -> StateRecord:
+    trace, generation = facts.get("trace") or "", int(facts.get("generation", 0))
+    return StateRecord(str(facts["state"]), str(facts["worker_id"]), generation, str(trace))
+
+
+def _keep(table: dict[Any, Any], key: Any, value: Any | None) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+def _after(prefix: str, name: str) -> str | None:
+    return name[len(prefix) :] if name.startswith(prefix) else None
+
+
+def _facts(value: bytes | None) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    facts = json.loads(value)
+    if not isinstance(facts, dict):
+        raise TypeError("no JSON object")
+    return facts
+
+
+def _record(key: str, facts: Mapping[str, Any] | None) -> Record:
+    text = None if facts is None else json.dumps(facts, separators=(",", ":"), ensure_ascii=False)
+    return key.encode(), None if text is None else text.encode()

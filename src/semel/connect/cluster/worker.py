@@ -1,0 +1,112 @@
+"""A worker of a cluster, put together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from semel.config.cluster import ClusterConfig
+from semel.connect.cluster.following import Following
+from semel.connect.cluster.herder import ClusterHerder
+from semel.connect.cluster.leadership import Leadership
+from semel.connect.cluster.leading import Leading
+from semel.connect.cluster.membership import Membership
+from semel.connect.cluster.records import left
+from semel.connect.cluster.store import Store
+from semel.errors import SemelError, TransientError
+from semel.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.2
+
+
+class ClusterWorker:
+    """Takes part in its group from its start until it is closed; to be used in a ``with``
+    statement.
+
+    Args:
+        runtime: runs the connectors that this worker is assigned.
+        client: librdkafka's settings to reach the cluster.
+
+    Raises:
+        ConfigError: a topic cannot be used as it is.
+        ServiceError: a topic cannot be created.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: ClusterConfig,
+        client: Mapping[str, Any],
+    ) -> None:
+        self._config = config
+        self._store = Store(config, client)
+        self._membership = Membership(config, client, self._store.wake)
+        self._leadership = Leadership(config.group_id, client, self._store.config_topic)
+        self._following = Following(config, self._store, self._membership, runtime)
+        self._store.on_restart = self._following.restart
+        self._leading = Leading(config, self._store, self._membership, self._leadership)
+        self.herder = ClusterHerder(
+            config, self._store, self._membership, self._leadership, self._following
+        )
+        self.failed: SemelError | None = None
+        """what has ended this worker early"""
+        self._ended = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(look,), daemon=True, name=f"semel-{name}")
+            for name, look in (("follow", self._following.look), ("lead", self._leading.look))
+        ]
+
+    def __enter__(self) -> ClusterWorker:
+        try:
+            self._store.start()
+            self._store.report([left(self._config.url, None)])
+        except SemelError:
+            self._store.close()
+            raise
+        self._membership.start()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Let others wait for this worker, end its connectors, and leave the group."""
+        try:
+            self._store.report([left(self._config.url, int(time.time() * 1000))])
+        except TransientError as error:
+            log.warning("group %s: %s", self._config.group_id, error)
+        self._ended.set()
+        self._store.wake()
+        for thread in self._threads:
+            thread.join()
+        self._following.end()
+        self._leadership.give_up()
+        self._membership.leave()
+        self._store.close()
+
+    def wait(self, stop: threading.Event) -> None:
+        """Until ``stop`` is set.
+
+        Raises:
+            SemelError: this worker cannot go on.
+        """
+        while not stop.wait(_LOOK):
+            if self.failed is not None:
+                raise self.failed
+
+    def _repeat(self, look: Callable[[], None]) -> None:
+        while not self._ended.is_set():
+            try:
+                look()
+            except TransientError as error:
+                log.warning("%s; trying again", error)
+            except SemelError as error:
+                self.failed = error
+                return
+            with self._store.changed:
+                if not self._ended.is_set():
+                    self._store.changed.wait(_LOOK)

@@ -1,0 +1,59 @@
+"""What a request to the worker may end with, by the codes of Kafka Connect's REST API."""
+
+from __future__ import annotations
+
+from semel.errors import SemelError
+
+
+class RequestError(SemelError):
+    """A request that cannot be fulfilled."""
+
+    status = 500
+
+
+class BadRequest(RequestError):
+    """The request, or the configuration in it, makes no sense."""
+
+    status = 400
+
+
+class Forbidden(RequestError):
+    """The worker's configuration does not allow it."""
+
+    status = 403
+
+
+class NotFound(RequestError):
+    """There is no such connector, task or plugin."""
+
+    status = 404
+
+
+class Conflict(RequestError):
+    """It conflicts with what there is, or with what another worker is doing."""
+
+    status = 409
+
+
+class Elsewhere(RequestError):
+    """Another worker, at ``url``, has to do it."""
+
+    status = 409
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
+        )
+        self.url = url
+
+
+class Nobody(RequestError):
+    """The worker that has to do it is not known at the moment."""
+
+    status = 409
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Cannot complete request momentarily due to no known leader URL, likely because a "
+            "rebalance was underway."
+        )

@@ -1,0 +1,307 @@
+"""What a worker's REST API does to connectors, however many workers share them.
+
+Answers have Kafka Connect's shape, and errors its words: tools read them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from semel.config.infos import ConfigInfos
+from semel.config.worker import WorkerConfig
+from semel.connect import plugins
+from semel.connect.errors import BadRequest, Forbidden, NotFound
+from semel.connect.offsets import as_answer, of_source, parsed, parsed_of_source
+from semel.engine.states import State
+from semel.errors import ConfigError
+from semel.plan import AnyPlan, SourcePlan, plan_any
+from semel.runtime.positions import first_position, reset_positions, set_positions
+from semel.runtime.source_positions import (
+    reset_source_offsets,
+    set_source_offsets,
+    source_offsets,
+)
+from semel.sources import is_source
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The state of a connector or a task, and the worker that runs it."""
+
+    state: str
+    worker: str
+    trace: str = ""
+
+    def answer(self) -> Answer:
+        """As the REST API writes it."""
+        found = {"state": self.state, "worker_id": self.worker}
+        found |= {"version": plugins.VERSION}  # the plugin's (KIP-891)
+        return found | ({"trace": self.trace} if self.trace else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A connector's state and those of its tasks."""
+
+    connector: Part
+    tasks: Mapping[int, Part] = field(default_factory=dict)
+
+
+class Herder(ABC):
+    """Creates, changes, restarts and deletes connectors."""
+
+    def __init__(self, worker: WorkerConfig) -> None:
+        self._worker = worker
+
+    # What depends on where connectors are kept and run
+
+    @property
+    @abstractmethod
+    def _configs(self) -> Mapping[str, Mapping[str, str]]:
+        """Connectors' configurations, as they were given."""
+
+    @abstractmethod
+    def _parts(self, name: str) -> Parts | None:
+        """The states of a connector; None if nothing is known of it."""
+
+    @abstractmethod
+    def _tasks(self, name: str) -> Sequence[int]:
+        """The numbers of a connector's tasks."""
+
+    @abstractmethod
+    def _is_stopped(self, name: str) -> bool:
+        """Whether a connector was stopped and has ended."""
+
+    @abstractmethod
+    def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
+        """Add a connector, in this state (KIP-980).
+
+        Raises:
+            BadRequest: its configuration is invalid.
+            Conflict: there is one of this name.
+        """
+
+    @abstractmethod
+    def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
+        """Give a connector this configuration; whether it is a new one.
+
+        Raises:
+            BadRequest: the configuration is invalid. The connector goes on as it was.
+        """
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Stop a connector and forget it. Its ledger stays."""
+
+    @abstractmethod
+    def pause(self, name: str) -> None:
+        """Let a connector read nothing."""
+
+    @abstractmethod
+    def resume(self, name: str) -> None:
+        """Let a connector go on."""
+
+    @abstractmethod
+    def stop(self, name: str) -> None:
+        """End a connector's tasks, and wait for that; it keeps its configuration (KIP-875)."""
+
+    @abstractmethod
+    def restart(self, name: str) -> None:
+        """Start a connector anew, not its tasks."""
+
+    @abstractmethod
+    def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
+        """Start a connector and its tasks anew (KIP-745); returns what is being restarted."""
+
+    @abstractmethod
+    def restart_task(self, name: str, task: int) -> None:
+        """Start one task anew."""
+
+    @abstractmethod
+    def _used_topics(self, name: str) -> Sequence[str]:
+        """The topics that a connector has used since they were reset."""
+
+    @abstractmethod
+    def _forget_topics(self, name: str) -> None:
+        """Begin anew with its topics."""
+
+    @abstractmethod
+    def set_level(self, logger: str, level: str) -> None:
+        """Set a logger's level on all workers (KIP-976)."""
+
+    # Configurations
+
+    def connectors(self) -> list[str]:
+        """Their names."""
+        return list(self._configs)
+
+    def config(self, name: str) -> dict[str, str]:
+        """A connector's configuration, as it was given."""
+        try:
+            return dict(self._configs[name])
+        except KeyError:
+            raise NotFound(f"Connector {name} not found") from None
+
+    def info(self, name: str) -> Answer:
+        """``GET /connectors/{name}``."""
+        config = self.config(name)
+        tasks = [{"connector": name, "task": n} for n in self._tasks(name)]
+        return {"name": name, "config": config, "tasks": tasks, "type": _type(config)}
+
+    def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
+        """Change some keys; one that is null is removed (KIP-477)."""
+        merged = {**self.config(name), **changes}
+        return self.put(name, {k: v for k, v in merged.items() if v is not None})[1]
+
+    def validate(self, plugin: str, config: Mapping[str, str]) -> ConfigInfos:
+        """``PUT /connector-plugins/{plugin}/config/validate``."""
+        return plugins.validated(plugin, config, self._worker.inherited(config))
+
+    def _check(self, config: Mapping[str, str]) -> None:
+        forbidden = self._worker.forbidden(config)
+        if forbidden:
+            policy = self._worker.originals["connector.client.config.override.policy"]
+            raise BadRequest(
+                f"{forbidden[0]}={config[forbidden[0]]} may not be set: the worker has "
+                f"connector.client.config.override.policy={policy}. Remove it"
+            )
+        given = config.get("connector.class", "")
+        plugins.complain(plugins.validated(given, config, self._worker.inherited(config)))
+
+    def _known(self, name: str) -> None:
+        if name not in self._configs:
+            raise NotFound(f"Unknown connector {name}")
+
+    # States
+
+    def status(self, name: str) -> Answer:
+        """``GET /connectors/{name}/status``."""
+        parts = self._parts(name)
+        if parts is None:
+            raise NotFound(f"No status found for connector {name}")
+        return {
+            "name": name,
+            "connector": parts.connector.answer(),
+            "tasks": [{"id": n, **part.answer()} for n, part in sorted(parts.tasks.items())],
+            "type": _type(self._configs.get(name, {})),
+        }
+
+    def task_status(self, name: str, task: int) -> Answer:
+        """``GET /connectors/{name}/tasks/{task}/status``."""
+        parts = self._parts(name)
+        if parts is None or task not in parts.tasks:
+            raise NotFound(f"No status found for task {name}-{task}")
+        return {"id": task, **parts.tasks[task].answer()}
+
+    def task_configs(self, name: str) -> list[Answer]:
+        """``GET /connectors/{name}/tasks``."""
+        config = self.config(name)
+        return [{"id": {"connector": name, "task": n}, "config": config} for n in self._tasks(name)]
+
+    def _restarting(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
+        """The status that answers a request to restart.
+
+        Raises:
+            NotFound: there is no such connector.
+        """
+        if name not in self._configs:
+            raise NotFound(f"Unknown connector: {name}")
+        answer = self.status(name)
+        parts = [answer["connector"], *(answer["tasks"] if tasks else ())]
+        for part in parts:
+            if part["state"] == State.FAILED or not only_failed:
+                part["state"] = State.RESTARTING
+        return answer
+
+    # Topics and positions
+
+    def topics(self, name: str) -> Answer:
+        """``GET /connectors/{name}/topics`` (KIP-558): those it has used since they were reset."""
+        if not self._worker.topic_tracking:
+            raise Forbidden("Topic tracking is disabled.")
+        return {name: {"topics": list(self._used_topics(name))}}
+
+    def reset_topics(self, name: str) -> None:
+        """``PUT /connectors/{name}/topics/reset``."""
+        if not self._worker.topic_tracking:
+            raise Forbidden("Topic tracking is disabled.")
+        if not self._worker.topic_tracking_reset:
+            raise Forbidden("Topic tracking reset is disabled.")
+        self._forget_topics(name)
+
+    def offsets(self, name: str) -> Answer:
+        """``GET /connectors/{name}/offsets``: what the ledger holds (KIP-875)."""
+
+        def held(planned: AnyPlan) -> Answer:
+            if isinstance(planned, SourcePlan):
+                return of_source(source_offsets(planned))
+            return as_answer({e.topic_partition: e.position for e in planned.sink.entries()})
+
+        found: Answer = self._with_plan(name, held)
+        return found
+
+    def alter_offsets(self, name: str, body: Mapping[str, Any]) -> Answer:
+        """``PATCH /connectors/{name}/offsets``, of a stopped connector: rewrites its ledger."""
+        if not body.get("offsets"):
+            raise BadRequest(
+                "Partitions / offsets need to be provided for an alter offsets request"
+            )
+        self._check_stopped(name)
+
+        def alter(planned: AnyPlan) -> None:
+            if isinstance(planned, SourcePlan):
+                set_source_offsets(planned, parsed_of_source(body["offsets"]))
+                return
+            wanted = parsed(body["offsets"])
+            found = {
+                tp: first_position(planned, tp) if at is None else at for tp, at in wanted.items()
+            }
+            set_positions(planned, found)
+
+        self._with_plan(name, alter)
+        return {"message": "The offsets for this connector have been altered successfully"}
+
+    def reset_offsets(self, name: str) -> Answer:
+        """``DELETE /connectors/{name}/offsets``, of a stopped connector: empties its ledger."""
+        self._check_stopped(name)
+
+        def reset(planned: AnyPlan) -> None:
+            if isinstance(planned, SourcePlan):
+                reset_source_offsets(planned)
+            else:
+                reset_positions(planned)
+
+        self._with_plan(name, reset)
+        return {"message": "The offsets for this connector have been reset successfully"}
+
+    def _check_stopped(self, name: str) -> None:
+        self.config(name)
+        if not self._is_stopped(name):
+            raise BadRequest(
+                "Connectors must be in the STOPPED state before their offsets can be modified. "
+                "This can be done for the specified connector by issuing a 'PUT' request to the "
+                f"'/connectors/{name}/stop' endpoint"
+            )
+
+    def look(self, name: str, call: Callable[[AnyPlan], Any]) -> Any:
+        """What a call finds out about a connector, with a plan of its own."""
+        return self._with_plan(name, call)
+
+    def _with_plan(self, name: str, call: Callable[[AnyPlan], Any]) -> Any:
+        """A sink or source of its own: that of the run belongs to the run."""
+        planned = plan_any(self._worker.inherited(self.config(name)))
+        try:
+            return call(planned)
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        finally:
+            planned.close()
+
+
+def _type(config: Mapping[str, str]) -> str:
+    return "source" if is_source(config.get("connector.class", "").strip()) else "sink"

@@ -1,0 +1,67 @@
+"""What is known of a connector beyond Kafka Connect's API: its guarantee, its ledger, its lag."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from semel.connect.errors import BadRequest
+from semel.connect.offsets import of_source
+from semel.delivery import Guarantee
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
+from semel.plan import AnyPlan, SourcePlan
+from semel.plan.facts import facts_of
+from semel.runtime.source_positions import source_offsets
+
+Answer = dict[str, Any]
+
+
+def guarantee(planned: AnyPlan) -> Answer:
+    """The guarantee that holds and why, with what ``semel describe`` tells."""
+    held: Guarantee = planned.guarantee
+    return {
+        "delivery": held.delivery.value,
+        "mechanism": held.mechanism.value if held.mechanism is not None else None,
+        "because": held.why,
+        "engine": planned.engine,
+        "facts": facts_of(planned),
+    }
+
+
+def ledger(planned: AnyPlan) -> Answer:
+    """The ledger's entries; of a source connector, its source offsets."""
+    if isinstance(planned, SourcePlan):
+        topic = {"topic": planned.connector.offsets_topic}
+        return topic | of_source(source_offsets(planned))
+    return {"entries": [asdict(entry) for entry in sorted(planned.sink.entries(), key=_place)]}
+
+
+def lag(planned: AnyPlan) -> Answer:
+    """How far the ledger is behind Kafka's ends, at this moment.
+
+    Raises:
+        BadRequest: it is a source connector.
+    """
+    if isinstance(planned, SourcePlan):
+        raise BadRequest(
+            f"connector {planned.connector.name} is a source: how much is left to read, only the "
+            "source could tell"
+        )
+    positions = {e.topic_partition: e.position for e in planned.sink.entries()}
+    ends = Cluster(client_config(planned.connector, "admin")).latest(positions)
+    partitions = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "position": at,
+            "end": ends[tp],
+            "lag": max(0, ends[tp] - at),
+        }
+        for tp, at in sorted(positions.items())
+    ]
+    return {"lag": sum(each["lag"] for each in partitions), "partitions": partitions}
+
+
+def _place(entry: Any) -> tuple[str, int]:
+    return entry.topic, entry.partition

@@ -1,0 +1,87 @@
+"""Positions and source offsets as Kafka Connect's REST API writes them (KIP-875)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from semel.connect.errors import BadRequest
+from semel.ledger import TopicPartition
+
+_TOPIC, _PARTITION, _OFFSET = "kafka_topic", "kafka_partition", "kafka_offset"
+
+
+def as_answer(positions: Mapping[TopicPartition, int]) -> dict[str, Any]:
+    """The body of an answer."""
+    return {
+        "offsets": [
+            {"partition": {_TOPIC: tp.topic, _PARTITION: tp.partition}, "offset": {_OFFSET: at}}
+            for tp, at in sorted(positions.items())
+        ]
+    }
+
+
+def of_source(offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
+    """The body of an answer about a source connector."""
+    return {"offsets": [{"partition": dict(p), "offset": dict(o)} for p, o in offsets]}
+
+
+def parsed_of_source(offsets: Any) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
+    """The source offsets of a request; None is to be forgotten.
+
+    Raises:
+        BadRequest: an entry has no partition.
+    """
+    for entry in offsets:
+        if not isinstance(entry.get("partition"), Mapping):
+            raise BadRequest("Partition objects cannot be null")
+    return [(entry["partition"], entry.get("offset")) for entry in offsets]
+
+
+def parsed(offsets: Any) -> dict[TopicPartition, int | None]:
+    """The positions of a request; None is to be reset.
+
+    Raises:
+        BadRequest: says what is wrong with it, in Kafka Connect's words.
+    """
+    return dict(_parsed(entry) for entry in offsets)
+
+
+def _parsed(entry: Mapping[str, Any]) -> tuple[TopicPartition, int | None]:
+    partition = entry.get("partition")
+    if not isinstance(partition, Mapping):
+        raise BadRequest("The partition for a sink connector offset cannot be null or missing")
+    if _TOPIC not in partition or _PARTITION not in partition:
+        raise BadRequest(
+            "The partition for a sink connector offset must contain the keys "
+            f"'{_TOPIC}' and '{_PARTITION}'"
+        )
+    if partition[_TOPIC] is None:
+        raise BadRequest("Kafka topic names must be valid strings and may not be null")
+    if partition[_PARTITION] is None:
+        raise BadRequest("Kafka partitions must be valid numbers and may not be null")
+    number = _whole(
+        partition[_PARTITION],
+        "Failed to parse the following Kafka partition value in the provided offsets: '{}'. "
+        "Partition values for sink connectors need to be integers.",
+    )
+    tp = TopicPartition(str(partition[_TOPIC]), number)
+    offset = entry.get("offset")
+    if offset is None:
+        return tp, None
+    if _OFFSET not in offset:
+        raise BadRequest(
+            f"The offset for a sink connector should either be null or contain the key '{_OFFSET}'"
+        )
+    return tp, _whole(
+        offset[_OFFSET],
+        "Failed to parse the following Kafka offset value in the provided offsets: '{}'. "
+        "Offset values for sink connectors need to be integers.",
+    )
+
+
+def _whole(value: Any, otherwise: str) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise BadRequest(otherwise.format(value)) from None

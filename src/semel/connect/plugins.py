@@ -1,0 +1,119 @@
+"""The plugins of a worker, and their configurations checked key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+
+from semel import converters, sources, transforms
+from semel.aliases import matches
+from semel.config import ConnectorConfig, SourceConnectorConfig
+from semel.config.infos import ConfigInfos, ConfigKeyInfo, config_infos
+from semel.connect.errors import BadRequest, NotFound
+from semel.errors import ConfigError
+from semel.sinks import names, sink_class
+from semel.validation import validate
+
+VERSION = version("semel")
+_SUFFIX = "Connector"
+_OTHERS = {"transforms": "transformation", "predicates": "predicate"}
+"""What connectors are made of besides, by the types that Kafka Connect gives it."""
+
+
+def listed(*, connectors_only: bool) -> list[dict[str, str]]:
+    """The answer to ``GET /connector-plugins``."""
+    found = [_plugin(name, "sink") for name in sorted(names())]
+    found += [_plugin(name, "source") for name in sorted(sources.known())]
+    if not connectors_only:
+        for kind, type_ in _OTHERS.items():
+            found += [_plugin(name, type_) for name in sorted(dict(transforms.classes(kind)))]
+        found += [_plugin(name, "converter") for name in sorted(converters.names())]
+    return found
+
+
+def _plugin(name: str, kind: str) -> dict[str, str]:
+    return {"class": name, "type": kind, "version": VERSION}
+
+
+def definitions_of(name: str) -> Sequence[ConfigKeyInfo]:
+    """The keys of a connector's class, or of a transform's or a predicate's.
+
+    Raises:
+        NotFound: there is no such class.
+    """
+    others = {each: found for kind in _OTHERS for each, found in transforms.classes(kind)}
+    sections, defaults = ([others[name].section], {}) if name in others else _declared(name)
+    infos = config_infos(sections, {}, (), defaults)
+    return [info.definition for info in infos.configs if info.definition is not None]
+
+
+def sections_of(name: str) -> Sequence[type]:
+    """What declares the keys of a connector's class.
+
+    Raises:
+        NotFound: there is no such class.
+    """
+    return _declared(name)[0]
+
+
+def _declared(name: str) -> tuple[Sequence[type], Mapping[str, str]]:
+    """The sections of a connector's class, and the defaults that it sets instead of theirs."""
+    full = _full(name)
+    try:
+        if sources.is_source(full):
+            source = sources.source_class(full)
+            return [SourceConnectorConfig, source.section], source.defaults
+        sink = sink_class(full)
+    except ConfigError:
+        raise NotFound(f"Unknown plugin {name}.") from None
+    return [ConnectorConfig, sink.section], sink.defaults
+
+
+def validated(name: str, config: Mapping[str, str], run: Mapping[str, str]) -> ConfigInfos:
+    """The answer to ``PUT /connector-plugins/{name}/config/validate``.
+
+    Args:
+        config: what the request holds.
+        run: the same with what the worker adds.
+
+    Raises:
+        BadRequest: the configuration is another class's.
+        NotFound: there is no such class.
+    """
+    given = config.get("connector.class")
+    if given is not None and not _short(given).endswith(_short(name)):
+        raise BadRequest(f"Included connector type {given} does not match request type {name}")
+    infos, _ = validate({**run, "connector.class": given or _full(name)})
+    return infos
+
+
+def complain(infos: ConfigInfos) -> None:
+    """Raise the errors of an answer, as a worker does that is given such a configuration.
+
+    Raises:
+        BadRequest: there are some.
+    """
+    if not infos.error_count:
+        return
+    errors = [error for config in infos.configs for error in config.value.errors]
+    raise BadRequest(
+        "\n".join(
+            [
+                "Connector configuration is invalid and contains the following "
+                f"{infos.error_count} error(s):",
+                *errors,
+                "You can also find the above list of errors at the endpoint "
+                "`/connector-plugins/{connectorType}/config/validate`",
+            ]
+        )
+    )
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(_SUFFIX) or name
+
+
+def _full(name: str) -> str:
+    """The class that a full or a simple name stands for; the name itself if there is none."""
+    known = {*names(), *sources.known()}
+    return name if name in known else next(iter(matches(name, known, _SUFFIX)), name)

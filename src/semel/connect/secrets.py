@@ -1,0 +1,60 @@
+"""Connectors' configurations as answers show them: without passwords.
+
+Kafka Connect shows them in the clear. Clients that read a configuration, change it and send it back
+are not to lose any: what they send as it was shown stands for what it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from semel.config.definition import definitions
+from semel.config.infos import HIDDEN
+from semel.connect.errors import BadRequest, NotFound
+from semel.connect.plugins import sections_of
+from semel.redact import names_secret, redacted
+
+_REFERENCES = re.compile(r"(?:\$\{[^}]*\})+")
+_PARAMETER = re.compile(r"pass|pwd|secret|token|key", re.I)
+
+
+def shown(config: Mapping[str, str]) -> dict[str, str]:
+    """A configuration without its secrets; references to them are shown as they are."""
+    try:
+        sections = sections_of(config.get("connector.class", ""))
+    except NotFound:
+        sections = ()
+    secret = {n for section in sections for d in definitions(section) if d.secret for n in d.names}
+
+    def told(name: str, value: str) -> str:
+        hides = (name in secret and not _is_plain_address(value)) or names_secret(name)
+        return HIDDEN if hides and value and not _is_reference(value) else redacted(value)
+
+    return {name: told(name, value) for name, value in config.items()}
+
+
+def kept(given: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
+    """A configuration that was given, with the present value wherever it has what answers show.
+
+    Raises:
+        BadRequest: a value is hidden, and there is no present one.
+    """
+    before = shown(present)
+    found = {k: present[k] if k in before and v == before[k] else v for k, v in given.items()}
+    lost = [name for name, value in found.items() if value == HIDDEN]
+    if lost:
+        raise BadRequest(
+            f"{lost[0]}={HIDDEN} is what answers show instead of a secret, and there is none to "
+            "keep: give the secret itself, or a reference to it"
+        )
+    return found
+
+
+def _is_reference(value: str) -> bool:
+    return _REFERENCES.fullmatch(value) is not None
+
+
+def _is_plain_address(value: str) -> bool:
+    """Whether a value is a URL that has no secret but a password before its host."""
+    return "://" in value and _PARAMETER.search(redacted(value)) is None

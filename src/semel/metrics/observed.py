@@ -1,0 +1,74 @@
+"""What metrics are made of: a connector at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from semel.engine.base import Progress
+from semel.engine.control import Report
+from semel.engine.states import State
+from semel.plan import AnyPlan, SourcePlan
+from semel.runtime import Runtime
+from semel.runtime.connector import Tally
+
+_LONG_TASKS = ("direct", "source")
+"""The engines whose tasks count for themselves. Of the others the driver counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A connector; ``tasks`` has the state of each of its tasks."""
+
+    planned: AnyPlan
+    state: str
+    tasks: Mapping[int, str]
+    progress: Progress
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def name(self) -> str:
+        """The connector's name."""
+        return self.planned.connector.name
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is a source connector."""
+        return isinstance(self.planned, SourcePlan)
+
+    @property
+    def reports(self) -> Mapping[int, Report]:
+        """What its tasks have counted; where the driver counts, that is put down to task 0."""
+        progress = self.progress
+        if self.planned.engine in _LONG_TASKS:
+            return progress.tasks
+        total = Report(
+            "progress",
+            0,
+            0,
+            positions=progress.positions,
+            records=progress.records,
+            rows=progress.rows,
+            failed=progress.failed,
+            commits=progress.commits,
+            deliveries=progress.deliveries,
+        )
+        return {0: total}
+
+
+def of_runtime(runtime: Runtime) -> list[Observed]:
+    """The connectors of a runtime."""
+    found = []
+    for connector in runtime.connectors.values():
+        status = connector.status()
+        tasks = {number: str(task.state) for number, task in status.tasks.items()}
+        progress = connector.progress or Progress()
+        state = str(status.connector.state)
+        found.append(Observed(connector.planned, state, tasks, progress, connector.tally))
+    return found
+
+
+def of_run(planned: AnyPlan, progress: Progress) -> Observed:
+    """A connector that runs alone in its process."""
+    tasks = {number: str(status.state) for number, status in progress.states.items()}
+    return Observed(planned, State.RUNNING, tasks, progress, Tally(starts=1))

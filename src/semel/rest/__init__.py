@@ -1,0 +1,1 @@
+"""The REST API of a worker: Kafka Connect's paths, bodies and codes."""

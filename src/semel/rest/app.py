@@ -1,0 +1,309 @@
+"""The application: one function an endpoint, in the order of Kafka Connect's documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, BeforeValidator
+from starlette.exceptions import HTTPException
+
+from semel.config.definition import text_of
+from semel.config.worker import WorkerConfig
+from semel.connect import loggers, plugins
+from semel.connect.errors import BadRequest, Elsewhere, NotFound, RequestError
+from semel.connect.herder import Herder
+from semel.connect.secrets import kept, shown
+from semel.engine.states import State
+from semel.errors import SemelError
+from semel.kafka.cluster import Cluster
+from semel.redact import redacted
+from semel.rest.forwarding import forwarded
+
+VERSION = "4.3.1"
+"""The version of Kafka Connect whose API this is: clients read it."""
+
+
+def _text(value: Any) -> Any:
+    """A value of a configuration as Jackson reads it: numbers and booleans are texts, too."""
+    return text_of(value) if isinstance(value, bool | int | float) else value
+
+
+def _is_true(value: Any) -> bool:
+    """A flag as Jersey reads it: whatever is not true is false."""
+    return str(value).lower() == "true"
+
+
+Value = Annotated[str, BeforeValidator(_text)]
+Config = dict[str, Value]
+Flag = Annotated[bool, BeforeValidator(_is_true)]
+Number = Annotated[int, Path(ge=-(2**31), le=2**31 - 1)]
+
+
+class CreateConnector(BaseModel):
+    """The body of ``POST /connectors``."""
+
+    name: str | None = None
+    config: Config
+    initial_state: str | None = None
+
+
+class Level(BaseModel):
+    """The body of ``PUT /admin/loggers/{logger}``."""
+
+    level: str | None = None
+
+
+def application(herder: Herder, worker: WorkerConfig, cluster: Cluster) -> FastAPI:
+    """The API of a worker."""
+    app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
+    _errors(app, worker)
+    _root(app, cluster)
+    _connectors(app, herder)
+    _states(app, herder)
+    _offsets(app, herder)
+    _plugins(app, herder)
+    if worker.admin_listeners is None:
+        _admin(app, herder)
+    return app
+
+
+def admin_application(herder: Herder, worker: WorkerConfig) -> FastAPI:
+    """What ``admin.listeners`` answer."""
+    app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
+    _errors(app, worker)
+    _admin(app, herder)
+    return app
+
+
+def _errors(app: FastAPI, worker: WorkerConfig) -> None:
+    """Every error has the body that Kafka Connect gives it."""
+
+    def answer(status: int, message: str) -> JSONResponse:
+        return JSONResponse({"error_code": status, "message": message}, status)
+
+    @app.exception_handler(RequestError)
+    def requested(_request: Request, error: RequestError) -> JSONResponse:
+        return answer(error.status, str(error))
+
+    @app.exception_handler(Elsewhere)
+    async def elsewhere(request: Request, error: Elsewhere) -> Response:
+        try:
+            return await forwarded(request, error, worker)
+        except RequestError as failed:
+            return answer(failed.status, str(failed))
+
+    @app.exception_handler(HTTPException)
+    def http(_request: Request, error: HTTPException) -> JSONResponse:
+        return answer(error.status_code, f"HTTP {error.status_code} {error.detail}")
+
+    @app.exception_handler(RequestValidationError)
+    def unreadable(_request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        if first["loc"][0] == "path":
+            return answer(404, "HTTP 404 Not Found")
+        where = ".".join(str(part) for part in first["loc"][1:])
+        return answer(400, f"{where}: {first['msg']}" if where else str(first["msg"]))
+
+    @app.exception_handler(SemelError)
+    def failed(_request: Request, error: SemelError) -> JSONResponse:
+        return answer(500, str(error))
+
+    @app.exception_handler(Exception)
+    def unforeseen(_request: Request, error: Exception) -> JSONResponse:
+        return answer(500, redacted(f"{type(error).__name__}: {error}"))
+
+
+def _root(app: FastAPI, cluster: Cluster) -> None:
+    @app.get("/")
+    def server_info() -> dict[str, str]:
+        commit = f"semel-{plugins.VERSION}"
+        return {"version": VERSION, "commit": commit, "kafka_cluster_id": cluster.cluster_id()}
+
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        message = "Worker has completed startup and is ready to handle requests."
+        return {"status": "healthy", "message": message}
+
+
+def _connectors(app: FastAPI, herder: Herder) -> None:
+    @app.get("/connectors")
+    def connectors(expand: Annotated[list[str] | None, Query()] = None) -> Any:
+        if expand is None:
+            return herder.connectors()
+        wanted: dict[str, Callable[[str], dict[str, Any]]] = {
+            "status": herder.status,
+            "info": lambda name: _shown(herder.info(name)),
+        }
+        found = {}
+        for name in herder.connectors():
+            with suppress(NotFound):  # it was deleted meanwhile
+                found[name] = {part: wanted[part](name) for part in expand if part in wanted}
+        return found
+
+    @app.post("/connectors", status_code=201)
+    def create(body: CreateConnector, response: Response) -> dict[str, Any]:
+        name = (body.name or "").strip()
+        config = kept(_named(name, body.config), {})
+        answer = herder.create(name, config, _initial(body.initial_state))
+        response.headers["Location"] = f"/connectors/{name}"
+        return _shown(answer)
+
+    @app.get("/connectors/{name}")
+    def info(name: str) -> dict[str, Any]:
+        return _shown(herder.info(name))
+
+    @app.get("/connectors/{name}/config")
+    def config(name: str) -> Config:
+        return shown(herder.config(name))
+
+    @app.put("/connectors/{name}/config")
+    def put(name: str, body: Config, response: Response) -> dict[str, Any]:
+        present = herder.config(name) if name in herder.connectors() else {}
+        created, answer = herder.put(name, kept(_named(name, body), present))
+        if created:
+            response.status_code = 201
+            response.headers["Location"] = f"/connectors/{name}"
+        return _shown(answer)
+
+    @app.patch("/connectors/{name}/config")
+    def patch(name: str, body: dict[str, Value | None]) -> dict[str, Any]:
+        values = kept({k: v for k, v in body.items() if v is not None}, herder.config(name))
+        return _shown(herder.patch(name, {**body, **values}))
+
+    @app.delete("/connectors/{name}", status_code=204)
+    def delete(name: str) -> None:
+        herder.delete(name)
+
+    @app.get("/connectors/{name}/tasks")
+    def tasks(name: str) -> list[dict[str, Any]]:
+        return [_shown(task) for task in herder.task_configs(name)]
+
+    @app.get("/connectors/{name}/topics")
+    def topics(name: str) -> dict[str, Any]:
+        return herder.topics(name)
+
+    @app.put("/connectors/{name}/topics/reset", status_code=202)
+    def reset_topics(name: str) -> Response:
+        herder.reset_topics(name)
+        return Response(status_code=202)
+
+
+def _states(app: FastAPI, herder: Herder) -> None:
+    @app.get("/connectors/{name}/status")
+    def status(name: str) -> dict[str, Any]:
+        return herder.status(name)
+
+    @app.get("/connectors/{name}/tasks/{task}/status")
+    def task_status(name: str, task: Number) -> dict[str, Any]:
+        return herder.task_status(name, task)
+
+    @app.put("/connectors/{name}/pause", status_code=202)
+    def pause(name: str) -> Response:
+        herder.pause(name)
+        return Response(status_code=202)
+
+    @app.put("/connectors/{name}/resume", status_code=202)
+    def resume(name: str) -> Response:
+        herder.resume(name)
+        return Response(status_code=202)
+
+    @app.put("/connectors/{name}/stop", status_code=204)
+    def stop(name: str) -> None:
+        herder.stop(name)
+
+    @app.post("/connectors/{name}/restart")
+    def restart(
+        name: str,
+        include_tasks: Annotated[Flag, Query(alias="includeTasks")] = False,
+        only_failed: Annotated[Flag, Query(alias="onlyFailed")] = False,
+    ) -> Response:
+        if not include_tasks and not only_failed:
+            herder.restart(name)
+            return Response(status_code=204)
+        answer = herder.restart_all(name, tasks=include_tasks, only_failed=only_failed)
+        return JSONResponse(answer, 202)
+
+    @app.post("/connectors/{name}/tasks/{task}/restart", status_code=204)
+    def restart_task(name: str, task: Number) -> None:
+        herder.restart_task(name, task)
+
+
+def _offsets(app: FastAPI, herder: Herder) -> None:
+    @app.get("/connectors/{name}/offsets")
+    def offsets(name: str) -> dict[str, Any]:
+        return herder.offsets(name)
+
+    @app.patch("/connectors/{name}/offsets")
+    def alter(name: str, body: dict[str, Any]) -> dict[str, Any]:
+        return herder.alter_offsets(name, body)
+
+    @app.delete("/connectors/{name}/offsets")
+    def reset(name: str) -> dict[str, Any]:
+        return herder.reset_offsets(name)
+
+
+def _plugins(app: FastAPI, herder: Herder) -> None:
+    @app.get("/connector-plugins")
+    def listed(
+        connectors_only: Annotated[Flag, Query(alias="connectorsOnly")] = True,
+    ) -> list[dict[str, str]]:
+        return plugins.listed(connectors_only=connectors_only)
+
+    @app.get("/connector-plugins/{plugin}/config")
+    def keys(plugin: str) -> list[dict[str, Any]]:
+        return [asdict(definition) for definition in plugins.definitions_of(plugin)]
+
+    @app.put("/connector-plugins/{plugin}/config/validate")
+    def validate(plugin: str, body: Config) -> dict[str, Any]:
+        return asdict(herder.validate(plugin, body))
+
+
+def _admin(app: FastAPI, herder: Herder) -> None:
+    @app.get("/admin/loggers")
+    def all_loggers() -> dict[str, Any]:
+        return loggers.levels()
+
+    @app.get("/admin/loggers/{logger}")
+    def one(logger: str) -> dict[str, Any]:
+        return loggers.level(logger)
+
+    @app.put("/admin/loggers/{logger}")
+    def set_level(logger: str, body: Level, scope: str = "worker") -> Any:
+        if scope.lower() == "cluster":
+            herder.set_level(logger, loggers.checked(body.level))
+            return Response(status_code=204)
+        return loggers.set_level(logger, body.level)
+
+
+def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
+    """The configuration with the connector's name in it.
+
+    Raises:
+        BadRequest: it names another one.
+    """
+    given = config.get("name")
+    if given is not None and given != name:
+        raise BadRequest(
+            f"Connector name configuration ({given}) doesn't match connector name in the URL "
+            f"({name})"
+        )
+    return {**config, "name": name}
+
+
+def _shown(answer: dict[str, Any]) -> dict[str, Any]:
+    return {**answer, "config": shown(answer["config"])}
+
+
+def _initial(state: str | None) -> State:
+    states = (State.RUNNING, State.PAUSED, State.STOPPED)
+    if state is None:
+        return State.RUNNING
+    if state.upper() not in states:
+        raise BadRequest(f"initial_state={state} is not one of {', '.join(states)}")
+    return State(state.upper())

@@ -1,0 +1,46 @@
+"""Requests that another worker has to answer."""
+
+from __future__ import annotations
+
+import httpx
+from fastapi import Request, Response
+
+from semel.config.rest import RestConfig
+from semel.connect.errors import Elsewhere, RequestError
+from semel.rest.tls import client_context
+
+_TIMEOUT = 90.0
+_HOP = "forward"
+_REQUEST_HEADERS = ("accept", "authorization", "content-type")
+_ANSWER_HEADERS = ("content-type", "location")
+
+
+async def forwarded(request: Request, error: Elsewhere, worker: RestConfig) -> Response:
+    """What that worker answers to this ``worker``. A request goes on at most twice, as in Kafka
+    Connect: leaders change.
+
+    Raises:
+        Elsewhere: it has been passed on twice.
+        RequestError: the worker does not answer.
+    """
+    hop = request.query_params.get(_HOP)
+    if hop == "false":
+        raise error
+    query = httpx.QueryParams(str(request.url.query)).remove(_HOP)
+    query = query.add(_HOP, "true" if hop is None else "false")
+    headers = {n: v for n, v in request.headers.items() if n in _REQUEST_HEADERS}
+    try:
+        encrypted = error.url.startswith("https")
+        verify = client_context(worker) if encrypted else True
+        async with httpx.AsyncClient(timeout=_TIMEOUT, verify=verify) as client:
+            answer = await client.request(
+                request.method,
+                error.url + request.url.path,
+                params=query,
+                headers=headers,
+                content=await request.body(),
+            )
+    except httpx.HTTPError as failed:
+        raise RequestError(f"IO Error trying to forward REST request: {failed}") from None
+    kept = {n: v for n, v in answer.headers.items() if n in _ANSWER_HEADERS}
+    return Response(answer.content, answer.status_code, kept)

@@ -1,0 +1,59 @@
+"""What this API has beside Kafka Connect's: ``/semel`` and ``/metrics``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Response
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from semel.config.providers import Resolved
+from semel.connect import insight
+from semel.connect.audits import Audits
+from semel.connect.herder import Herder
+from semel.plan import AnyPlan
+from semel.redact import plain
+
+
+def add_semel(app: FastAPI, herder: Herder, audits: Audits) -> None:
+    """Guarantee, ledger, lag and audit of each connector."""
+    base = "/semel/connectors/{name}"
+
+    @app.get(f"{base}/guarantee")
+    def guarantee(name: str) -> Any:
+        return plain(herder.look(name, insight.guarantee))
+
+    @app.get(f"{base}/ledger")
+    def ledger(name: str) -> Any:
+        return herder.look(name, insight.ledger)
+
+    @app.get(f"{base}/lag")
+    def lag(name: str) -> Any:
+        return herder.look(name, insight.lag)
+
+    @app.post(f"{base}/audit", status_code=202)
+    def start_audit(name: str, values: bool = False) -> dict[str, Any]:
+        return audits.start(name, herder.look(name, _given), values=values)
+
+    @app.get(f"{base}/audit")
+    def audit(name: str) -> dict[str, Any]:
+        return audits.answer(name)
+
+    @app.delete(f"{base}/audit", status_code=204)
+    def cancel_audit(name: str) -> None:
+        audits.cancel(name)
+
+
+def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
+    """What Prometheus scrapes."""
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _given(planned: AnyPlan) -> dict[str, str]:
+    """What a connector runs with, with its references."""
+    given = planned.connector.originals
+    return given.given if isinstance(given, Resolved) else dict(given)

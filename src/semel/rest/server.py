@@ -1,0 +1,123 @@
+"""The server of the REST API, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from semel.errors import ServiceError
+from semel.rest.guard import PEER
+
+log = logging.getLogger(__name__)
+
+_ENDS_IN = 5.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """An application and where it answers: ``http://host:port``, or ``https://`` with ``tls``;
+    without a host, at all addresses of this machine."""
+
+    application: Any
+    listener: str
+    tls: ssl.SSLContext | None = None
+
+
+class RestServer:
+    """Answers requests from its start until it is closed; to be used in a ``with`` statement.
+
+    Raises:
+        ServiceError: a port is taken, or a host is not this machine's.
+    """
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self._sockets: list[socket.socket] = []
+        try:
+            for site in sites:
+                self._sockets.append(_bound(site.listener))
+        except ServiceError:
+            self._close()
+            raise
+        self._servers = [_server(site) for site in sites]
+        # Signals are the worker's own; uvicorn takes them in the main thread alone.
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="semel-rest")
+
+    @property
+    def ports(self) -> list[int]:
+        """The port of each site."""
+        return [int(each.getsockname()[1]) for each in self._sockets]
+
+    def __enter__(self) -> RestServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for server in self._servers:
+            server.should_exit = True
+        self._thread.join(2 * _ENDS_IN)
+        self._close()
+
+    def _close(self) -> None:
+        for each in self._sockets:
+            each.close()
+
+    def _serve(self) -> None:
+        async def all_of_them() -> None:
+            pairs = zip(self._servers, self._sockets, strict=True)
+            await asyncio.gather(*(server.serve([each]) for server, each in pairs))
+
+        try:
+            asyncio.run(all_of_them())
+        except Exception:
+            log.exception("the REST API has ended")
+
+
+def _server(site: Site) -> uvicorn.Server:
+    config = uvicorn.Config(
+        site.application,
+        http=_Protocol,
+        ws="none",
+        log_config=None,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=int(_ENDS_IN),
+    )
+    config.load()
+    config.ssl = site.tls
+    return uvicorn.Server(config)
+
+
+class _Protocol(H11Protocol):
+    """Tells applications the name in the certificate of a client."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        name = _common_name(transport.get_extra_info("peercert"))
+        if name:
+            self.app_state = {**self.app_state, PEER: name}
+
+
+def _common_name(certificate: Any) -> str:
+    """The common name of the subject of a certificate, as :mod:`ssl` describes it."""
+    subject = certificate.get("subject", ()) if certificate else ()
+    return next((value for part in subject for name, value in part if name == "commonName"), "")
+
+
+def _bound(listener: str) -> socket.socket:
+    parts = urlsplit(listener)
+    host, port = parts.hostname or "", parts.port or 0
+    try:
+        family = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise ServiceError(f"listeners={listener}: cannot listen there: {error}") from None

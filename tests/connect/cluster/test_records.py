@@ -1,0 +1,123 @@
+"""The config and status topics in Kafka Connect's own format."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from semel.connect.cluster import records
+from semel.connect.cluster.records import (
+    Assignment,
+    Configs,
+    Restart,
+    StateRecord,
+    Statuses,
+    Tasks,
+)
+from semel.engine.states import State
+
+
+def applied(*pairs: tuple[str, Any]) -> Configs:
+    """What the config topic of Kafka Connect says after these records."""
+    configs = Configs()
+    for key, value in pairs:
+        configs.apply(key.encode(), None if value is None else json.dumps(value).encode())
+    return configs
+
+
+def test_what_kafka_connect_wrote_is_read() -> None:
+    config = {"connector.class": "FileStreamSource", "file": "f"}
+    configs = applied(
+        ("session-key", {"key": "c2VjcmV0", "algorithm": "HmacSHA256", "creation-timestamp": 1}),
+        ("connector-orders", {"properties": config}),
+        ("target-state-orders", {"state": "PAUSED", "state.v2": "STOPPED"}),
+        ("task-orders-0", {"properties": {"task.class": "FileStreamSourceTask"}}),
+        ("commit-orders", {"tasks": 1}),
+        ("task-count-record-orders", {"task-count": 1}),
+        ("logger-cluster-root", {"level": "DEBUG"}),
+        ("something-else", {"never": "seen"}),
+    )
+    assert configs.connectors == {"orders": config}
+    assert configs.target("orders") is State.STOPPED
+    assert configs.tasks == {"orders": Tasks(1, {"task.class": "FileStreamSourceTask"})}
+    assert configs.levels == {"root": "DEBUG"}
+
+
+def test_a_target_state_of_workers_before_kip_875_is_read() -> None:
+    assert applied(("target-state-a", {"state": "PAUSED"})).target("a") is State.PAUSED
+
+
+def test_a_connector_without_target_state_runs() -> None:
+    assert applied(("connector-a", {"properties": {}})).target("a") is State.RUNNING
+
+
+def test_a_deleted_connector_is_forgotten() -> None:
+    configs = applied(("connector-a", {"properties": {}}), ("commit-a", {"tasks": 0}))
+    for key, value in records.forgotten("a"):
+        configs.apply(key, value)
+    assert (configs.connectors, configs.targets, configs.tasks) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("value", [b"no json", b"[]", b'{"properties": 1}', b'{"else": {}}'])
+def test_a_record_that_cannot_be_read_is_passed_over(
+    value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    configs = applied(("connector-a", {"properties": {"file": "f"}}))
+    configs.apply(b"connector-a", value)
+    assert configs.connectors == {"a": {"file": "f"}}
+    assert "connector-a is passed over" in caplog.text
+
+
+def test_a_stopped_connector_is_paused_for_older_workers() -> None:
+    key, value = records.targeted("a", State.STOPPED)
+    assert (key, json.loads(value or b"")) == (
+        b"target-state-a",
+        {"state": "PAUSED", "state.v2": "STOPPED"},
+    )
+
+
+def test_what_is_written_is_read_again() -> None:
+    configs = Configs()
+    assignment = Assignment(3, {"a": "http://w:1"})
+    for key, value in [
+        records.configured("a", {"file": "ü"}),
+        records.levelled("root", "INFO"),
+        records.assigned(assignment),
+    ]:
+        assert configs.apply(key, value) is None
+    assert configs.connectors == {"a": {"file": "ü"}}
+    assert configs.assignment == assignment
+    restart = Restart("a", include_tasks=True, only_failed=False)
+    assert configs.apply(*records.restarting(restart)) == restart
+
+
+def test_states_are_written_as_kafka_connect_writes_them() -> None:
+    key, value = records.task_stated("a-b", 3, StateRecord("FAILED", "w:1", 7, "because"))
+    assert key == b"status-task-a-b-3"
+    assert json.loads(value or b"") == {
+        "state": "FAILED",
+        "trace": "because",
+        "worker_id": "w:1",
+        "generation": 7,
+    }
+
+
+def test_states_are_read_and_forgotten() -> None:
+    statuses = Statuses()
+    running = StateRecord("RUNNING", "w:1", 7)
+    for record in [
+        records.stated("a", running),
+        records.task_stated("a", 0, running),
+        records.topic_used("a", "orders", 12),
+        records.left("http://w:1", 5),
+    ]:
+        statuses.apply(*record)
+    assert statuses.connectors == {"a": running}
+    assert statuses.tasks == {"a": {0: running}}
+    assert statuses.leaving == {"http://w:1": 5}
+    assert statuses.known() == {"a"}
+    for record in list(statuses.forgetting("a")):
+        statuses.apply(*record)
+    assert statuses.known() == set()

@@ -1,0 +1,204 @@
+"""What Prometheus is told of connectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import httpx
+import pytest
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from semel.cli.metrics import Metrics
+from semel.engine.base import Progress
+from semel.engine.control import Report
+from semel.engine.deliveries import Deliveries
+from semel.engine.states import State, Status
+from semel.errors import ConfigError
+from semel.ledger import TopicPartition
+from semel.metrics import lags
+from semel.metrics.collector import ConnectorCollector, registry
+from semel.metrics.lags import Lag, Lags
+from semel.metrics.observed import Observed
+from semel.metrics.rates import Rates
+from semel.plan import plan_any
+from semel.runtime.connector import Tally
+from tests.patience import PATIENCE
+
+TP = TopicPartition("t", 0)
+SINK = {
+    "name": "orders",
+    "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
+    "bootstrap.servers": "127.0.0.1:1",
+    "topics": "t",
+    "tasks.max": "2",
+    "connection.url": "postgresql://localhost:1/db",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+}
+SOURCE = {
+    "name": "lines",
+    "connector.class": "FileStreamSource",
+    "bootstrap.servers": "127.0.0.1:1",
+    "file": "/tmp/lines.txt",
+    "topic": "lines",
+}
+
+
+def deliveries() -> Deliveries:
+    made = Deliveries().committed(0.004, 60, replay=False).committed(0.2, 40, replay=True)
+    return made.committed(70.0, 10, replay=False)
+
+
+def observed(config: Mapping[str, str] = SINK, **more: int) -> Observed:
+    report = Report(
+        "progress",
+        1,
+        0,
+        positions={TP: 110},
+        records=110,
+        rows=100,
+        failed=3,
+        commits=3,
+        deliveries=deliveries(),
+    )
+    progress = Progress(
+        records=110,
+        rows=100,
+        failed=3,
+        commits=3,
+        positions={TP: 110},
+        tasks={1: report},
+        deliveries=deliveries(),
+    )
+    return Observed(
+        plan_any(config), State.RUNNING, {0: "FAILED", 1: "RUNNING"}, progress, Tally(2, 1, 1)
+    )
+
+
+def scraped(*connectors: Observed) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    text = generate_latest(registry(lambda: list(connectors))).decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture(autouse=True)
+def known_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(_self: Lags, connectors: list[Observed]) -> Mapping[str, Lag]:
+        return {each.name: {TP: 7} for each in connectors if not each.is_source}
+
+    monkeypatch.setattr(Lags, "of", of)
+
+
+def test_tasks_have_the_metrics_of_kafka_connect() -> None:
+    found = scraped(observed())
+    task = frozenset({("connector", "orders"), ("task", "1")})
+    expected = {
+        "sink_task_sink_record_read_total": 110,
+        "sink_task_sink_record_send_total": 100,
+        "sink_task_sink_record_lag_max": 7,
+        "sink_task_partition_count": 1,
+        "sink_task_offset_commit_completion_total": 3,
+        "sink_task_put_batch_max_time_ms": 70_000,
+        "connector_task_batch_size_max": 60,
+        "connector_task_offset_commit_failure_percentage": 0,
+        "connector_task_offset_commit_success_percentage": 1,
+        "task_error_total_records_skipped": 3,
+    }
+    assert {name: found[f"kafka_connect_{name}", task] for name in expected} == expected
+    assert found["kafka_connect_connector_status", task | {("status", "running")}] == 1
+
+
+def test_source_tasks_have_theirs_and_none_of_sinks() -> None:
+    found = scraped(observed(SOURCE))
+    task = frozenset({("connector", "lines"), ("task", "1")})
+    assert found["kafka_connect_source_task_source_record_write_total", task] == 100
+    assert found["kafka_connect_source_task_transaction_size_max", task] == 60
+    assert not [name for name, _ in found if name.startswith("kafka_connect_sink_task")]
+
+
+def test_a_worker_counts_connectors_and_tasks_by_state() -> None:
+    found = scraped(observed(), observed(SOURCE))
+    nothing: frozenset[tuple[str, str]] = frozenset()
+    assert found["kafka_connect_worker_connector_count", nothing] == 2
+    assert found["kafka_connect_worker_task_count", nothing] == 4
+    assert found["kafka_connect_worker_connector_startup_failure_total", nothing] == 2
+    orders = frozenset({("connector", "orders")})
+    assert found["kafka_connect_worker_connector_failed_task_count", orders] == 1
+    assert found["kafka_connect_worker_connector_total_task_count", orders] == 2
+
+
+def test_commits_are_timed_and_replays_conflicts_and_fences_counted() -> None:
+    found = scraped(observed())
+    orders = frozenset({("connector", "orders")})
+
+    def within(bound: str) -> float:
+        return found["semel_commit_seconds_bucket", orders | {("le", bound)}]
+
+    assert [within(bound) for bound in ("0.005", "0.1", "0.25", "60.0", "+Inf")] == [1, 1, 2, 2, 3]
+    assert found["semel_commit_seconds_sum", orders] == pytest.approx(70.204)
+    assert found["semel_replays_total", orders] == 1
+    assert found["semel_conflicts_total", orders] == 0
+    assert found["semel_fences_total", orders] == 1
+    place = orders | {("topic", "t"), ("partition", "0")}
+    assert (found["semel_position", place], found["semel_lag_records", place]) == (110, 7)
+    kept = {("delivery", "exactly-once"), ("mechanism", "transactional"), ("engine", "direct")}
+    assert found["semel_guarantee_info", orders | kept] == 1
+
+
+def test_the_last_audit_is_told() -> None:
+    figures = {"time_seconds": 5.0, "broken": 0.0, "records": 9.0, "lost": 0.0, "duplicated": 0.0}
+    collector = ConnectorCollector(lambda: [], lambda: {"orders": figures})
+    found = {family.name: family.samples for family in collector.collect()}
+    assert found["semel_audit_records"][0].value == 9
+    assert found["semel_audit_records"][0].labels == {"connector": "orders"}
+
+
+def test_where_the_driver_commits_its_counts_are_task_0s() -> None:
+    config = {**SINK, "connector.class": "delta", "delta.table.path": "/tmp/none", "name": "lake"}
+    del config["connection.url"]
+    found = scraped(observed(config))
+    task = frozenset({("connector", "lake"), ("task", "0")})
+    assert found["kafka_connect_sink_task_sink_record_read_total", task] == 110
+
+
+def test_a_rate_is_what_was_added_since_the_scrapes_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("semel.metrics.rates._now", lambda: now[0])
+    rates = Rates()
+    told = []
+    for second, total in ((0, 0), (15, 150), (30, 450), (60, 750), (90, 750), (120, 10)):
+        now[0] = float(second)
+        told.append(rates.of(("a",), total))
+    assert told == [0, 10, 15, 10, 0, 0]
+
+
+def test_a_scrape_does_not_wait_for_brokers_that_do_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(lags, "_PATIENCE", 0.1)
+    assert Lags().of([observed()]) == {}
+
+
+def test_a_run_serves_its_metrics(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "semel")
+    metrics = Metrics(plan_any(SINK))
+    with metrics.served("0"):
+        metrics.observe(Progress(records=5, states={0: Status(State.RUNNING)}))
+        url = caplog.messages[0].removeprefix("metrics are at ")
+        text = httpx.get(url, timeout=PATIENCE).text
+        assert url.startswith("http://127.0.0.1:")
+        assert 'semel_records_total{connector="orders"} 5.0' in text
+        assert "process_resident_memory_bytes" in text
+
+
+@pytest.mark.parametrize("port", ["x", "1:x", "70000", "localhost"])
+def test_what_is_no_port_is_refused(port: str) -> None:
+    with pytest.raises(ConfigError, match="--metrics-port"), Metrics(plan_any(SINK)).served(port):
+        pass

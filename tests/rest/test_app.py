@@ -1,0 +1,265 @@
+"""What a worker answers, and what its connectors do then."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from httpx import Client
+
+from semel.connect.secrets import shown
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure
+from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until
+from tests.rest.conftest import Worker
+
+pytestmark = pytest.mark.integration
+
+
+def state(api: Client, name: str) -> str:
+    return str(api.get(f"/connectors/{name}/status").json()["connector"]["state"])
+
+
+def task_states(api: Client, name: str) -> list[str]:
+    return [t["state"] for t in api.get(f"/connectors/{name}/status").json()["tasks"]]
+
+
+def offset(api: Client, name: str) -> int:
+    """The sum of a connector's positions."""
+    found = api.get(f"/connectors/{name}/offsets").json()["offsets"]
+    return sum(each["offset"]["kafka_offset"] for each in found)
+
+
+def test_a_connector_lives_and_dies_by_requests(
+    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(100))
+    config = configure(source, {"tasks.max": "2"})
+    name = config["name"]
+    api = worker()
+    made = api.post("/connectors", json={"name": name, "config": config})
+    assert (made.status_code, made.headers["location"]) == (201, f"/connectors/{name}")
+    assert made.json() == {
+        "name": name,
+        "config": shown(config),
+        "tasks": [{"connector": name, "task": n} for n in (0, 1)],
+        "type": "sink",
+    }
+    again = api.post("/connectors", json={"name": name, "config": config})
+    assert again.status_code == 409
+    assert again.json() == {"error_code": 409, "message": f"Connector {name} already exists"}
+
+    wait_until(lambda: task_states(api, name) == ["RUNNING"] * 2)
+    wait_until(lambda: offset(api, name) == 100)
+    assert api.get(f"/connectors/{name}/topics").json() == {name: {"topics": [source]}}
+    both = api.get("/connectors", params={"expand": ["status", "info", "nonsense"]}).json()
+    assert both[name]["info"]["config"] == shown(config)
+    assert both[name]["status"]["tasks"][0]["worker_id"] == "worker:8083"
+
+    assert api.put(f"/connectors/{name}/pause").status_code == 202
+    wait_until(lambda: task_states(api, name) == ["PAUSED"] * 2)
+    assert api.put(f"/connectors/{name}/resume").status_code == 202
+    wait_until(lambda: task_states(api, name) == ["RUNNING"] * 2)
+    assert api.post(f"/connectors/{name}/tasks/1/restart").status_code == 204
+    restarted = api.post(f"/connectors/{name}/restart", params={"includeTasks": True})
+    assert restarted.status_code == 202
+    assert {t["state"] for t in restarted.json()["tasks"]} == {"RESTARTING"}
+    produce(source, records(50, start=100))
+    wait_until(lambda: offset(api, name) == 150)
+
+    assert api.delete(f"/connectors/{name}").status_code == 204
+    assert api.get("/connectors").json() == []
+    missing = api.get(f"/connectors/{name}/status")
+    assert missing.json() == {
+        "error_code": 404,
+        "message": f"No status found for connector {name}",
+    }
+    assert_nothing_lost_nothing_twice(config, range(150))
+
+
+def test_offsets_of_a_stopped_connector_are_altered_and_reset_in_its_ledger(
+    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    name = config["name"]
+    api = worker()
+    body = {"name": name, "config": config, "initial_state": "STOPPED"}
+    assert api.post("/connectors", json=body).status_code == 201
+    assert (state(api, name), task_states(api, name)) == ("STOPPED", [])
+
+    def alter(at: int | None) -> int:
+        wanted = {
+            "partition": {"kafka_topic": source, "kafka_partition": 0},
+            "offset": None if at is None else {"kafka_offset": at},
+        }
+        answer = api.patch(f"/connectors/{name}/offsets", json={"offsets": [wanted]})
+        return answer.status_code
+
+    assert alter(4) == 200
+    assert offset(api, name) == 4
+    assert alter(11) == 400  # beyond the log
+    api.put(f"/connectors/{name}/resume")
+    wait_until(lambda: offset(api, name) == 10)
+    assert alter(0) == 400  # it runs
+    assert api.put(f"/connectors/{name}/stop").status_code == 204
+    wait_until(lambda: alter(None) == 200)
+    assert offset(api, name) == 0
+    assert api.delete(f"/connectors/{name}/offsets").status_code == 200
+    assert api.get(f"/connectors/{name}/offsets").json() == {"offsets": []}
+
+
+def test_a_configuration_that_is_wrong_is_refused_and_the_connector_goes_on(
+    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    config = configure(source)
+    path = f"/connectors/{config['name']}/config"
+    api = worker()
+    assert api.put(path, json=config).status_code == 201
+    wrong = api.put(path, json={**config, "tasks.max": "two", "insert.mode": "delete"})
+    assert wrong.status_code == 400
+    assert "contains the following 2 error(s):" in wrong.json()["message"]
+    assert "tasks.max='two' must be a whole number" in wrong.json()["message"]
+    produce(source, records(5))
+    wait_until(lambda: offset(api, config["name"]) == 5)
+    assert api.patch(path, json={"tasks.max": "2", "provenance": None}).status_code == 200
+    changed = {k: v for k, v in config.items() if k != "provenance"} | {"tasks.max": "2"}
+    assert api.get(path).json() == shown(changed)
+    other = api.put(path, json={**config, "name": "other"})
+    assert other.json()["message"].startswith("Connector name configuration (other) doesn't match")
+
+
+def test_a_connector_inherits_what_the_worker_says_and_no_more(
+    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(5))
+    config = configure(source)
+    del config["bootstrap.servers"], config["value.converter.schemas.enable"]
+    converter = {
+        "value_converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value_converter_schemas.enable": "false",
+    }
+    api = worker(**converter, connector_client_config_override_policy="None")
+    path = f"/connectors/{config['name']}/config"
+    refused = api.put(path, json={**config, "consumer.override.client.id": "mine"})
+    assert refused.status_code == 400
+    assert "policy=None" in refused.json()["message"]
+    assert api.put(path, json=config).status_code == 201
+    assert api.get(path).json() == shown(config)
+    wait_until(lambda: offset(api, config["name"]) == 5)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "message"),
+    [
+        ("GET", "/connectors/none", None, 404, "Connector none not found"),
+        ("GET", "/connectors/none/config", None, 404, "Connector none not found"),
+        ("GET", "/connectors/none/tasks", None, 404, "Connector none not found"),
+        ("GET", "/connectors/none/offsets", None, 404, "Connector none not found"),
+        ("GET", "/connectors/none/tasks/0/status", None, 404, "No status found for task none-0"),
+        ("PUT", "/connectors/none/pause", None, 404, "Unknown connector none"),
+        ("POST", "/connectors/none/restart?onlyFailed=true", None, 404, "Unknown connector: none"),
+        ("GET", "/connector-plugins/none/config", None, 404, "Unknown plugin none."),
+        ("POST", "/connectors", {"name": "n", "config": {}}, 400, "connector.class is required"),
+        ("PATCH", "/connectors/none/offsets", {"offsets": []}, 400, "need to be provided for an"),
+        ("PUT", "/admin/loggers/semel", {}, 400, "Desired 'level' parameter"),
+        ("PUT", "/admin/loggers/semel", {"level": "LOUD"}, 404, "invalid log level 'LOUD'."),
+        ("GET", "/nowhere", None, 404, "HTTP 404 Not Found"),
+        ("DELETE", "/connectors", None, 405, "HTTP 405 Method Not Allowed"),
+        ("POST", "/connectors", [1], 400, "Input should be a valid dictionary"),
+        ("POST", "/connectors/none/restart", None, 404, "Connector none not found"),
+    ],
+)
+def test_errors_are_those_of_kafka_connect(
+    method: str, path: str, body: object, status: int, message: str, worker: Worker
+) -> None:
+    answer = worker().request(method, path, json=body)
+    assert (answer.status_code, answer.json()["error_code"]) == (status, status)
+    assert message in answer.json()["message"]
+
+
+def test_plugins_are_listed_described_and_validated(worker: Worker) -> None:
+    api = worker()
+    listed = {p["class"]: p for p in api.get("/connector-plugins").json()}
+    jdbc = "io.debezium.connector.jdbc.JdbcSinkConnector"
+    assert listed[jdbc]["type"] == "sink"
+    every = api.get("/connector-plugins", params={"connectorsOnly": False}).json()
+    types = {"sink", "source", "transformation", "predicate", "converter"}
+    assert {p["type"] for p in every} == types
+    cast = "org.apache.kafka.connect.transforms.Cast$Value"
+    assert cast in {p["class"] for p in every if p["type"] == "transformation"}
+    assert "spec" in {d["name"] for d in api.get(f"/connector-plugins/{cast}/config").json()}
+    keys = {d["name"]: d for d in api.get(f"/connector-plugins/{jdbc}/config").json()}
+    assert keys["tasks.max"]["default_value"] == "1"
+    for plugin in (jdbc, "JdbcSinkConnector", "JdbcSink"):
+        path = f"/connector-plugins/{plugin}/config/validate"
+        answer = api.put(path, json={"connector.class": jdbc, "tasks.max": "0", "name": "x"})
+        found = {c["value"]["name"]: c["value"]["errors"] for c in answer.json()["configs"]}
+        assert found["tasks.max"] == ["tasks.max='0' must be at least 1"], plugin
+
+
+def test_levels_of_loggers_are_set_with_those_below(worker: Worker) -> None:
+    api = worker()
+    logging.getLogger("semel.probe.below")
+    assert api.put("/admin/loggers/semel.probe", json={"level": "debug"}).json() == [
+        "semel.probe",
+        "semel.probe.below",
+    ]
+    found = api.get("/admin/loggers").json()["semel.probe.below"]
+    assert found["level"] == "DEBUG"
+    assert found["last_modified"] > 0
+    assert api.get("/admin/loggers/semel.unheard").status_code == 404
+
+
+def test_the_worker_says_who_it_is(worker: Worker) -> None:
+    api = worker(access_control_allow_origin="https://console.example")
+    root = api.get("/", headers={"Origin": "https://console.example"})
+    assert root.headers["access-control-allow-origin"] == "https://console.example"
+    assert set(root.json()) == {"version", "commit", "kafka_cluster_id"}
+    assert api.get("/health").json()["status"] == "healthy"
+    assert "/connectors/{name}/status" in api.get("/openapi.json").json()["paths"]
+
+
+def test_a_source_connector_is_run_and_its_offsets_are_altered(
+    worker: Worker, topic: MakeTopic, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("one\ntwo\n")
+    name = f"lines-{tmp_path.name}"
+    config = {
+        "connector.class": "FileStreamSource",
+        "file": str(file),
+        "topic": topic(),
+        "offsets.storage.topic": f"offsets-{name}",
+        "offset.storage.partitions": "1",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    }
+    api = worker()
+    assert api.post("/connectors", json={"name": name, "config": config}).json()["type"] == "source"
+    place = {"filename": str(file)}
+
+    def offsets() -> Any:
+        return api.get(f"/connectors/{name}/offsets").json()["offsets"]
+
+    wait_until(lambda: offsets() == [{"partition": place, "offset": {"position": 8}}])
+    assert api.get(f"/connectors/{name}/status").json()["type"] == "source"
+    api.put(f"/connectors/{name}/stop")
+    wait_until(lambda: state(api, name) == "STOPPED" and task_states(api, name) == [])
+    wanted = {"partition": place, "offset": {"position": 4}}
+
+    def altered() -> int:
+        answer = api.patch(f"/connectors/{name}/offsets", json={"offsets": [wanted]})
+        return answer.status_code
+
+    wait_until(lambda: altered() == 200)
+    assert offsets() == [wanted]
+    assert api.delete(f"/connectors/{name}/offsets").status_code == 200
+    assert offsets() == []
+    plugins = api.get("/connector-plugins?connectorsOnly=false").json()
+    assert {p["type"] for p in plugins if p["class"].endswith("FileStreamSource")} == {"source"}

@@ -1,0 +1,276 @@
+"""Workers of one group, in this process, which share their connectors."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from semel.connect.cluster.records import configured
+from semel.errors import ConfigError
+from semel.lab.embedded import Kafka
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure
+from tests.engine.harness import (
+    assert_nothing_lost_nothing_twice,
+    records,
+    wait_until,
+)
+from tests.patience import PATIENCE
+from tests.rest.members import Inside, Outside, leader_of, offset, owners, state
+
+pytestmark = pytest.mark.integration
+
+Join = Callable[..., Inside]
+
+
+@pytest.fixture
+def keys(kafka: Kafka) -> dict[str, str]:
+    """Those of a group of the test's own."""
+    group = f"group-{uuid4().hex[:8]}"
+    keys = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": group,
+        "scheduled.rebalance.max.delay.ms": "0",
+    }
+    for kind in ("config", "status", "offset"):
+        keys |= {
+            f"{kind}.storage.topic": f"{group}-{kind}s",
+            f"{kind}.storage.replication.factor": "1",
+        }
+    return keys
+
+
+@pytest.fixture
+def join(keys: dict[str, str], database: str) -> Iterator[Join]:
+    """Starts workers of the test's group. They end before the test's ``database`` does."""
+    with ExitStack() as ends:
+
+        def start(**given: str) -> Inside:
+            more = {name.replace("_", "."): value for name, value in given.items()}
+            member = Inside({**keys, **more})
+            ends.callback(member.end)
+            return member
+
+        yield start
+
+
+def tasks(api: httpx.Client, name: str) -> list[Any]:
+    return list(api.get(f"/connectors/{name}/tasks").json())
+
+
+def topics(api: httpx.Client, name: str) -> list[str]:
+    return list(api.get(f"/connectors/{name}/topics").json()[name]["topics"])
+
+
+def wait_for(true: Callable[[Any], bool], of: Any) -> None:
+    wait_until(lambda: true(of))
+
+
+def test_workers_share_connectors_and_any_of_them_answers(
+    join: Join, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    sources = [topic(partitions=2) for _ in range(4)]
+    for source in sources:
+        produce(source, records(100))
+    one, two = join(), join()
+    configs = [configure(source, {"tasks.max": "2"}) for source in sources]
+    names = [config["name"] for config in configs]
+    for number, config in enumerate(configs):
+        api = (one, two)[number % 2].api
+        made = api.post("/connectors", json={"name": config["name"], "config": config})
+        assert made.status_code == 201, made.text
+    for api in (one.api, two.api):
+        wait_for(lambda api: owners(api, names) == {one.id: 2, two.id: 2}, api)
+        assert sorted(api.get("/connectors").json()) == sorted(names)
+        assert api.get(f"/connectors/{names[0]}/config").json()["topics"] == sources[0]
+    for config in configs:
+        wait_for(lambda name: offset(two.api, name) == 100, config["name"])
+        wait_for(lambda name: len(tasks(one.api, name)) == 2, config["name"])
+        wait_for(lambda config: topics(one.api, config["name"]) == [config["topics"]], config)
+
+    # Whoever is asked, the leader writes, and a connector's own worker acts.
+    for api in (one.api, two.api):
+        assert api.put(f"/connectors/{names[0]}/pause").status_code == 202
+        wait_until(lambda: state(one.api, names[0])[0] == "PAUSED")
+        assert api.put(f"/connectors/{names[0]}/resume").status_code == 202
+        wait_until(lambda: state(one.api, names[0])[0] == "RUNNING")
+        assert api.post(f"/connectors/{names[1]}/restart").status_code == 204
+        assert api.post(f"/connectors/{names[1]}/tasks/1/restart").status_code == 204
+        everything = api.post(f"/connectors/{names[1]}/restart", params={"includeTasks": True})
+        assert everything.status_code == 202
+        assert {task["state"] for task in everything.json()["tasks"]} == {"RESTARTING"}
+        wrong = api.put("/connectors/none/pause")
+        assert (wrong.status_code, wrong.json()["message"]) == (404, "Unknown connector none")
+
+    assert two.api.put(f"/connectors/{names[2]}/stop").status_code == 204
+    assert state(one.api, names[2])[0] == "STOPPED"
+    first = {"kafka_topic": sources[2], "kafka_partition": 0}
+    moved = {"offsets": [{"partition": first, "offset": None}]}
+    for api in (one.api, two.api):
+        altered = api.patch(f"/connectors/{names[2]}/offsets", json=moved)
+        assert altered.status_code == 200, altered.text
+    assert one.api.delete(f"/connectors/{names[2]}").status_code == 204
+    for api in (one.api, two.api):
+        wait_for(lambda api: names[2] not in api.get("/connectors").json(), api)
+        wait_for(lambda api: state(api, names[2])[0] == "", api)
+    for config in (configs[0], configs[1], configs[3]):
+        assert_nothing_lost_nothing_twice(config, range(100))
+
+
+def test_connectors_move_no_more_than_they_must(
+    join: Join, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    sources = [topic() for _ in range(4)]
+    configs = [configure(source) for source in sources]
+    names = [config["name"] for config in configs]
+    waits = {"scheduled_rebalance_max_delay_ms": "600000"}
+    one, two = join(**waits), join(**waits)
+    for config in configs:
+        one.api.post("/connectors", json={"name": config["name"], "config": config})
+    wait_until(lambda: owners(one.api, names) == {one.id: 2, two.id: 2})
+
+    before = [state(one.api, name) for name in names]
+    three = join(**waits)
+    wait_until(lambda: sorted(owners(three.api, names).values()) == [1, 1, 2])
+    after = [state(one.api, name) for name in names]
+    assert sum(x != y for x, y in zip(before, after, strict=True)) == 1
+
+    # A worker that ends in order is waited for: nothing moves while it is away.
+    two.end()
+    mine = [name for name, (_, worker) in zip(names, after, strict=True) if worker == two.id]
+    wait_until(lambda: {state(one.api, name)[0] for name in mine} == {"UNASSIGNED"})
+    for source in sources:
+        produce(source, records(50))
+    again = join(**waits, listeners=f"http://{two.id}")
+    wait_until(lambda: [state(again.api, name) for name in names] == after)
+    for config in configs:
+        wait_for(lambda name: offset(again.api, name) == 50, config["name"])
+        assert_nothing_lost_nothing_twice(config, range(50))
+
+
+def test_what_cannot_run_here_fails_with_its_name_and_stays(
+    join: Join, topic: MakeTopic, configure: Configure, kafka: Kafka
+) -> None:
+    member = join()
+    strange = {"connector.class": "com.example.StrangeConnector", "topics": "t"}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    key, value = configured("strange", strange)
+    producer.produce(member.config.config_topic, value, key)
+    assert producer.flush(PATIENCE) == 0
+    wait_until(lambda: state(member.api, "strange")[0] == "FAILED")
+    trace = member.api.get("/connectors/strange/status").json()["connector"]["trace"]
+    assert "com.example.StrangeConnector" in trace
+    assert "Traceback" not in trace
+
+    good = configure(topic())
+    member.api.post("/connectors", json={"name": good["name"], "config": good})
+    wait_until(lambda: state(member.api, good["name"])[0] == "RUNNING")
+    assert member.api.post("/connectors/strange/restart").status_code == 204
+    wait_until(lambda: state(member.api, "strange")[0] == "FAILED")
+    assert member.api.get("/connectors/strange/config").json() == strange
+    repaired = configure(topic(), {"name": "strange"})
+    assert member.api.put("/connectors/strange/config", json=repaired).status_code == 200
+    wait_until(lambda: state(member.api, "strange")[0] == "RUNNING")
+
+
+def test_a_worker_stays_out_of_a_group_of_others(join: Join, kafka: Kafka) -> None:
+    """A consumer stands for a worker of Kafka Connect: its protocol differs, too."""
+    member = join()
+    group, topic = member.config.group_id, member.config.config_topic
+    member.end()
+    other = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
+    held: list[Any] = []
+    other.subscribe([topic], on_assign=lambda _consumer, partitions: held.extend(partitions))
+    try:
+        wait_until(lambda: other.poll(0.1) is None and bool(held))
+        late = join()
+        wait_until(lambda: other.poll(0.1) is None and late.worker.failed is not None)
+        assert "workers of Kafka Connect, most likely. Stop them all first" in str(
+            late.worker.failed
+        )
+    finally:
+        other.close()
+
+
+def test_a_topic_that_would_forget_connectors_is_refused(join: Join, topic: MakeTopic) -> None:
+    with pytest.raises(ConfigError, match=r"config\.storage\.topic=.* has cleanup\.policy=delete"):
+        join(config_storage_topic=topic())
+    with pytest.raises(ConfigError, match="has 2 partitions, and must have 1"):
+        join(config_storage_topic=topic(2, {"cleanup.policy": "compact"}))
+
+
+@pytest.fixture
+def spawn(keys: dict[str, str], database: str) -> Iterator[Callable[[], Outside]]:
+    """Starts workers of the test's group in processes of their own."""
+    with ExitStack() as ends:
+
+        def start() -> Outside:
+            member = Outside({**keys, "session.timeout.ms": "6000"})
+            ends.callback(member.end)
+            return member
+
+        yield start
+
+
+def test_the_work_of_leaders_that_freeze_or_die_goes_to_others(
+    spawn: Callable[[], Outside],
+    keys: dict[str, str],
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+) -> None:
+    members = [spawn() for _ in range(3)]
+    for member in members:
+        member.wait()
+    sources = [topic(partitions=2) for _ in range(3)]
+    configs = [configure(source, {"tasks.max": "2"}) for source in sources]
+    names = [config["name"] for config in configs]
+    for config in configs:
+        made = members[0].api.post("/connectors", json={"name": config["name"], "config": config})
+        assert made.status_code == 201, made.text
+    wait_until(lambda: sorted(owners(members[0].api, names).values()) == [1, 1, 1])
+    count = 0
+
+    def more() -> None:
+        nonlocal count
+        for source in sources:
+            produce(source, records(100, start=count))
+        count += 100
+
+    def arrive(at: httpx.Client) -> None:
+        for name in names:
+            wait_for(lambda name: offset(at, name) == count, name)
+
+    more()
+    wait_until(lambda: leader_of(keys) != "")
+    members.sort(key=lambda member: member.id != leader_of(keys))
+    frozen, other, left = members
+    frozen.send(signal.SIGSTOP)
+    more()
+    wait_until(lambda: frozen.id not in owners(left.api, names))
+    arrive(left.api)
+    frozen.send(signal.SIGCONT)
+    more()
+    wait_until(lambda: sorted(owners(left.api, names).values()) == [1, 1, 1])
+    arrive(frozen.api)
+
+    assert leader_of(keys) in (other.id, left.id)
+    killed, left = (other, left) if leader_of(keys) == other.id else (left, other)
+    killed.kill()
+    more()
+    wait_until(lambda: sorted(owners(left.api, names).values()) == [1, 2])
+    arrive(left.api)
+    added = spawn()
+    added.wait()
+    wait_until(lambda: sorted(owners(added.api, names).values()) == [1, 1, 1])
+    more()
+    arrive(added.api)
+    for config in configs:
+        assert_nothing_lost_nothing_twice(config, range(count))

@@ -1,0 +1,88 @@
+"""What the API tells beyond Kafka Connect's."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from httpx import Client
+
+from semel.connect import audits
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure
+from tests.engine.harness import records, wait_until
+from tests.rest.conftest import Worker
+
+pytestmark = pytest.mark.integration
+
+
+def test_guarantee_ledger_lag_metrics_and_audit_of_a_connector(
+    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(100))
+    config = configure(source)
+    name = config["name"]
+    api = worker()
+    assert api.post("/connectors", json={"name": name, "config": config}).status_code == 201
+    base = f"/semel/connectors/{name}"
+
+    def metric(text: str) -> bool:
+        return text in api.get("/metrics").text
+
+    where = {"topic": source, "partition": 0, "position": 100, "end": 100, "lag": 0}
+    there = {"lag": 0, "partitions": [where]}
+    wait_until(lambda: api.get(f"{base}/lag").json() == there)
+    (entry,) = api.get(f"{base}/ledger").json()["entries"]
+    assert (entry["topic"], entry["position"], entry["rows_written"]) == (source, 100, 100)
+    assert entry["topic_id"]
+    kept = api.get(f"{base}/guarantee").json()
+    assert (kept["delivery"], kept["mechanism"]) == ("exactly-once", "transactional")
+    assert kept["facts"]["engine"] == kept["engine"] == "direct"
+
+    labels = f'connector="{name}",task="0"'
+    wait_until(lambda: metric(f"kafka_connect_sink_task_sink_record_read_total{{{labels}}} 100.0"))
+    of_it = f'{{connector="{name}"}}'
+    wait_until(lambda: metric(f"semel_commits_total{of_it}"))
+    assert metric(f'semel_commit_seconds_bucket{{connector="{name}",le="+Inf"}}')
+    wait_until(
+        lambda: metric(f'semel_lag_records{{connector="{name}",partition="0",topic="{source}"}} 0')
+    )
+
+    assert api.get(f"{base}/audit").status_code == 404
+    assert api.post(f"{base}/audit", params={"values": True}).json()["state"] == "RUNNING"
+    assert api.post(f"{base}/audit").status_code == 409
+    wait_until(lambda: state(api, base) != "RUNNING")
+    audit = api.get(f"{base}/audit").json()
+    assert audit["state"] == "DONE", audit
+    found = {key: audit["report"][key] for key in ("broken", "lost", "duplicated", "compared")}
+    assert found == {"broken": False, "lost": 0, "duplicated": 0, "compared": 100}
+    assert metric(f"semel_audit_records{of_it} 100.0")
+    assert api.get("/semel/connectors/none/lag").status_code == 404
+
+
+def state(api: Client, base: str) -> Any:
+    return api.get(f"{base}/audit").json()["state"]
+
+
+def test_an_audit_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audits, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    with audits.Audits() as made:
+        assert made.start("orders", {}, values=False)["state"] == "RUNNING"
+        made.cancel("orders")
+        assert made.answer("orders")["state"] == "CANCELLED"
+        assert made.figures() == {}
+        assert made.start("orders", {}, values=False)["state"] == "RUNNING"
+    assert made.answer("orders")["state"] == "CANCELLED"
+
+
+def test_an_audit_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys; print('error: password=secret is wrong', file=sys.stderr); sys.exit(2)"
+    monkeypatch.setattr(audits, "_COMMAND", (sys.executable, "-c", program))
+    with audits.Audits() as made:
+        made.start("orders", {}, values=False)
+        wait_until(lambda: made.answer("orders")["state"] != "RUNNING")
+        found = made.answer("orders")
+    assert found["state"] == "FAILED"
+    assert found["message"] == "error: password=*** is wrong"

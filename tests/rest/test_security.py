@@ -1,0 +1,487 @@
+"""Who may use the REST API, over which connections, and what nobody gets to see."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from semel.config import read
+from semel.config.rest import BASIC_AUTH
+from semel.config.worker import WorkerConfig
+from semel.connect.alone import StandaloneHerder
+from semel.connect.secrets import kept, shown
+from semel.errors import ConfigError
+from semel.lab.embedded.process import LOOPBACK
+from semel.rest.listening import serving
+from semel.rest.tls import client_context
+from semel.runtime import Runtime
+from tests.engine.harness import LocalSpark
+from tests.patience import PATIENCE
+from tests.rest.authority import Authority
+
+HTTP, HTTPS = f"http://{LOOPBACK}:0", f"https://{LOOPBACK}:0"
+JDBC = "io.debezium.connector.jdbc.JdbcSinkConnector"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+MODULE = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
+
+Serve = Callable[[dict[str, str]], list[int]]
+Sends = Callable[..., httpx.Response]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts a worker's API with these keys; returns the ports of its listeners."""
+    with ExitStack() as ends:
+
+        def start(keys: dict[str, str]) -> list[int]:
+            config = read(WorkerConfig, {"listeners": HTTP, **keys})
+            runtime = ends.enter_context(Runtime(cast(Any, LocalSpark())))
+            herder = StandaloneHerder(runtime, config)
+            return ends.enter_context(serving(herder, config, cast(Any, None), runtime)).ports
+
+        yield start
+
+
+@pytest.fixture
+def send(serve: Serve) -> Sends:
+    """Starts a worker's API with these keys on one ``http`` listener, and sends it requests."""
+    ports: dict[str, int] = {}
+
+    def ask(keys: dict[str, str], method: str, path: str, **more: Any) -> httpx.Response:
+        port = ports.setdefault(str(keys), 0) or serve(keys)[0]
+        ports[str(keys)] = port
+        return httpx.request(method, f"http://{LOOPBACK}:{port}{path}", timeout=PATIENCE, **more)
+
+    return ask
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> dict[str, str]:
+    """The keys that demand a user: ada may do all, grace may read; so may the token of a robot."""
+    credentials = tmp_path / "credentials.properties"
+    credentials.write_text("ada=lovelace\ngrace=hop:per\n")
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(f'// who\nKafkaConnect {{\n  {MODULE} required\n  file="{credentials}";\n}};\n')
+    tokens = tmp_path / "tokens.properties"
+    tokens.write_text("robot=r0b0t\n")
+    return {
+        "rest.extension.classes": BASIC_AUTH,
+        "semel.rest.jaas.file": str(jaas),
+        "semel.rest.tokens.file": str(tokens),
+        "semel.rest.read.only.users": "grace,robot",
+        "semel.rest.anonymous.paths": "/health",
+    }
+
+
+def encrypted(store: Path, authority: Authority, **more: str) -> dict[str, str]:
+    keys = {"ssl.keystore.location": str(store), "ssl.keystore.password": authority.password}
+    keys |= {k.replace("_", "."): v for k, v in more.items()}
+    return {"listeners": HTTPS} | {f"listeners.https.{k}": v for k, v in keys.items()}
+
+
+def trusting(authority: Authority, client: Path | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(authority.pem))
+    if client is not None:
+        context.load_cert_chain(client)
+    return context
+
+
+def get(port: int, context: ssl.SSLContext, path: str = "/connectors") -> httpx.Response:
+    return httpx.get(f"https://{LOOPBACK}:{port}{path}", verify=context, timeout=PATIENCE)
+
+
+# Encryption
+
+
+@pytest.mark.parametrize("kind", ["pem_store", "key_store"])
+def test_a_listener_is_encrypted_with_a_key_in_pem_or_pkcs12(
+    kind: str, serve: Serve, authority: Authority
+) -> None:
+    store: Path = getattr(authority, kind)("worker")
+    (port,) = serve(encrypted(store, authority))
+    assert get(port, trusting(authority)).json() == []
+
+
+def test_listeners_of_both_kinds_answer_side_by_side(serve: Serve, authority: Authority) -> None:
+    keys = encrypted(authority.pem_store("worker"), authority)
+    plain, secret = serve({**keys, "listeners": f"{HTTP},{HTTPS}"})
+    assert httpx.get(f"http://{LOOPBACK}:{plain}/connectors", timeout=PATIENCE).json() == []
+    assert get(secret, trusting(authority)).json() == []
+
+
+def test_without_settings_of_its_own_a_listener_has_the_workers(
+    serve: Serve, authority: Authority
+) -> None:
+    location = str(authority.pem_store("worker"))
+    (port,) = serve({"listeners": HTTPS, "ssl.keystore.location": location})
+    assert get(port, trusting(authority)).status_code == 200
+    with pytest.raises(ConfigError, match=r"set listeners\.https\.ssl\.keystore\.location"):
+        serve(
+            {
+                "listeners": HTTPS,
+                "ssl.keystore.location": location,
+                "listeners.https.ssl.enabled.protocols": "TLSv1.3",
+            }
+        )
+
+
+@pytest.mark.parametrize("store", ["pem", "trust_store"])
+def test_a_client_without_a_trusted_certificate_is_turned_away(
+    store: str, serve: Serve, authority: Authority, tmp_path: Path
+) -> None:
+    more = {
+        "ssl.client.auth": "required",
+        "ssl.truststore.location": str(getattr(authority, store)),
+        "ssl.truststore.password": authority.password,
+    }
+    (port,) = serve(encrypted(authority.pem_store("worker"), authority, **more))
+    client = authority.pem_store("client")
+    assert get(port, trusting(authority, client)).status_code == 200
+    with pytest.raises(httpx.TransportError):
+        get(port, trusting(authority))
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other").pem_store("client")
+    with pytest.raises(httpx.TransportError):
+        get(port, trusting(authority, stranger))
+
+
+def test_the_name_in_a_certificate_may_be_one_that_only_reads(
+    serve: Serve, authority: Authority
+) -> None:
+    more = {"ssl.client.auth": "required", "ssl.truststore.location": str(authority.pem)}
+    keys = encrypted(authority.pem_store("worker"), authority, **more)
+    (port,) = serve({**keys, "semel.rest.read.only.users": "viewer"})
+    url = f"https://{LOOPBACK}:{port}/connectors/none"
+    for name, status in (("viewer", 403), ("admin", 404)):
+        context = trusting(authority, authority.pem_store(name))
+        assert httpx.delete(url, verify=context, timeout=PATIENCE).status_code == status
+        assert get(port, context).status_code == 200
+
+
+def test_a_worker_calls_another_with_its_own_certificate(
+    serve: Serve, authority: Authority
+) -> None:
+    more = {
+        "ssl.client.auth": "required",
+        "ssl.truststore.location": str(authority.trust_store),
+        "ssl.truststore.password": authority.password,
+    }
+    keys = encrypted(authority.key_store("worker"), authority, **more)
+    (port,) = serve(keys)
+    assert get(port, client_context(read(WorkerConfig, keys))).status_code == 200
+
+
+def test_old_protocols_are_refused(serve: Serve, authority: Authority) -> None:
+    keys = encrypted(
+        authority.pem_store("worker"),
+        authority,
+        **{"ssl.enabled.protocols": "TLSv1.3", "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"},
+    )
+    del keys["listeners.https.ssl.cipher.suites"]
+    (port,) = serve(keys)
+    context = trusting(authority)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(httpx.TransportError):
+        get(port, context)
+
+
+def test_cipher_suites_have_their_standard_names(serve: Serve, authority: Authority) -> None:
+    suite = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+    more = {"ssl.cipher.suites": suite, "ssl.enabled.protocols": "TLSv1.2"}
+    (port,) = serve(encrypted(authority.pem_store("worker"), authority, **more))
+    assert get(port, trusting(authority)).status_code == 200
+    context = trusting(authority)
+    context.set_ciphers("ECDHE-ECDSA-AES256-GCM-SHA384")
+    with pytest.raises(httpx.TransportError):
+        get(port, context)
+
+
+def test_what_cannot_be_read_as_a_key_is_refused_with_the_way_out(
+    serve: Serve, authority: Authority, tmp_path: Path
+) -> None:
+    java = tmp_path / "old.jks"
+    java.write_bytes(b"\xfe\xed\xfe\xed and so on")
+    store = authority.key_store("worker")
+    wrong = {
+        "keytool -importkeystore": encrypted(java, authority),
+        "cannot be read: No such file": encrypted(tmp_path / "none", authority),
+        "ssl.keystore.password": {
+            **encrypted(store, authority),
+            "listeners.https.ssl.keystore.password": "no",
+        },
+        "needs the authorities": encrypted(store, authority, ssl_client_auth="required"),
+        "is not one of none, requested, required": encrypted(
+            store, authority, ssl_client_auth="maybe"
+        ),
+        "must hold a private key": encrypted(authority.pem, authority),
+    }
+    for message, keys in wrong.items():
+        with pytest.raises(ConfigError, match=message) as refused:
+            serve(keys)
+        assert authority.password not in str(refused.value)
+
+
+# Users
+
+
+@pytest.mark.parametrize(
+    ("credentials", "reads", "writes"),
+    [
+        ({}, 401, 401),
+        ({"auth": ("ada", "lovelace")}, 200, 404),
+        ({"auth": ("ada", "wrong")}, 401, 401),
+        ({"auth": ("nobody", "")}, 401, 401),
+        ({"auth": ("grace", "hop:per")}, 200, 403),
+        ({"headers": {"Authorization": "Bearer r0b0t"}}, 200, 403),
+        ({"headers": {"Authorization": "bearer other"}}, 401, 401),
+        ({"headers": {"Authorization": "Basic %%%"}}, 401, 401),
+        ({"headers": {"Authorization": "Negotiate x"}}, 401, 401),
+    ],
+)
+def test_a_request_must_prove_who_sends_it(
+    credentials: dict[str, Any], reads: int, writes: int, send: Sends, users: dict[str, str]
+) -> None:
+    read_answer = send(users, "GET", "/connectors", **credentials)
+    assert read_answer.status_code == reads
+    if reads == 401:
+        assert read_answer.text == "User cannot access the resource."
+        assert read_answer.headers["www-authenticate"] == "Basic"
+    assert send(users, "DELETE", "/connectors/none", **credentials).status_code == writes
+    assert send(users, "PUT", "/connectors/none/pause", **credentials).status_code == writes
+    validate = f"/connector-plugins/{JDBC}/config/validate"
+    assert send(users, "PUT", validate, json={}, **credentials).status_code == reads
+
+
+def test_probes_need_no_credentials_where_that_is_wanted(
+    send: Sends, users: dict[str, str]
+) -> None:
+    assert send(users, "GET", "/health").status_code == 200
+    assert send(users, "GET", "/openapi.json").status_code == 401
+
+
+def test_the_jaas_file_may_be_named_in_java_options(
+    send: Sends, users: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jaas = users.pop("semel.rest.jaas.file")
+    option = f"-Djava.security.auth.login.config={jaas}"
+    monkeypatch.setenv("KAFKA_OPTS", f'-Xmx1g "{option}"')
+    assert send(users, "GET", "/connectors", auth=("ada", "lovelace")).status_code == 200
+    assert send(users, "GET", "/connectors").status_code == 401
+
+
+def test_users_that_would_let_in_everybody_are_refused(
+    serve: Serve, users: dict[str, str], tmp_path: Path
+) -> None:
+    extension = {"rest.extension.classes": BASIC_AUTH}
+    jaas = Path(users["semel.rest.jaas.file"])
+
+    def with_jaas(text: str) -> dict[str, str]:
+        file = tmp_path / f"{abs(hash(text))}.conf"
+        file.write_text(text)
+        return {**extension, "semel.rest.jaas.file": str(file)}
+
+    empty = tmp_path / "empty.properties"
+    empty.write_text("# nobody\n")
+    ldap = "org.eclipse.jetty.jaas.spi.LdapLoginModule"
+    wrong = {
+        "set semel.rest.jaas.file": extension,
+        "which is a Java class": {"rest.extension.classes": "com.example.Audit"},
+        "has no entry KafkaConnect": with_jaas(jaas.read_text().replace("KafkaConnect", "Kafka")),
+        "names nobody: it would let in": with_jaas(
+            f'KafkaConnect {{ {MODULE} required file="{empty}"; }};'
+        ),
+        "has no option file": with_jaas(f"KafkaConnect {{ {MODULE} required; }};"),
+        "LdapLoginModule, a Java class": with_jaas(
+            f'KafkaConnect {{ {ldap} required debug="true"; }};'
+        ),
+        "no request could be recognised": {"semel.rest.read.only.users": "viewer"},
+        "cannot be read: No such file": {"semel.rest.tokens.file": "/nowhere"},
+    }
+    for message, keys in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            serve(keys)
+
+
+# What passes
+
+
+def test_a_body_that_is_too_large_is_refused(send: Sends) -> None:
+    keys = {"semel.rest.max.request.bytes": "2048"}
+    body = {"name": "x", "config": {"note": "x" * 3000}}
+    refused = send(keys, "POST", "/connectors", json=body)
+    assert refused.status_code == 413
+    assert refused.json()["error_code"] == 413
+    json = {"Content-Type": "application/json"}
+    pieces = send(keys, "POST", "/connectors", content=iter([b"x" * 1500] * 2), headers=json)
+    assert pieces.status_code == 413
+    small = {"name": "x", "config": {"note": "x"}}
+    assert send(keys, "POST", "/connectors", json=small).status_code == 400
+
+
+def test_answers_have_the_headers_that_are_configured(send: Sends) -> None:
+    rules = 'set X-Frame-Options:DENY, "add Cache-Control: no-cache, no-store", setDate Expires:0'
+    keys = {"response.http.headers.config": rules}
+    for path in ("/connectors", "/connectors/none/status"):
+        headers = send(keys, "GET", path).headers
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cache-control"] == "no-cache, no-store"
+        assert headers["expires"].endswith("GMT")
+
+
+@pytest.mark.parametrize(
+    "rule", ["X-Frame-Options:DENY", "set nothing", "put A:b", "set A B:c", "setDate Expires:soon"]
+)
+def test_a_malformed_header_rule_is_refused(rule: str) -> None:
+    with pytest.raises(ConfigError, match=r"response\.http\.headers\.config="):
+        read(WorkerConfig, {"response.http.headers.config": rule})
+
+
+def test_browsers_may_call_from_the_origins_that_are_allowed(
+    send: Sends, users: dict[str, str]
+) -> None:
+    keys = {
+        **users,
+        "access.control.allow.origin": "https://console.example,https://*.team.example",
+        "access.control.allow.methods": "GET,PUT",
+    }
+    for origin, allowed in (
+        ("https://console.example", True),
+        ("https://ui.team.example", True),
+        ("https://elsewhere.example", False),
+    ):
+        asks = {"Origin": origin, "Access-Control-Request-Method": "PUT"}
+        preflight = send(keys, "OPTIONS", "/connectors", headers=asks)  # without credentials
+        assert ("access-control-allow-origin" in preflight.headers) is allowed
+        assert preflight.is_success is allowed
+    refused = send(keys, "GET", "/connectors", headers={"Origin": "https://console.example"})
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "https://console.example"
+
+
+def test_loggers_have_listeners_of_their_own_or_none(serve: Serve) -> None:
+    def status(port: int, path: str) -> int:
+        return httpx.get(f"http://{LOOPBACK}:{port}{path}", timeout=PATIENCE).status_code
+
+    public, admin = serve({"admin.listeners": HTTP})
+    assert (status(public, "/connectors"), status(public, "/admin/loggers")) == (200, 404)
+    assert (status(admin, "/connectors"), status(admin, "/admin/loggers")) == (404, 200)
+    (nowhere,) = serve({"admin.listeners": ""})
+    assert (status(nowhere, "/connectors"), status(nowhere, "/admin/loggers")) == (200, 404)
+
+
+def test_admin_listeners_are_not_taken_for_a_setting_of_the_admin_client() -> None:
+    config = read(WorkerConfig, {"admin.listeners": HTTP, "admin.client.id": "me"})
+    found = config.inherited({})
+    assert "admin.override.listeners" not in found
+    assert found["admin.override.client.id"] == "me"
+
+
+@pytest.mark.parametrize(
+    ("keys", "scheme", "name"),
+    [
+        ({"listeners": "https://a:1,http://b:2"}, "http", "b:2"),
+        ({"listeners": "https://a:1"}, "https", "a:1"),
+        (
+            {"listeners": "http://b:2,HTTPS://a:1", "rest.advertised.listener": "https"},
+            "https",
+            "a:1",
+        ),
+    ],
+)
+def test_other_workers_are_told_of_the_plain_listener_unless_otherwise_said(
+    keys: dict[str, str], scheme: str, name: str
+) -> None:
+    config = read(WorkerConfig, keys)
+    assert (config.scheme, config.id) == (scheme, name)
+
+
+# What nobody gets to see
+
+
+def test_secrets_are_hidden_in_answers_and_survive_a_change(
+    send: Sends, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SEMEL_TEST_PASSWORD", "resolved-and-secret")
+    secrets = {
+        "connection.password": "plainly-secret",
+        "consumer.override.sasl.jaas.config": f'{PLAIN} required username="me" password="in-jaas";',
+        "value.converter.basic.auth.user.info": "me:in-user-info",
+    }
+    config = {
+        "name": "hidden",
+        "connector.class": JDBC,
+        "topics": "t",
+        "connection.url": "postgresql://me:in-the-url@localhost:1/db",
+        "key.converter.note": "${env:SEMEL_TEST_PASSWORD}",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        **secrets,
+    }
+    told = ("plainly-secret", "in-jaas", "in-user-info", "in-the-url", "resolved-and-secret")
+    provider = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+    keys = {"config.providers": "env", "config.providers.env.class": provider}
+    body = {"name": "hidden", "config": config, "initial_state": "STOPPED"}
+    made = send(keys, "POST", "/connectors", json=body)
+    assert made.status_code == 201, made.text
+    path = "/connectors/hidden"
+    validate = f"/connector-plugins/{JDBC}/config/validate"
+    answers = [
+        made,
+        send(keys, "GET", path),
+        send(keys, "GET", f"{path}/config"),
+        send(keys, "GET", f"{path}/tasks"),
+        send(keys, "GET", "/connectors?expand=info&expand=status"),
+        send(keys, "PUT", validate, json=config),
+    ]
+    for answer in answers:
+        assert answer.is_success
+        assert [secret for secret in told if secret in answer.text] == []
+    shown = answers[2].json()
+    assert {shown[name] for name in secrets} == {"[hidden]"}
+    assert shown["key.converter.note"] == "${env:SEMEL_TEST_PASSWORD}"
+
+    changed = send(keys, "PUT", f"{path}/config", json={**shown, "tasks.max": "3"})
+    assert changed.status_code == 200, changed.text
+    assert send(
+        keys, "PATCH", f"{path}/config", json={"connection.password": "[hidden]"}
+    ).is_success
+    lost = send(keys, "PUT", "/connectors/other/config", json={**shown, "name": "other"})
+    assert lost.status_code == 400
+    assert "there is none to keep" in lost.json()["message"]
+
+
+def test_what_is_sent_back_as_it_was_shown_stands_for_what_it_was() -> None:
+    present = {
+        "connector.class": JDBC,
+        "connection.url": "postgresql://me:in-the-url@localhost:1/db",
+        "connection.password": "plainly-secret",
+        "tasks.max": "1",
+    }
+    assert kept({**shown(present), "tasks.max": "3"}, present) == {**present, "tasks.max": "3"}
+    moved = {**present, "connection.password": "another"}
+    assert kept({**shown(present), "connection.password": "another"}, present) == moved
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        ("postgresql://me:secret@db:5432/x", "postgresql://***@db:5432/x"),
+        ("jdbc:postgresql://db/x?ssl=true", "jdbc:postgresql://db/x?ssl=true"),
+        ("jdbc:sqlserver://db;password={a b;c}", "[hidden]"),
+        ("host=db password=secret", "[hidden]"),
+        ("${file:/etc/secrets:url}", "${file:/etc/secrets:url}"),
+    ],
+)
+def test_an_address_is_shown_unless_it_may_hold_a_secret(url: str, seen: str) -> None:
+    assert shown({"connector.class": JDBC, "connection.url": url})["connection.url"] == seen
