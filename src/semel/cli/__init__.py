@@ -1,17 +1,19 @@
-"""The command line: one module a group of commands, this one puts them together.
+"""The command line: one module per group of commands. This module puts them together.
 
-Errors are printed without a stack trace; ``SEMEL_DEBUG=1`` shows it.
+Errors are printed without their stack trace. ``SEMEL_DEBUG=1`` shows it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+import warnings
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
-from semel.cli import connector, demo, drill, offsets, proof, services, warmup
+from semel.cli import connector, demo, drill, offsets, proof, services, warmup, worker
 from semel.cli.console import console
 from semel.errors import ConfigError, SemelError
 from semel.redact import redacted
@@ -24,11 +26,17 @@ Exit codes: 0 done; 1 records lost or duplicated, or an unexpected error; 2 conf
 """
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""What all mistakes in a command line are; typer does not export it."""
+"""The base class of all mistakes in a command line, which typer does not export."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"semel {version('semel')}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Kafka connectors on Spark whose results and offsets can never disagree.",
@@ -39,12 +47,24 @@ proof.register(app)
 demo.register(app)
 drill.register(app)
 warmup.register(app)
+worker.register(app)
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(services.app, name="services")
 
 
+@app.callback()
+def options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Kafka connectors on Spark whose results and offsets can never disagree."""
+
+
 def main() -> None:
     """Entry point of the ``semel`` command."""
+    warnings.showwarning = _warn
     try:
         sys.exit(app(prog_name="semel", standalone_mode=False))
     except _UsageError as error:
@@ -71,7 +91,7 @@ def main() -> None:
 
 
 def _refuse(error: Any) -> None:
-    """A mistake in the command line, in one line; a group without a command shows its help."""
+    """Print a mistake in the command line as one line, or the help of a group without a command."""
     where = error.ctx.command_path if error.ctx is not None else "semel"
     message = " ".join(error.format_message().split())
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -79,6 +99,11 @@ def _refuse(error: Any) -> None:
     else:
         _say(f"{where}: {message.rstrip('.')}. See {where} --help")
     sys.exit(ConfigError.exit_code)
+
+
+def _warn(message: Warning | str, *_where: Any, **_more: Any) -> None:
+    """Print a library's warning, which may quote a URL."""
+    _say(str(message), "yellow]warning")
 
 
 def _say(text: str, kind: str = "bold red]error") -> None:

@@ -13,22 +13,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.live import Live
-from rich.logging import RichHandler
 from rich.markup import escape
 from rich.table import Table
 
 from semel import validation
-from semel.cli.console import RedactingFormatter, console, plain
+from semel.cli.console import console
+from semel.cli.logs import Format, LogFormat, start_log
+from semel.cli.metrics import Metrics, MetricsPort
 from semel.config import load
-from semel.errors import ConfigError, Problem, SemelError
-from semel.plan import Plan, plan
+from semel.engine.orders import Orders
+from semel.errors import ConfigError, Problem, SemelError, Unresolvable
+from semel.plan import plan_any
+from semel.plan.facts import facts_of
 from semel.problems import located
-from semel.run import run
+from semel.redact import plain
+from semel.run import run_in
+from semel.runtime.sharing import SharedSpark
+
+if TYPE_CHECKING:
+    from semel.engine.base import Progress
 
 File = Annotated[
     Path, typer.Argument(help="Connector configuration: Connect's JSON, flat JSON or .properties.")
@@ -40,8 +48,12 @@ Bootstrap = Annotated[
     typer.Option(
         "--bootstrap-server",
         envvar=_VARIABLE,
-        help="Kafka brokers, for configurations that leave them to the Connect worker.",
+        help="Kafka brokers, if the configuration leaves them to the Connect worker.",
     ),
+]
+Environment = Annotated[
+    bool,
+    typer.Option("--env", help="Take the worker's keys from CONNECT_* variables, too; they win."),
 ]
 _SERVERS = (
     "bootstrap.servers",
@@ -51,17 +63,17 @@ _SERVERS = (
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
+    """Add this module's commands."""
     app.command("run", epilog="Example: semel run flights.json --until-caught-up")(run_)
     app.command(epilog="Example: semel validate flights.json")(validate)
     app.command(epilog="Example: semel describe flights.json")(describe)
 
 
 def with_servers(source: Path, servers: str) -> dict[str, str]:
-    """The file's configuration, with brokers from the command line where it names none.
+    """The file's configuration, with the brokers of the command line if it names none.
 
     Raises:
-        ConfigError: the option names others than the file; the variable may.
+        ConfigError: the option and the file name different brokers. The variable may differ.
     """
     raw = load(source)
     named = [k for k in _SERVERS if k in raw]
@@ -75,53 +87,74 @@ def with_servers(source: Path, servers: str) -> dict[str, str]:
 
 
 def run_(
-    file: File,
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Connectors, a file each; a worker's file may stand before them."),
+    ],
     until_caught_up: Annotated[
-        bool, typer.Option(help="End when what Kafka held at the start is committed.")
+        bool, typer.Option(help="Exit once everything that Kafka held at the start is committed.")
     ] = False,
     bootstrap_server: Bootstrap = "",
     as_json: AsJson = False,
+    metrics_port: MetricsPort = "",
+    environment: Environment = False,
+    log_format: Format = LogFormat.TEXT,
 ) -> None:
-    """Run a connector until SIGTERM or Ctrl-C; the batch in hand is finished first."""
+    """Run connectors until SIGTERM or Ctrl-C. They finish the current batch first."""
+    from semel.cli.several import are_several, run_several
+
     out = console(stderr=True)
-    live = out.is_terminal and not as_json
-    _log(out)
+    live = out.is_terminal and not as_json and log_format is LogFormat.TEXT
+    start_log(out, log_format)
     started = time.monotonic()
     try:
-        raw = with_servers(file, bootstrap_server)
-        planned = plan(raw)
-        for warning in planned.warnings:
-            logging.getLogger("semel").warning("%s", warning)
-        logging.getLogger("semel").info(
-            "connector %s: %s, %s engine: %s",
-            planned.connector.name,
-            planned.guarantee,
-            planned.engine,
-            planned.guarantee.why,
-        )
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, setting(stop))
-        watcher = _Watcher(out, planned, live)
-        with watcher:
-            progress = run(
-                planned, until_caught_up=until_caught_up, stop=stop, observe=watcher.observe
+        if are_several(files, environment):
+            run_several(
+                files,
+                out,
+                servers=bootstrap_server,
+                environment=environment,
+                until_caught_up=until_caught_up,
+                as_json=as_json,
+                port=metrics_port,
             )
+            return
+        (file,) = files
+        raw = with_servers(file, bootstrap_server)
+        with SharedSpark() as shared:
+            shared.begin(raw)
+            planned = plan_any(raw)
+            for warning in planned.warnings:
+                logging.getLogger("semel").warning("%s", warning)
+            logging.getLogger("semel").info(
+                "connector %s: %s, %s engine: %s",
+                planned.connector.name,
+                planned.guarantee,
+                planned.engine,
+                planned.guarantee.why,
+            )
+            stop = threading.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, setting(stop))
+            metrics = Metrics(planned)
+            with (
+                Watcher(out, planned.connector.name, live=live) as watcher,
+                metrics.served(metrics_port),
+            ):
+
+                def observe(progress: Progress) -> None:
+                    watcher.observe(progress)
+                    metrics.observe(progress)
+
+                orders = Orders(stop=stop, until_caught_up=until_caught_up, observe=observe)
+                progress = run_in(shared, planned, None, orders)
     except SemelError as error:
         if as_json:
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))
             sys.exit(error.exit_code)
         raise
     seconds = time.monotonic() - started
-    summary = {
-        "name": planned.connector.name,
-        "records": progress.records,
-        "rows": progress.rows,
-        "failed": progress.failed,
-        "commits": progress.commits,
-        "restarts": progress.restarts,
-        "seconds": round(seconds, 3),
-    }
+    summary = summary_of(planned.connector.name, progress, seconds)
     if as_json:
         print(json.dumps(summary))
     else:
@@ -132,39 +165,52 @@ def run_(
         )
 
 
+def summary_of(name: str, progress: Progress | None, seconds: float) -> dict[str, Any]:
+    """What a connector has done, as ``--json`` prints it."""
+    counts = ("records", "rows", "failed", "commits", "restarts")
+    found = {count: getattr(progress, count, 0) for count in counts}
+    return {"name": name, **found, "seconds": round(seconds, 3)}
+
+
 def setting(stop: threading.Event) -> Callable[..., None]:
-    """A signal's handler that sets an event, in a thread of its own: the one that the signal has
-    interrupted may hold the event's lock, and would wait for itself."""
+    """A signal handler that sets an event. It starts a thread to do so, because the interrupted
+    thread may hold the event's lock and would wait for itself."""
 
     def handle(*_signal: object) -> None:
-        _thread.start_new_thread(stop.set, ())  # threading.Thread has a lock of that kind, too
+        _thread.start_new_thread(stop.set, ())  # threading.Thread has such a lock, too
 
     return handle
 
 
 def validate(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
-    """Check a configuration without touching any service; tell all mistakes at once.
+    """Check a configuration without contacting any service. Reports all mistakes at once.
 
-    With --json the answer is that of Kafka Connect's PUT /connector-plugins/{type}/config/validate,
-    with warnings.
+    With --json, prints the answer of Kafka Connect's PUT /connector-plugins/{type}/config/validate,
+    plus warnings.
     """
     if as_json:
         _validate_as_connect(file, bootstrap_server)
         return
-    planned = plan(with_servers(file, bootstrap_server))
+    try:
+        planned = plan_any(with_servers(file, bootstrap_server), elsewhere=True)
+        warnings = planned.warnings
+        verdict = f"valid; {planned.guarantee}, {planned.engine} engine"
+    except Unresolvable as error:
+        warnings = error.warnings
+        verdict = "no mistakes found, but the rest cannot be checked on this machine"
     out = console()
-    for warning in planned.warnings:
+    for warning in warnings:
         out.print(f"[yellow]warning:[/] {escape(warning)}")
-    out.print(f"{escape(str(file))}: valid; {planned.guarantee}, {planned.engine} engine")
+    out.print(f"{escape(str(file))}: {verdict}")
 
 
 def _validate_as_connect(file: Path, bootstrap_server: str) -> None:
     try:
         raw = with_servers(file, bootstrap_server)
-    except ConfigError as error:  # there is no configuration whose keys could be listed
+    except ConfigError as error:  # there are no keys to list
         print(json.dumps({"error_code": 400, "message": str(error)}))
         sys.exit(error.exit_code)
-    infos, warnings = validation.validate(raw)
+    infos, warnings = validation.validate(raw, elsewhere=True)
     print(json.dumps(asdict(infos) | {"warnings": _located(warnings, raw)}))
     if infos.error_count:
         sys.exit(ConfigError.exit_code)
@@ -175,9 +221,9 @@ def _located(warnings: Sequence[str], raw: Mapping[str, str]) -> list[dict[str, 
 
 
 def describe(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
-    """Say in plain words what a connector does and which guarantee holds, and why."""
-    planned = plan(with_servers(file, bootstrap_server))
-    facts = plain(_facts(planned))
+    """Explain what a connector does, which guarantee holds, and why."""
+    planned = plan_any(with_servers(file, bootstrap_server))
+    facts = plain(facts_of(planned))
     if as_json:
         print(json.dumps(facts))
         return
@@ -188,80 +234,18 @@ def describe(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = Fal
     console().print(table)
 
 
-def _facts(planned: Plan) -> dict[str, Any]:
-    connector, guarantee = planned.connector, planned.guarantee
-    if connector.errors_tolerance == "none":
-        bad = "a bad record stops the connector; everything before it is committed"
-    elif connector.dead_letter_table and planned.sink.capabilities.commits_dead_letters_first:
-        bad = (
-            f"bad records go to table {connector.dead_letter_table} by a commit of its own before "
-            "the results', and each is there once"
-        )
-    elif connector.dead_letter_table:
-        bad = (
-            f"bad records go to table {connector.dead_letter_table} in the transaction that moves "
-            "the positions past them: exactly once"
-            if guarantee.mechanism is not None and guarantee.mechanism.value == "transactional"
-            else f"bad records go to table {connector.dead_letter_table} with the results"
-        )
-    elif connector.dead_letter_topic and planned.sink.capabilities.takes_dead_letters:
-        bad = (
-            f"bad records go to topic {connector.dead_letter_topic} in the transaction that moves "
-            "the positions past them: exactly once"
-            if guarantee.mechanism is not None
-            else f"bad records go to topic {connector.dead_letter_topic} with the results"
-        )
-    elif connector.dead_letter_topic:
-        bad = (
-            f"bad records go to topic {connector.dead_letter_topic} before the commit: at least "
-            "once, as Kafka and the target share no transaction"
-        )
-    else:
-        bad = "bad records are counted and dropped (errors.tolerance=all without dead letters)"
-    return {
-        "name": connector.name,
-        "reads": list(connector.topics) or [f"topics matching {connector.topics_regex}"],
-        **planned.sink.describe(),
-        "group": connector.group_id,
-        "delivery": str(guarantee),
-        "because": guarantee.why,
-        "bad records": bad,
-        "audit": "exact to the record, from the provenance of each row"
-        if connector.provenance
-        else "by counts from the ledger; provenance=true makes it exact to the record",
-        "engine": planned.engine,
-        "tasks": connector.tasks_max,
-        "warnings": planned.warnings or ["none"],
-    }
-
-
-def _log(out: Console) -> None:
-    level = os.environ.get("SEMEL_LOG", "INFO").upper()
-    if out.is_terminal:
-        handler: logging.Handler = RichHandler(
-            console=out, show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False
-        )
-        handler.setFormatter(RedactingFormatter("%(message)s"))
-    else:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level="WARNING", handlers=[handler])
-    logging.getLogger("semel").setLevel(level)
-    logging.getLogger("py4j").setLevel("CRITICAL")
-
-
-class _Watcher:
-    """Shows progress: a live line on a terminal, a log line now and then elsewhere."""
+class Watcher:
+    """Shows progress: a live line on a terminal, otherwise a log line from time to time."""
 
     _EVERY = 10.0
 
-    def __init__(self, console: Console, planned: Plan, live: bool) -> None:
-        self._name = planned.connector.name
+    def __init__(self, console: Console, name: str, *, live: bool) -> None:
+        self._name = name
         self._live = Live(console=console, refresh_per_second=5, transient=True) if live else None
         self._last = (time.monotonic(), 0)
         self._rate = 0.0
 
-    def __enter__(self) -> _Watcher:
+    def __enter__(self) -> Watcher:
         if self._live is not None:
             self._live.start()
         return self

@@ -1,9 +1,8 @@
-"""The terminal, or what stands in its place: there, nothing is wrapped."""
+"""The terminal. Output that goes elsewhere is not wrapped."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from rich.console import Console
 
@@ -13,7 +12,7 @@ _UNBOUNDED = 10_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that writes each line whole unless it is a terminal."""
+    """A console that wraps lines only on a terminal."""
     made = Console(stderr=stderr, highlight=False, soft_wrap=False)
     if not made.is_terminal:
         made = Console(stderr=stderr, highlight=False, width=_UNBOUNDED)
@@ -21,19 +20,8 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Hides credentials in messages and stack traces, whichever library they come from."""
+    """Hides credentials in the messages and stack traces of all libraries."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See :class:`logging.Formatter`."""
         return redacted(super().format(record))
-
-
-def plain(facts: Any) -> Any:
-    """Facts for the user, credentials hidden in all their strings."""
-    if isinstance(facts, str):
-        return redacted(facts)
-    if isinstance(facts, list):
-        return [plain(f) for f in facts]
-    if isinstance(facts, dict):
-        return {name: plain(f) for name, f in facts.items()}
-    return facts

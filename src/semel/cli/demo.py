@@ -1,4 +1,4 @@
-"""``semel demo``: the main job on embedded services, with crashes, and the proof."""
+"""``semel demo``: runs a connector on embedded services, crashes it, and audits the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if typing.TYPE_CHECKING:
 
 _DIRECTORY = Path(".semel/demo")
 _MARK = ".semel-demo"
-"""Says that a directory is a demo's, which the next one may remove."""
+"""Marks a demo's directory, which the next demo may remove."""
 
 
 def register(app: typer.Typer) -> None:
@@ -32,11 +32,14 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    crashes: Annotated[int, typer.Option(min=0, max=20, help="How often to SIGKILL it.")] = 4,
-    seed: Annotated[int, typer.Option(help="Seed of the moments.")] = 1,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the services up.")] = False,
+    crashes: Annotated[
+        int, typer.Option(min=0, max=20, help="How often to SIGKILL the connector.")
+    ] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the moments of the crashes.")] = 1,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the services running.")] = False,
     directory: Annotated[
-        Path, typer.Option("--dir", help="Data and logs; those of an earlier demo are removed.")
+        Path,
+        typer.Option("--dir", help="Directory for data and logs. An earlier demo's are removed."),
     ] = _DIRECTORY,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -45,7 +48,7 @@ def demo(
     from semel.lab.embedded import Services
 
     console = Console(highlight=False, stderr=as_json)
-    show.data()  # before services start in vain
+    show.data()  # fails before any service starts
     _empty(directory)
     services = Services(directory)
     with console.status("Starting Kafka and PostgreSQL (the first time downloads Kafka's jars)"):
@@ -60,7 +63,7 @@ def demo(
             services.down()
     if keep:
         console.print(
-            f"The services are still up: psql {services.postgres.url}, Kafka at "
+            f"The services are still running: psql {services.postgres.url}, Kafka at "
             f"{services.kafka.bootstrap_servers}. Stop them: semel services down --dir {directory}"
         )
     if as_json:
@@ -70,7 +73,7 @@ def demo(
 
 
 def _empty(directory: Path) -> None:
-    """Remove an earlier demo's files, and nobody else's."""
+    """Remove an earlier demo's files, but nothing else."""
     from semel.lab.embedded import Services
 
     mark = directory / _MARK
@@ -82,8 +85,8 @@ def _empty(directory: Path) -> None:
         strange = True
     if strange:
         raise ConfigError(
-            f"--dir {directory} holds files that are not an earlier demo's, and would be removed. "
-            "Name a new directory"
+            f"--dir {directory} holds files that do not belong to an earlier demo. The demo would "
+            "remove them. Name a new directory"
         )
     Services(directory).down()
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""``semel drill``: break a connector again and again, and audit after each fault."""
+"""``semel drill``: injects faults into a connector and audits after each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import typing
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +16,8 @@ from rich.console import Console
 
 from semel.lab.drill.plan import Fault, Kind
 
-if typing.TYPE_CHECKING:  # every command would wait for all that a drill needs
-    from semel.lab.drill.run import DrillReport, FaultResult
+if typing.TYPE_CHECKING:  # importing these would slow down every command
+    from semel.lab.drill.report import DrillReport, FaultResult
 
 
 def register(app: typer.Typer) -> None:
@@ -28,26 +29,30 @@ def drill(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Connector configuration; its services are replaced by embedded ones. Without "
-            "one: plain inserts into PostgreSQL, with provenance."
+            help="Connector configuration, of a sink or a source. Embedded services replace its "
+            "own. Without one: plain inserts into PostgreSQL, with provenance."
         ),
     ] = None,
     faults: Annotated[int, typer.Option(min=1, help="How many faults to inject.")] = 50,
     seed: Annotated[int, typer.Option(help="Seed of the faults and their moments.")] = 1,
     only: Annotated[
-        str, typer.Option(help=f"Kinds of faults, by comma: {', '.join(k.value for k in Kind)}.")
+        str,
+        typer.Option(
+            help=f"Kinds of faults, separated by commas: {', '.join(k.value for k in Kind)}."
+        ),
     ] = "",
     two_drivers: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="Instead: keep two drivers running for so long; one must yield."
+            metavar="SECONDS",
+            help="Instead: run two drivers for this long. One of them must always yield.",
         ),
     ] = 0.0,
     peer: Annotated[
         str,
         typer.Option(
             metavar="connect",
-            help="Instead: put Kafka Connect with Debezium's JDBC sink, and semel, under the same "
+            help="Instead: put semel, and Kafka Connect with Debezium's JDBC sink, under the same "
             "faults (of processes, brokers and PostgreSQL), and compare their tables.",
         ),
     ] = "",
@@ -55,43 +60,41 @@ def drill(
         bool,
         typer.Option(
             "--own-store",
-            help="Write to the store that the configuration names, which must be empty; only the "
-            "connector and an embedded Kafka are broken. The results stay there.",
+            help="Write to the configured store, which must be empty and keeps the results. Faults "
+            "hit only the connector and an embedded Kafka.",
         ),
     ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave logs and data.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep logs and data.")] = False,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where they go, instead of a temporary directory.")
+        Path | None, typer.Option("--dir", help="Directory for them, instead of a temporary one.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run a connector under SIGKILLs, zombies, restarts and lost replies; audit after each.
+    """Run a connector under SIGKILLs, zombies, restarts and lost replies, and audit after each.
 
-    Exits with 1 when the declared guarantee is broken, a fault could not be injected or the
-    connector has not recovered.
+    Exits with 1 if the declared guarantee is broken, a fault could not be injected or the connector
+    did not recover.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end what was started, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the clean-up
     if own_store and file is None:
-        raise typer.BadParameter("name a configuration, it says where", param_hint="--own-store")
+        raise typer.BadParameter("name a configuration that says where", param_hint="--own-store")
     where: dict[str, Any] = {"own_store": own_store, "keep": keep, "directory": directory}
     if peer:
         _peer(peer, file, faults, seed, directory, as_json)
         return
+    is_source = file is not None and _is_source(file)
+    if is_source:
+        for given, option in ((own_store, "--own-store"), (two_drivers, "--two-drivers")):
+            if given:
+                raise typer.BadParameter("is for sink connectors", param_hint=option)
+        del where["own_store"]
     if two_drivers:
         _two_drivers(file, two_drivers, seed, where, as_json)
         return
-    from semel.lab.drill import run as drills
-
+    run = _drill_of_source() if is_source else _drill_of_sink()
     watcher = _Watcher(faults, as_json)
     with watcher:
-        report = drills.drill(
-            file,
-            faults,
-            seed,
-            kinds=_kinds(only),
-            observe=watcher.observe,
-            **where,
-        )
+        report = run(file, faults, seed, kinds=_kinds(only), observe=watcher.observe, **where)
     if as_json:
         print(json.dumps(_facts(report)))
     else:
@@ -108,18 +111,37 @@ def drill(
         sys.exit(1)
 
 
+def _is_source(file: Path) -> bool:
+    from semel.config import load
+    from semel.plan import source_of
+
+    return source_of(load(file)) is not None
+
+
+def _drill_of_source() -> Callable[..., DrillReport]:
+    from semel.lab.drill.source.run import drill_source
+
+    return drill_source
+
+
+def _drill_of_sink() -> Callable[..., DrillReport]:
+    from semel.lab.drill.run import drill as drill_sink
+
+    return drill_sink
+
+
 def _two_drivers(
     file: Path | None, seconds: float, seed: int, where: dict[str, Any], as_json: bool
 ) -> None:
     from semel.lab.drill import run as drills
 
     console = Console(stderr=True, highlight=False)
-    with console.status("two drivers of one connector"):
+    with console.status("Running two drivers of one connector"):
         report = drills.two_drivers(
             file,
             seconds,
             seed,
-            observe=lambda fenced: console.print(f"fenced: {fenced}; the survivor goes on"),
+            observe=lambda fenced: console.print(f"{fenced} fenced; the other driver continues"),
             **where,
         )
     if as_json:
@@ -128,8 +150,8 @@ def _two_drivers(
         final = report.final
         assert final is not None
         print(
-            f"two drivers for {seconds:.0f} s: {report.fenced} fenced and said so, {final.records} "
-            f"records: {report.lost} lost, {report.duplicated} duplicated"
+            f"two drivers for {seconds:.0f} s: {report.fenced} fenced, as their errors said; "
+            f"{final.records} records: {report.lost} lost, {report.duplicated} duplicated"
         )
     if not report.kept:
         sys.exit(1)
@@ -144,32 +166,32 @@ def _peer(
         raise typer.BadParameter(f"{peer}: must be connect", param_hint="--peer")
     if file is not None:
         raise typer.BadParameter(
-            "the connector is the drill's own: leave FILE out", param_hint="--peer"
+            "the drill brings its own connector: leave FILE out", param_hint="--peer"
         )
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    with console.status("the same faults for both"):
+    with console.status("Putting both under the same faults"):
         results = peers.compare(
             faults,
             seed,
             directory=directory,
-            observe=lambda side, mode, fault, found: console.print(
-                f"{side:<14} {mode:<7} {fault.number:>4} {fault.kind.value:<15} {found.lost:>5} "
-                f"lost {found.doubled:>6} doubled {found.fired_again:>6} fired again"
+            observe=lambda system, mode, fault, found: console.print(
+                f"{system:<14} {mode:<7} {fault.number:>4} {fault.kind.value:<15} {found.lost:>5} "
+                f"lost {found.duplicated:>6} duplicated {found.fired_again:>6} fired again"
             ),
         )
     if as_json:
         print(json.dumps([asdict(r) for r in results]))
     else:
-        print(f"{'':<14} {'':<7} {'records':>8} {'lost':>6} {'doubled':>8} {'fired again':>12}")
+        print(f"{'':<14} {'':<7} {'records':>8} {'lost':>6} {'duplicated':>10} {'fired again':>12}")
         for r in results:
             found = r.findings
             print(
-                f"{r.side:<14} {r.mode:<7} {found.records:>8,} {found.lost:>6,} "
-                f"{found.doubled:>8,} {found.fired_again:>12,}"
+                f"{r.system:<14} {r.mode:<7} {found.records:>8,} {found.lost:>6,} "
+                f"{found.duplicated:>10,} {found.fired_again:>12,}"
             )
         print(f"{faults} faults each, seed {seed}")
-    own = [r.findings for r in results if r.side == "semel"]
-    if any(f.lost or f.doubled or f.fired_again for f in own):
+    own = [r.findings for r in results if r.system == "semel"]
+    if any(f.lost or f.duplicated or f.fired_again for f in own):
         sys.exit(1)
 
 
@@ -178,7 +200,9 @@ def _kinds(only: str) -> list[Kind]:
     known = {k.value: k for k in Kind}
     unknown = [n for n in names if n not in known]
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(known)}", param_hint="--only")
+        raise typer.BadParameter(
+            f"{unknown[0]} is not one of {', '.join(known)}", param_hint="--only"
+        )
     return [known[n] for n in names] or list(Kind)
 
 
@@ -209,7 +233,7 @@ def _facts(report: DrillReport) -> dict[str, Any]:
 
 
 class _Watcher:
-    """A line for each fault; on a terminal also what is going on now."""
+    """Prints a line for each fault, and shows the current step on a terminal."""
 
     def __init__(self, faults: int, as_json: bool) -> None:
         self._faults = faults
@@ -226,7 +250,7 @@ class _Watcher:
         self._status.stop()
 
     def observe(self, fault: Fault | None, result: FaultResult | None) -> None:
-        """See :data:`semel.lab.drill.run.Observer`."""
+        """See :data:`semel.lab.drill.report.Observer`."""
         if self._silent:
             return
         if fault is not None and fault.number == 1 and result is None:

@@ -22,7 +22,7 @@ from semel.redact import redacted
 def follow_(
     planned: Plan, *, values: bool, interval: float, state: Path | None, as_json: bool
 ) -> tuple[bool, bool]:
-    """Follow a connector until a signal ends it, and print what is found. Returns whether the
+    """Follow a connector until a signal arrives, and print the findings. Returns whether the
     guarantee is broken, and whether everything was judged."""
     stop = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
@@ -71,6 +71,6 @@ def _sum_up(ended: Followed) -> None:
     if ended.unknown:
         unjudged.append(f"{ended.unknown:,} records or rows")
     if ended.expired:
-        unjudged.append(f"rows of {ended.expired:,} offsets that Kafka has no more")
+        unjudged.append(f"rows of {ended.expired:,} offsets that Kafka no longer has")
     for line in unjudged:
         out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)

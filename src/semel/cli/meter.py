@@ -1,4 +1,4 @@
-"""How far a long command is, on stderr."""
+"""Shows the progress of a long command on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UPDATES = 0.2
 
 
 class Meter:
-    """A line that is written over on a terminal; elsewhere a line every ten seconds."""
+    """Overwrites one line on a terminal; elsewhere prints a new line every ten seconds."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr

@@ -1,37 +1,37 @@
-"""``semel offsets show|set|reset``: the ledger by hand."""
+"""``semel offsets show|set|reset``: shows and changes the ledger by hand."""
 
 from __future__ import annotations
 
 import json
-import re
-import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from semel.cli import source_offsets
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
-from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.kafka.clients import client_config
-from semel.kafka.cluster import Cluster
-from semel.kafka.groups import Groups
-from semel.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition, first, firsts
-from semel.plan import Plan, plan
-
-_SESSIONS = 30.0
-"""Seconds until a group has no members any more, once they are gone."""
+from semel.kafka.contact import meet
+from semel.ledger import TopicPartition
+from semel.plan import AnyPlan, SourcePlan, plan_any
+from semel.runtime.positions import check_topic, reset_positions, set_positions
+from semel.sinks.protocols import FencesByGroup
 
 app = typer.Typer(no_args_is_help=True, help="Show or change a connector's stored positions.")
 
 
 @app.command(epilog="Example: semel offsets show flights.json")
 def show(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
-    """Show the ledger: positions and counts of each topic-partition."""
-    planned = plan(with_servers(file, bootstrap_server))
+    """Show the ledger: the positions and counts of each topic-partition."""
+    planned = plan_any(with_servers(file, bootstrap_server))
+    if isinstance(planned, SourcePlan):
+        source_offsets.show(planned, as_json=as_json)
+        return
+    if isinstance(planned.sink, FencesByGroup):  # its ledger is in Kafka
+        _meet(planned)
     entries = planned.sink.entries()
     planned.sink.close()
     if as_json:
@@ -51,21 +51,32 @@ def show(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) 
 @app.command("set", epilog="Example: semel offsets set flights.json flights-0=1200 flights-1=1180")
 def set_(
     file: File,
-    positions: Annotated[list[str], typer.Argument(help="TOPIC-PARTITION=OFFSET, one or more.")],
+    positions: Annotated[
+        list[str],
+        typer.Argument(
+            help="TOPIC-PARTITION=OFFSET, one or more; for a source, its partition and offset in "
+            "JSON."
+        ),
+    ],
     bootstrap_server: Bootstrap = "",
     force: Annotated[
         bool, typer.Option("--force", help="Do not compare with what Kafka holds.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set positions. Refused while the connector runs, and where Kafka has no such offsets."""
-    planned = plan(with_servers(file, bootstrap_server))
+    """Set positions. Refused while the connector runs, and if Kafka has no such offsets."""
+    planned = plan_any(with_servers(file, bootstrap_server))
+    if isinstance(planned, SourcePlan):
+        source_offsets.set_(planned, positions, force=force, as_json=as_json)
+        return
     wanted: dict[TopicPartition, int] = {}
     for tp, at in map(_parse, positions):
-        _check_topic(planned.connector, tp.topic)
+        check_topic(planned.connector, tp.topic)
         if wanted.setdefault(tp, at) != at:
-            raise ConfigError(f"{tp} is given two positions, {wanted[tp]} and {at}: leave one out")
-    planned.sink.set_positions(firsts(wanted) if force else _in_kafka(planned, wanted))
+            raise ConfigError(f"{tp} has two positions, {wanted[tp]} and {at}: leave one out")
+    if not force:
+        _meet(planned)
+    set_positions(planned, wanted, force=force)
     planned.sink.close()
     if as_json:
         print(json.dumps([{**tp._asdict(), "position": at} for tp, at in wanted.items()]))
@@ -81,79 +92,31 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Forget all positions, and their copies in the consumer group: the next run starts by
+    """Forget all positions and their copies in the consumer group. The next run starts at
     auto.offset.reset. Refused while the connector runs."""
-    planned = plan(with_servers(file, bootstrap_server))
+    planned = plan_any(with_servers(file, bootstrap_server))
+    _meet(planned)
+    if isinstance(planned, SourcePlan):
+        source_offsets.reset(planned, yes=yes, as_json=as_json)
+        return
     if not yes:
         typer.confirm(
-            f"Forget the positions of {planned.connector.name}? Its rows stay where they are, and "
-            "records that are read again are written again",
+            f"Forget the positions of {planned.connector.name}? Its rows stay, so records that are "
+            "read again are written again",
             abort=True,
             err=as_json,
         )
-    planned.sink.set_positions(None)
+    reset_positions(planned)
     planned.sink.close()
-    if not planned.sink.capabilities.ledger_in_group:
-        _forget_group(planned)
     if as_json:
         print(json.dumps([]))
         return
     print(f"{planned.connector.name}: positions forgotten")
 
 
-def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int]) -> list[LedgerEntry]:
-    """First entries at these positions, of the logs that Kafka has now.
-
-    Raises:
-        ConfigError: it has no such partition or offset.
-    """
-    name = planned.connector.name
-    cluster = Cluster(client_config(planned.connector, "admin"))
-    there = cluster.topics()
-    for tp in wanted:
-        if tp.partition >= there.get(tp.topic, 0):
-            raise ConfigError(
-                f"connector {name}: {tp} does not exist: topic {tp.topic} has "
-                f"{there.get(tp.topic, 0)} partitions. Correct it, or set it anyway with --force"
-            )
-    logs = cluster.logs({tp.topic for tp in wanted})
-    earliest, ends = cluster.earliest(wanted), cluster.ends(wanted)
-    for tp, at in wanted.items():
-        if not earliest[tp] <= at <= ends[tp][0]:
-            raise ConfigError(
-                f"connector {name}: {tp}={at} lies outside of the log, which begins at "
-                f"{earliest[tp]} and ends at {ends[tp][0]}. Correct it, or set it anyway with "
-                "--force"
-            )
-    return [first(tp, at, logs.get(tp.topic, UNKNOWN_LOG)) for tp, at in wanted.items()]
-
-
-def _forget_group(planned: Plan) -> None:
-    """Delete the consumer group: its offsets would be the next run's first positions.
-
-    Raises:
-        ConfigError: it has members.
-    """
-    group = planned.connector.group_id
-    groups = Groups(client_config(planned.connector, "admin"))
-    deadline = time.monotonic() + _SESSIONS
-    while not groups.is_idle(group):  # tasks that have just stopped keep their places for a while
-        if time.monotonic() > deadline:
-            raise ConfigError(
-                f"connector {planned.connector.name}: its ledger is empty now, but consumer group "
-                f"{group} has members, so its offsets stay. Stop the connector, and run this again"
-            )
-        time.sleep(0.2)
-    groups.delete(group)
-
-
-def _check_topic(connector: ConnectorConfig, topic: str) -> None:
-    pattern = connector.topics_regex
-    if topic not in connector.topics and not (pattern and re.fullmatch(pattern, topic)):
-        reads = ", ".join(connector.topics) or f"topics matching {pattern}"
-        raise ConfigError(
-            f"connector {connector.name} does not read topic {topic}; it reads {reads}"
-        )
+def _meet(planned: AnyPlan) -> None:
+    """Raises ServiceError: no broker answers."""
+    meet(client_config(planned.connector, "admin"))
 
 
 def _parse(text: str) -> tuple[TopicPartition, int]:

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from semel.audit import AuditReport, audit
+from semel.audit import AuditReport, audit, audit_source
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
 from semel.cli.follow import follow_
@@ -21,7 +21,7 @@ from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
 from semel.kafka.lag import lag
-from semel.plan import plan
+from semel.plan import SourcePlan, plan, plan_any
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 NOT_JUDGED = 7
-"""Exit code of an audit that found nothing wrong, but could not judge everything."""
+"""Exit code of an audit that found nothing wrong but could not judge everything."""
 
 
 def audit_(
@@ -39,32 +39,35 @@ def audit_(
     bootstrap_server: Bootstrap = "",
     as_json: AsJson = False,
     allow_unjudged: Annotated[
-        bool, typer.Option(help="Exit with 0 although something could not be judged.")
+        bool, typer.Option(help="Exit with 0 even if something could not be judged.")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on, and judge what is committed from now on, too.")
+        bool, typer.Option("--follow", help="Keep running, and judge new commits as they come.")
     ] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, help="With --follow: seconds between two looks.")
+        float, typer.Option(min=0.1, help="With --follow: seconds between two looks at the store.")
     ] = 10.0,
     state: Annotated[
         Path | None,
-        typer.Option(help="With --follow: the file that keeps what was judged."),
+        typer.Option(help="With --follow: the file that keeps the progress."),
     ] = None,
     values: Annotated[
         bool,
-        typer.Option(help="Also compare the values of every row with what its record makes."),
+        typer.Option(help="Also compare the values of every row with its record."),
     ] = False,
 ) -> None:
-    """Compare Kafka with the target and say what is lost or duplicated.
+    """Compare Kafka with the target and report what is lost or duplicated.
 
-    Exits with 1 when the declared guarantee is broken, or the ledger knows nothing of the
-    connector; with 7 when nothing wrong was found, but not everything could be judged. May
-    run while the connector does. With --follow it does, until Ctrl-C, SIGTERM or the first finding.
+    Exits with 1 if the declared guarantee is broken or the ledger does not know the connector, and
+    with 7 if it found nothing wrong but could not judge everything. It may run while the connector
+    does. With --follow it runs until Ctrl-C, SIGTERM or the first finding.
     """
-    planned = plan(with_servers(file, bootstrap_server))
+    planned = plan_any(with_servers(file, bootstrap_server))
+    if isinstance(planned, SourcePlan):
+        _audit_source(planned, follow=follow, values=values, as_json=as_json, allow=allow_unjudged)
+        return
     if state is not None and not follow:
-        raise ConfigError(f"--state {state} belongs to --follow: add it, or leave --state out")
+        raise ConfigError(f"--state {state} needs --follow: add it, or leave --state out")
     meet(client_config(planned.connector, "admin"))
     if follow:
         broken, complete = follow_(
@@ -97,7 +100,7 @@ def audit_(
         how = (
             "record by record, by the provenance columns"
             if report.exact
-            else "by counts from the ledger (provenance=true makes it exact to the record)"
+            else "by keys or counts (provenance=true makes it exact to the record)"
         )
         out.print(
             f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated"
@@ -111,6 +114,43 @@ def audit_(
     _exit(broken=report.broken, complete=report.complete or allow_unjudged)
 
 
+def _audit_source(
+    planned: SourcePlan, *, follow: bool, values: bool, as_json: bool, allow: bool
+) -> None:
+    for given, option in ((follow, "--follow"), (values, "--values")):
+        if given:
+            raise ConfigError(
+                f"{option} is for sink connectors; the audit of a source compares every record"
+            )
+    meet(client_config(planned.connector, "admin"))
+    report = audit_source(planned)
+    if as_json:
+        facts = {n: getattr(report, n) for n in ("lost", "duplicated", "changed", "disordered")}
+        print(json.dumps(asdict(report) | facts))
+    else:
+        out = console()
+        table = Table(box=None, header_style="bold")
+        optional = [
+            n for n in ("changed", "disordered") if any(getattr(t, n) for t in report.topics)
+        ]
+        counts = ("source", "kafka", "lost", "duplicated", *optional, "behind")
+        for title in ("topic", *counts):
+            table.add_column(title, justify="left" if title == "topic" else "right")
+        for t in report.topics:
+            table.add_row(escape(t.topic), *(f"{getattr(t, n):,}" for n in counts))
+        out.print(table)
+        out.print(
+            f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated"
+            + "".join(f", {getattr(report, n)} {n}" for n in optional)
+            + f" ({report.delivery}; audited record by record)"
+        )
+        for line in report.findings:
+            out.print(f"[red]found:[/] {escape(line)}", soft_wrap=True)
+        for line in report.not_judged:
+            out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)
+    _exit(broken=report.broken, complete=not report.not_judged or allow)
+
+
 def _exit(*, broken: bool, complete: bool) -> None:
     if broken:
         sys.exit(1)
@@ -119,7 +159,7 @@ def _exit(*, broken: bool, complete: bool) -> None:
 
 
 def changed_rows(report: AuditReport) -> list[str]:
-    """The first of the changed rows, a line for each."""
+    """The first changed rows, one per line."""
     lines = []
     for row in report.changed_rows:
         columns = f"column{'s' * (len(row.columns) > 1)} {', '.join(row.columns)}"
@@ -129,17 +169,19 @@ def changed_rows(report: AuditReport) -> list[str]:
 
 
 def unjudged(report: AuditReport) -> list[str]:
-    """What the audit could not judge, a line for each reason."""
+    """What the audit could not judge, one reason per line."""
     lines = list(report.not_judged)
     if report.unknown:
         lines.append(f"{report.unknown:,} records or rows (column unknown)")
     if report.expired:
-        lines.append(f"rows of {report.expired:,} offsets that Kafka has no more (column expired)")
+        lines.append(
+            f"rows of {report.expired:,} offsets that Kafka no longer has (column expired)"
+        )
     return lines
 
 
 def audit_table(report: AuditReport) -> Table:
-    """The audit's findings per partition; columns that hold only zeros are left out."""
+    """The audit's findings per partition, without columns that hold only zeros."""
     table = Table(box=None, header_style="bold")
     optional = (
         "replaced",
@@ -165,12 +207,15 @@ def audit_table(report: AuditReport) -> Table:
 
 def lag_(
     name: Annotated[
-        str, typer.Argument(help="A connector's name or its configuration file; all if left out.")
+        str,
+        typer.Argument(
+            help="A connector's name or configuration file. By default, all connectors."
+        ),
     ] = "",
     bootstrap_server: Bootstrap = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show how far connectors are behind, from the positions published to their groups."""
+    """Show how far connectors are behind, by the positions that they publish to their groups."""
     if name and Path(name).is_file():
         planned = plan(with_servers(Path(name), bootstrap_server))
         client = client_config(planned.connector, "admin")

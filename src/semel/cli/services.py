@@ -1,11 +1,11 @@
-"""``semel services``: Kafka and PostgreSQL for development, on this machine."""
+"""``semel services``: runs Kafka, PostgreSQL and a schema registry on this machine, for
+development."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -19,20 +19,30 @@ from semel.lab.embedded.services import Services, ServicesStatus
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Run Kafka and PostgreSQL on this machine, for development. Nothing else can connect.",
+    help="Run Kafka and PostgreSQL for development. Only this machine can connect to them.",
 )
 
 Directory = Annotated[
-    Path, typer.Option("--dir", help="Where data, logs and state are kept.", show_default=True)
+    Path, typer.Option("--dir", help="Directory for data, logs and state.", show_default=True)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 KafkaPort = Annotated[
     int | None,
-    typer.Option(min=1, max=65535, help="Kafka's port. Chosen and kept if not given."),
+    typer.Option(min=1, max=65535, help="Kafka's port. By default, a free one that is kept."),
 ]
 PostgresPort = Annotated[
     int | None,
-    typer.Option(min=1, max=65535, help="PostgreSQL's port. Chosen and kept if not given."),
+    typer.Option(min=1, max=65535, help="PostgreSQL's port. By default, a free one that is kept."),
+]
+
+WithRegistry = Annotated[
+    bool, typer.Option("--registry", help="Start a schema registry, too (Apicurio).")
+]
+RegistryPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, help="The registry's port. By default, a free one that is kept."
+    ),
 ]
 
 DEFAULT_DIRECTORY = Path(".semel")
@@ -43,34 +53,41 @@ def up(
     directory: Directory = DEFAULT_DIRECTORY,
     kafka_port: KafkaPort = None,
     postgres_port: PostgresPort = None,
+    registry: WithRegistry = False,
+    registry_port: RegistryPort = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start them in the background; they run until `down`. Data of an earlier `up` is there again.
+    """Start the services in the background. They keep the data of an earlier `up`.
 
-    What runs already is left alone.
+    They run until `down`. Services that already run are left alone.
     """
-    with _errors_told():
+    with _reporting_errors():
         services = Services(directory)
+        wanted = registry or registry_port is not None
         if as_json:
-            status = services.up(kafka_port, postgres_port)
+            status = services.up(
+                kafka_port, postgres_port, registry=wanted, registry_port=registry_port
+            )
         else:
-            with Console(stderr=True).status("Starting Kafka and PostgreSQL"):
-                status = services.up(kafka_port, postgres_port)
+            with Console(stderr=True).status("Starting the services"):
+                status = services.up(
+                    kafka_port, postgres_port, registry=wanted, registry_port=registry_port
+                )
     _show(status, as_json)
 
 
 @app.command(epilog="Example: semel services down --dir .semel")
 def down(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
-    """Stop them. The data stays; to be rid of it, delete the directory."""
-    with _errors_told():
+    """Stop the services. Their data stays until you delete the directory."""
+    with _reporting_errors():
         status = _known(directory).down()
     _show(status, as_json)
 
 
 @app.command(epilog="Example: semel services status --json")
 def status(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
-    """Show whether they run and how to connect. Exit code 3 if one of them does not run."""
-    with _errors_told():
+    """Show whether the services run and how to connect. Exits with 3 if one does not run."""
+    with _reporting_errors():
         found = _known(directory).status()
     _show(found, as_json)
     if not found.running:
@@ -81,33 +98,33 @@ def _known(directory: Path) -> Services:
     services = Services(directory)
     if not services.state_file.exists():
         raise ServiceError(
-            f"No services were ever started in {services.directory}. Start some with "
-            "`semel services up`, or say where they are with --dir."
+            f"No services were ever started in {services.directory}. Start them with "
+            "`semel services up`, or name their directory with --dir."
         )
     return services
 
 
 def _show(status: ServicesStatus, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(status), indent=2))
+        typer.echo(json.dumps(status.facts(), indent=2))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("service")
     table.add_column("state")
     table.add_column("pid", justify="right")
     table.add_column("connect to", overflow="fold")
-    for service in (status.kafka, status.postgres):
+    for service in status.all:
         state = "[green]running[/]" if service.running else "[red]stopped[/]"
         table.add_row(service.name, state, str(service.pid or "-"), service.url)
     out = console()
     out.print(table)
-    for service in (status.kafka, status.postgres):
+    for service in status.all:
         out.print(f"{service.name}'s log: {service.log}", style="dim", soft_wrap=True)
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
-    """A ServiceError is told in its own words and becomes the exit code."""
+def _reporting_errors() -> Iterator[None]:
+    """Print a ServiceError's message and exit with its code."""
     try:
         yield
     except ServiceError as failure:

@@ -1,4 +1,4 @@
-"""``semel warm-up``: what makes later starts quicker, made now."""
+"""``semel warm-up``: makes later starts quicker."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def register(app: typer.Typer) -> None:
 
 
 def warm_up() -> None:
-    """Make the class data archive that lets Spark's JVM start in half the time.
+    """Create the class data archive that lets Spark's JVM start in half the time.
 
-    The first run makes it in the background if nobody has. Run this where an image is built, or
-    after Java or Spark was upgraded.
+    Otherwise the first run creates it in the background. Run this command when you build an image,
+    or after an upgrade of Java or Spark.
     """
     from semel.warmup import warm_up_spark
 
     made = warm_up_spark()
     out = console(stderr=True)
-    out.print("another process makes it" if made is None else f"{made} is ready", style="dim")
+    out.print("another process is creating it" if made is None else f"{made} is ready", style="dim")

@@ -1,0 +1,52 @@
+"""``semel worker --check``: what would become of a cluster's connectors here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+from rich.markup import escape
+from rich.table import Table
+
+from semel.cli.console import console
+from semel.config.cluster import ClusterConfig
+from semel.errors import ConfigError
+
+
+def check_cluster(config: ClusterConfig, *, as_json: bool) -> None:
+    """Print a verdict on each connector; the exit code is 2 if one cannot run."""
+    from semel.connect.cluster.check import check
+    from semel.kafka.clients import worker_client
+
+    found = check(config, worker_client(config))
+    if as_json:
+        print(json.dumps(asdict(found)))
+    else:
+        out = console()
+        for verdict in found.connectors:
+            table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+            table.add_row("[bold]connector[/]", f"[bold]{escape(verdict.name)}[/]")
+            facts = {
+                "class": verdict.connector_class,
+                "state": verdict.state,
+                "delivery": verdict.guarantee,
+                "goes on at": verdict.begins,
+                "fails": verdict.problem,
+            }
+            for name, fact in facts.items():
+                if fact:
+                    table.add_row(name, escape(fact))
+            for warning in verdict.warnings:
+                table.add_row("[yellow]warning[/]", escape(warning))
+            out.print(table)
+            out.print()
+        bad = sum(1 for verdict in found.connectors if verdict.problem)
+        out.print(f"{len(found.connectors)} connectors, {bad} of which cannot run here")
+        if found.members:
+            out.print(
+                f"[yellow]group {escape(config.group_id)} has members now[/]: "
+                f"{escape(', '.join(found.members))}. Stop those of Kafka Connect first"
+            )
+    if any(verdict.problem for verdict in found.connectors):
+        sys.exit(ConfigError.exit_code)

@@ -1,0 +1,74 @@
+"""The log on standard error: for people, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from semel.cli.console import RedactingFormatter
+from semel.context import of_record
+from semel.redact import redacted
+
+
+class LogFormat(StrEnum):
+    """How lines of the log look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Format = Annotated[
+    LogFormat,
+    typer.Option(
+        "--log-format",
+        envvar="SEMEL_LOG_FORMAT",
+        help="The log as text, or as a JSON object in each line.",
+    ),
+]
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object for each record, with its connector and task where they are known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See :class:`logging.Formatter`."""
+        when = datetime.fromtimestamp(record.created, UTC)
+        facts: dict[str, str | int] = {
+            "time": when.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            **of_record(record),
+            "message": redacted(record.getMessage()),
+        }
+        if record.exc_info:
+            facts["trace"] = redacted(self.formatException(record.exc_info))
+        return json.dumps(facts, ensure_ascii=False)
+
+
+def start_log(out: Console, form: LogFormat = LogFormat.TEXT) -> None:
+    """Log to standard error; a terminal gets colours."""
+    level = os.environ.get("SEMEL_LOG", "INFO").upper()
+    handler: logging.Handler
+    if form is LogFormat.JSON:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JsonFormatter())
+    elif out.is_terminal:
+        handler = RichHandler(
+            console=out, show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False
+        )
+        handler.setFormatter(RedactingFormatter("%(message)s"))
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level="WARNING", handlers=[handler])
+    logging.getLogger("semel").setLevel(level)
+    logging.getLogger("py4j").setLevel("CRITICAL")

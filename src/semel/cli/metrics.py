@@ -1,0 +1,89 @@
+"""``semel run --metrics-port``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from semel.errors import ConfigError, ServiceError
+from semel.extras import require
+from semel.plan import AnyPlan
+
+if TYPE_CHECKING:
+    from semel.engine.base import Progress
+    from semel.metrics.observed import Observed
+
+log = logging.getLogger("semel")
+
+MetricsPort = Annotated[
+    str,
+    typer.Option(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="Serve /metrics for Prometheus there; without a host, on this machine only.",
+    ),
+]
+
+
+class Metrics:
+    """The metrics of a run; ``observe`` is told its progress."""
+
+    def __init__(self, planned: AnyPlan) -> None:
+        self._planned = planned
+        self._progress: Progress | None = None
+
+    def observe(self, progress: Progress) -> None:
+        """Take note of the totals."""
+        self._progress = progress
+
+    def served(self, port: str) -> AbstractContextManager[None]:
+        """Answer Prometheus in the meantime; see :func:`served`."""
+
+        def observed() -> Sequence[Observed]:
+            from semel.engine.base import Progress
+            from semel.metrics.observed import of_run
+
+            return [of_run(self._planned, self._progress or Progress())]
+
+        return served(port, observed)
+
+
+@contextmanager
+def served(port: str, observe: Callable[[], Sequence[Observed]]) -> Iterator[None]:
+    """Answer Prometheus in the meantime; nothing happens without a port.
+
+    Raises:
+        ConfigError: that is no port.
+        ServiceError: the port is taken.
+    """
+    if not port:
+        yield
+        return
+    host, number = _address(port)
+    require("--metrics-port", "metrics", {"prometheus_client": "prometheus-client"})
+    from prometheus_client import start_http_server
+
+    from semel.metrics.collector import registry
+
+    try:
+        server, thread = start_http_server(number, host, registry(observe))
+    except OSError as error:
+        raise ServiceError(f"--metrics-port {port}: cannot listen there: {error}") from None
+    log.info("metrics are at http://%s:%d/metrics", host, server.server_port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _address(given: str) -> tuple[str, int]:
+    host, colon, port = given.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"--metrics-port {given}: give PORT or HOST:PORT, such as 0.0.0.0:9400")
+    return (host.strip("[]") or "0.0.0.0") if colon else "127.0.0.1", int(port)

@@ -1,0 +1,182 @@
+"""``semel run`` with a worker's file, or with several connectors: one Spark for all of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from semel.cli.connector import Watcher, setting, summary_of, with_servers
+from semel.cli.metrics import served
+from semel.cli.worker import IGNORED, PACKAGES, PASSED_ON, listening, met
+from semel.config import check_keys, load, read, resolved
+from semel.config.environment import of_environment
+from semel.config.worker import WorkerConfig
+from semel.errors import ConfigError
+from semel.extras import require
+from semel.plan import plan_any
+
+if TYPE_CHECKING:
+    from semel.connect.alone import StandaloneHerder
+    from semel.runtime import Connector, Runtime
+
+log = logging.getLogger("semel")
+
+_OF_CONNECTORS = ("connector.class", "name", "topics", "topics.regex")
+_LOOK = 0.2
+
+
+def are_several(files: Sequence[Path], environment: bool) -> bool:
+    """Whether this is more than one connector alone."""
+    return environment or len(files) > 1 or _is_worker(files[0])
+
+
+def run_several(
+    files: Sequence[Path],
+    out: Console,
+    *,
+    servers: str,
+    environment: bool,
+    until_caught_up: bool,
+    as_json: bool,
+    port: str,
+) -> None:
+    """Run connectors until SIGTERM or Ctrl-C, or until all have caught up. The others go on when
+    one fails.
+
+    Raises:
+        ConfigError: a file is wrong; nothing was started.
+        SemelError: what ended the first connector that failed.
+    """
+    from semel.metrics.observed import of_runtime
+    from semel.runtime import Runtime
+
+    worker, files = _worker(files, servers, environment)
+    wanted = _connectors(files, worker, servers)
+    listens = worker is not None and "listeners" in worker.originals
+    if listens and until_caught_up:
+        log.warning("listeners has no effect with --until-caught-up")
+        listens = False
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, setting(stop))
+    patience = worker.graceful_timeout_ms / 1000 if worker is not None else 60.0
+    began = time.monotonic()
+    with Runtime(patience=patience) as runtime:
+        runtime.begin(_run_with(next(iter(wanted.values())), worker))
+        metrics = served(port, lambda: of_runtime(runtime))
+        with _listening(worker if listens else None, runtime) as herder, metrics:
+            for name, config in wanted.items():
+                if herder is not None:
+                    herder.put(name, config)
+                    continue
+                watcher = Watcher(out, name, live=False)
+                run = _run_with(config, worker)
+                runtime.start(run, until_caught_up=until_caught_up, observe=watcher.observe)
+            while not stop.is_set() and not (until_caught_up and _ended(runtime)):
+                stop.wait(_LOOK)
+        runtime.close()
+        _tell(list(runtime.connectors.values()), time.monotonic() - began, as_json=as_json)
+
+
+def _is_worker(file: Path) -> bool:
+    try:
+        return load(file).keys().isdisjoint(_OF_CONNECTORS)
+    except ConfigError:  # who reads it as a connector says what is wrong with it
+        return False
+
+
+def _worker(
+    files: Sequence[Path], servers: str, environment: bool
+) -> tuple[WorkerConfig | None, Sequence[Path]]:
+    """The worker's configuration, if there is one, and the files of connectors."""
+    given: dict[str, str] = {}
+    if files and _is_worker(files[0]):
+        given, files = load(files[0]), files[1:]
+    if environment:
+        given |= of_environment(os.environ)
+    if not files:
+        raise ConfigError(
+            "no connector is given. Add its file, or run semel worker, which takes connectors by "
+            "requests"
+        )
+    if not given:
+        return None, files
+    if servers:
+        given.setdefault("bootstrap.servers", servers)
+    raw = resolved({k: v for k, v in given.items() if k != "group.id"})
+    for warning in check_keys(raw, [WorkerConfig], IGNORED, PASSED_ON):
+        log.warning("%s", warning)
+    return read(WorkerConfig, raw), files
+
+
+def _connectors(
+    files: Sequence[Path], worker: WorkerConfig | None, servers: str
+) -> dict[str, dict[str, str]]:
+    """The connectors by name, once all are known to be right."""
+    found: dict[str, dict[str, str]] = {}
+    for file in files:
+        config = load(file) if worker is not None else with_servers(file, servers)
+        planned = plan_any(_run_with(config, worker))
+        name = planned.connector.name
+        planned.close()
+        if name in found:
+            raise ConfigError(f"{file}: name={name} is that of another connector: rename one")
+        for warning in planned.warnings:
+            log.warning("connector %s: %s", name, warning)
+        log.info("connector %s: %s, %s engine", name, planned.guarantee, planned.engine)
+        found[name] = config
+    return found
+
+
+def _run_with(config: Mapping[str, str], worker: WorkerConfig | None) -> Mapping[str, str]:
+    return worker.inherited(config) if worker is not None else config
+
+
+@contextmanager
+def _listening(worker: WorkerConfig | None, runtime: Runtime) -> Iterator[StandaloneHerder | None]:
+    """A worker's REST API, and its herder."""
+    if worker is None:
+        yield None
+        return
+    require("listeners", "worker", PACKAGES)
+    from semel.connect.alone import StandaloneHerder
+
+    client = met(worker)
+    herder = StandaloneHerder(runtime, worker)
+    with listening(herder, worker, client, runtime):
+        yield herder
+
+
+def _ended(runtime: Runtime) -> bool:
+    return all(connector.wait(0) for connector in runtime.connectors.values())
+
+
+def _tell(connectors: Sequence[Connector], seconds: float, *, as_json: bool) -> None:
+    """What each connector has done; raises the error of the first one that failed."""
+    summaries = []
+    for connector in connectors:
+        error = connector.error
+        summary: Mapping[str, object] = summary_of(connector.name, connector.progress, seconds)
+        summaries.append({**summary, "error": str(error)} if error is not None else summary)
+    failed = [connector.error for connector in connectors if connector.error is not None]
+    if as_json:
+        print(json.dumps(summaries))
+        sys.exit(failed[0].exit_code if failed else 0)
+    for summary in summaries:
+        log.info(
+            "connector %s stopped: %s records read, %s rows written, %s failed, %s commits",
+            *(summary[key] for key in ("name", "records", "rows", "failed", "commits")),
+        )
+    if failed:
+        raise failed[0]

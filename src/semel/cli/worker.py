@@ -1,0 +1,185 @@
+"""``semel worker``: connectors with Kafka Connect's REST API."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semel.cli.check import check_cluster
+from semel.cli.connector import AsJson, Environment, setting
+from semel.cli.console import console
+from semel.cli.logs import Format, LogFormat, start_log
+from semel.config import check_keys, load, read, resolved
+from semel.config.cluster import ClusterConfig
+from semel.config.environment import of_environment
+from semel.config.worker import WorkerConfig
+from semel.errors import ConfigError
+from semel.extras import require
+
+if TYPE_CHECKING:
+    from semel.connect.herder import Herder
+    from semel.runtime import Runtime
+
+log = logging.getLogger("semel")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("worker", epilog="Example: semel worker connect-standalone.properties orders.json")(
+        worker
+    )
+
+
+def worker(
+    file: Annotated[
+        Path | None, typer.Argument(help="The worker's configuration, as Kafka Connect's.")
+    ] = None,
+    connectors: Annotated[
+        list[Path] | None, typer.Argument(help="Connectors to start with, a file each.")
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Only say what would become of this cluster's connectors. Nothing is touched.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    environment: Environment = False,
+    log_format: Format = LogFormat.TEXT,
+) -> None:
+    """Run many connectors on one Spark, with Kafka Connect's REST API, until SIGTERM or Ctrl-C.
+
+    With group.id, workers share their connectors and keep them in Kafka, as connect-distributed
+    does. Without it, connectors are kept until the worker ends, as with connect-standalone.
+    Positions are in the connectors' ledgers.
+    """
+    require("semel worker", "worker", PACKAGES)
+    start_log(console(stderr=True), log_format)
+    if file is None and not environment:
+        raise ConfigError("give the worker's file, or --env for CONNECT_* variables")
+    given = load(file) if file is not None else {}
+    raw = resolved(given | (of_environment(os.environ) if environment else {}))
+    section = ClusterConfig if raw.get(_GROUP, "").strip() else WorkerConfig
+    config = read(section, raw)
+    for warning in check_keys(raw, [section], IGNORED, PASSED_ON):
+        log.warning("%s", warning)
+    if check:
+        if not isinstance(config, ClusterConfig):
+            raise ConfigError(
+                f"--check judges the connectors of a cluster, and {file} has no {_GROUP}"
+            )
+        check_cluster(config, as_json=as_json)
+        return
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, setting(stop))
+    if not isinstance(config, ClusterConfig):
+        _run_alone(config, [load(path) for path in connectors or ()], stop)
+    elif connectors:
+        raise ConfigError(
+            f"{connectors[0]}: a worker with {_GROUP}={config.group_id} takes no files of "
+            "connectors. Create them with requests, or remove group.id to let this worker run alone"
+        )
+    else:
+        _take_part(config, stop)
+
+
+def _run_alone(config: WorkerConfig, given: list[dict[str, str]], stop: threading.Event) -> None:
+    from semel.connect.alone import StandaloneHerder
+    from semel.connect.errors import RequestError
+    from semel.runtime import Runtime
+
+    client = met(config)
+    with Runtime(patience=config.graceful_timeout_ms / 1000) as runtime:
+        runtime.begin(config.inherited({}))
+        herder = StandaloneHerder(runtime, config)
+        with listening(herder, config, client, runtime):
+            for raw in given:
+                try:
+                    herder.put(raw.get("name", ""), raw)
+                except RequestError as error:
+                    raise ConfigError(str(error)) from None
+            stop.wait()
+            log.info("worker %s stops", config.id)
+
+
+def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
+    from semel.connect.cluster.worker import ClusterWorker
+    from semel.runtime import Runtime
+
+    client = met(config)
+    with Runtime(patience=config.graceful_timeout_ms / 1000) as runtime:
+        runtime.begin(config.inherited({}))
+        with (
+            ClusterWorker(runtime, config, client) as worker,
+            listening(worker.herder, config, client, runtime),
+        ):
+            worker.wait(stop)
+            log.info("worker %s stops", config.id)
+
+
+def met(config: WorkerConfig) -> dict[str, Any]:
+    """The worker's own client, once Kafka has answered."""
+    from semel.kafka.clients import worker_client
+    from semel.kafka.contact import meet
+
+    client = worker_client(config)
+    meet(client, say=lambda line: log.warning("%s", line))
+    return client
+
+
+@contextmanager
+def listening(
+    herder: Herder, config: WorkerConfig, client: Mapping[str, Any], runtime: Runtime
+) -> Iterator[None]:
+    """The REST API of this worker, in the meantime."""
+    from semel.kafka.cluster import Cluster
+    from semel.rest.listening import serving
+
+    with serving(herder, config, Cluster(client), runtime) as server:
+        log.info("worker %s listens on port %s", config.id, ", ".join(map(str, server.ports)))
+        yield
+
+
+_GROUP = "group.id"
+PACKAGES = {
+    "fastapi": "fastapi",
+    "httpx": "httpx",
+    "prometheus_client": "prometheus-client",
+    "uvicorn": "uvicorn",
+}
+
+PASSED_ON = (
+    *("security.", "sasl.", "ssl."),
+    *("consumer.", "producer.", "admin.", "key.converter.", "value.converter.", "spark."),
+    *("listeners.https.", "admin.listeners.https."),
+    "config.providers",
+)
+"""Keys under these are connectors', clients' or Spark's."""
+
+IGNORED = {
+    **dict.fromkeys(
+        ("plugin.path", "plugin.discovery"), "plugins are Python packages, found by entry point"
+    ),
+    **dict.fromkeys(
+        ("offset.storage.file.filename", "offset.flush.interval.ms", "offset.flush.timeout.ms"),
+        "positions are in the ledgers, and move with the results",
+    ),
+    "header.converter": "headers are carried as they are",
+    "exactly.once.source.support": "sources are exactly-once unless their delivery says otherwise",
+    "inter.worker.key.generation.algorithm": "workers pass requests on as they come",
+    **dict.fromkeys(
+        ("connect.protocol", "worker.sync.timeout.ms", "worker.unsync.backoff.ms"),
+        "workers agree with the protocol of consumer groups",
+    ),
+}
+"""Kafka Connect's keys that have no effect, with the reason."""

@@ -1,0 +1,107 @@
+"""``semel run`` with several connectors, and with a worker's file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.cli.several import are_several
+from semel.config.environment import of_environment
+from semel.runtime import Runtime
+from tests.cli.conftest import NOWHERE, Ended
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure
+from tests.engine.harness import LocalSpark, assert_nothing_lost_nothing_twice, records
+
+Semel = Callable[..., Ended]
+WORKER = "bootstrap.servers={}\nvalue.converter=org.apache.kafka.connect.json.JsonConverter\n"
+SCHEMALESS = "value.converter.schemas.enable=false\n"
+
+
+def file(folder: Path, name: str, config: dict[str, Any]) -> Path:
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_a_file_is_a_workers_if_nothing_in_it_is_a_connectors(tmp_path: Path) -> None:
+    worker = tmp_path / "worker.properties"
+    worker.write_text("bootstrap.servers=b:1\ngroup.id=g\n")
+    connector = file(tmp_path, "a", NOWHERE)
+    nameless = file(tmp_path, "b", {"topics": "t"})  # lacks its class by mistake
+    assert are_several([worker], environment=False)
+    assert are_several([connector, connector], environment=False)
+    assert are_several([connector], environment=True)
+    assert not are_several([connector], environment=False)
+    assert not are_several([nameless], environment=False)
+
+
+def test_variables_of_confluents_images_are_keys() -> None:
+    found = of_environment(
+        {
+            "CONNECT_BOOTSTRAP_SERVERS": "b:1",
+            "CONNECT_GROUP_ID": "g",
+            "CONNECT_KEY__WITH___BOTH": "x",
+            "CONNECT_LOG4J_LOGGERS": "org.reflections=ERROR",
+            "HOME": "/root",
+        }
+    )
+    assert found == {"bootstrap.servers": "b:1", "group.id": "g", "key_with-both": "x"}
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["worker"], "no connector is given"),
+        (["one", "one"], "is that of another connector"),
+        (["one", "wrong"], "tasks.max='two' must be a whole number"),
+    ],
+)
+def test_a_wrong_file_is_refused_before_anything_starts(
+    files: list[str], said: str, semel: Semel, tmp_path: Path
+) -> None:
+    (tmp_path / "worker.json").write_text('{"bootstrap.servers": "192.0.2.1:9092"}')
+    file(tmp_path, "one", NOWHERE)
+    file(tmp_path, "wrong", {**NOWHERE, "name": "other", "tasks.max": "two"})
+    ended = semel("run", *(tmp_path / f"{name}.json" for name in files))
+    assert ended.code == 2
+    assert said in ended.err
+
+
+@pytest.mark.integration
+def test_connectors_share_a_process_and_what_their_worker_says(
+    semel: Semel,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark: Any = LocalSpark()
+    monkeypatch.setattr("semel.runtime.Runtime", lambda **keys: Runtime(spark, **keys))
+    configs = []
+    for _ in range(2):
+        source = topic()
+        produce(source, records(30))
+        configs.append(configure(source))
+    worker = tmp_path / "worker.properties"
+    worker.write_text(WORKER.format(configs[0]["bootstrap.servers"]) + SCHEMALESS)
+    inherits = ("bootstrap.servers", "value.converter", "value.converter.schemas.enable")
+    files = [
+        file(tmp_path, c["name"], {k: v for k, v in c.items() if k not in inherits})
+        for c in configs
+    ]
+    ended = semel("run", worker, *files, "--until-caught-up", "--json")
+    assert ended.code == 0, ended.err
+    found = {each["name"]: each["rows"] for each in json.loads(ended.out)}
+    assert found == {config["name"]: 30 for config in configs}
+    for config in configs:
+        assert_nothing_lost_nothing_twice(config, range(30))
+
+
+def test_the_version_is_told(semel: Semel) -> None:
+    assert semel("--version").out.startswith("semel 0.")
