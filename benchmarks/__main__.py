@@ -25,6 +25,7 @@ from benchmarks.partitions import partitions
 from benchmarks.peers import peers
 from benchmarks.report import Figures, machine
 from benchmarks.rig import Rig, rig
+from benchmarks.sources import sources
 from benchmarks.start import start
 from benchmarks.throughput import throughput
 
@@ -43,6 +44,7 @@ class Suite(StrEnum):
     delta = "delta"
     iceberg = "iceberg"
     memory = "memory"
+    sources = "sources"
     peers = "peers"
     start = "start"
     all = "all"
@@ -85,6 +87,7 @@ def main(
         "delta": lambda r: delta(r, records, repeats, tasks),
         "iceberg": lambda r: iceberg(r, records, repeats, tasks),
         "memory": memory,
+        "sources": lambda r: sources(r, records, repeats),
         "peers": lambda r: peers(r, faults),
         "start": lambda r: start(r, max(repeats, 5)),
     }

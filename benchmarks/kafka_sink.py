@@ -12,16 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as KafkaPartition
-
-from benchmarks.measure import WARM
 from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, ratio, span
 from benchmarks.rig import Rig
+from benchmarks.visible import Warm, records_of, visible
 from semel.kafka.cluster import Cluster
-from semel.ledger import TopicPartition
 
 PARTITIONS = 4
 TRIGGERS = 5
@@ -97,7 +92,7 @@ def _once(rig: Rig, side: str, source: str, workload: Workload, tasks: int) -> S
         try:
             while process.poll() is None:
                 times.append(time.monotonic())
-                counts.append(_visible(cluster, target))
+                counts.append(visible(cluster, target, PARTITIONS))
                 time.sleep(EVERY)
         finally:
             process.kill()
@@ -106,11 +101,11 @@ def _once(rig: Rig, side: str, source: str, workload: Workload, tasks: int) -> S
     if process.returncode:
         raise RuntimeError(f"{side} has failed: {log.read_text(errors='replace')[-2000:]}")
     times.append(time.monotonic())
-    counts.append(_visible(cluster, target))
-    copied = _records(facts["servers"], target)
+    counts.append(visible(cluster, target, PARTITIONS))
+    copied = records_of(facts["servers"], target, PARTITIONS)
     if copied != workload.records:
         raise RuntimeError(f"{side}: {copied} records, {workload.records} expected")
-    return Sample(copied, _warm(times, counts), copied / took)
+    return Sample(copied, Warm.of(times, counts).rate(copied), copied / took)
 
 
 def _config(rig: Rig, facts: dict[str, Any], *, provenance: bool) -> Path:
@@ -126,43 +121,6 @@ def _config(rig: Rig, facts: dict[str, Any], *, provenance: bool) -> Path:
     path = rig.directory / f"{facts['target']}.json"
     path.write_text(json.dumps({"name": facts["target"], "config": config}))
     return path
-
-
-def _visible(cluster: Cluster, topic: str) -> int:
-    """Offsets below the last stable ones; a transaction's marker counts as one."""
-    return sum(cluster.latest([TopicPartition(topic, p) for p in range(PARTITIONS)]).values())
-
-
-def _warm(times: list[float], counts: list[int]) -> float:
-    """Whoever reads ahead has read at both ends of the window what is not committed yet."""
-    whole = counts[-1]
-    moments = [float(np.interp(share * whole, counts, times)) for share in WARM]
-    if moments[1] <= moments[0]:
-        raise RuntimeError("all committed at once: take more --records")
-    return (WARM[1] - WARM[0]) * whole / (moments[1] - moments[0])
-
-
-def _records(servers: str, topic: str) -> int:
-    """How many a read_committed consumer gets."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "count",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
-    consumer.assign([KafkaPartition(topic, p, 0) for p in range(PARTITIONS)])
-    seen, ended = 0, set()
-    while len(ended) < PARTITIONS:
-        for message in consumer.consume(50_000, 1):
-            if message.error() is None:
-                seen += 1
-            else:
-                ended.add(message.partition())
-    consumer.close()
-    return seen
 
 
 def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats: int) -> Figures:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -191,5 +192,6 @@ class Watch:
                 self.end_all()
 
     def _of(self, process: Any) -> tuple[str, int]:
-        kind = "java" if process.name() == "java" else "task"
+        # Not its name: the JVM's forks carry that of the thread which made them.
+        kind = "java" if Path(process.exe()).name == "java" else "task"
         return kind, process.memory_info().rss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -16,9 +17,10 @@ from benchmarks.records import FIRST_TS, Workload
 from benchmarks.report import Column, Figures, count
 from benchmarks.sides import Peer, Semel
 from benchmarks.throughput import CONTESTS, _figures
+from benchmarks.visible import Warm
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks import delta, iceberg
+from benchmarks import delta, iceberg, sources
 from tests.patience import PATIENCE
 
 
@@ -49,6 +51,21 @@ def test_a_curve_counts_only_what_is_committed() -> None:
     assert curve.reached(0.7) == 2
     assert curve.ended == 3
     assert curve.first == 1
+
+
+def test_the_warm_window_of_a_topic_lies_between_shares_of_what_is_visible() -> None:
+    window = Warm.of([0, 10, 12, 30], [0, 0, 1000, 1000])
+    assert (window.since, window.until) == pytest.approx((10.3, 11.7))
+    assert window.rate(800) == pytest.approx(0.7 * 800 / 1.4)
+    with pytest.raises(RuntimeError, match="take more --records"):
+        Warm.of([0, 10, 10], [0, 0, 1000])
+
+
+def test_lines_of_a_file_are_those_of_the_topics(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    assert sources._write(file, 1500) == file.stat().st_size
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["id"] for line in lines] == list(range(1500))
 
 
 def test_the_meter_counts_this_process() -> None:
