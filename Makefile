@@ -7,6 +7,9 @@ SEED ?= 1
 CRASHES ?= 4
 WORKERS ?= 4
 
+# Tests, demo and drills start many processes: none should have to compile semel again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test long sample matrix lint format bench drill requirements clean
 
@@ -44,8 +47,8 @@ format: $(VENV)/.ready ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.ready ## Measure against Kafka Connect and Debezium's JDBC sink (long)
-	@$(BIN)/python -m benchmarks
+bench: $(VENV)/.ready ## Measure beside Kafka Connect and others (long); SUITE=sources measures that alone
+	@$(BIN)/python -m benchmarks $(SUITE)
 
 drill: $(VENV)/.ready ## Audit after each of many faults (FAULTS, SEED)
 	@$(BIN)/semel drill --faults $(FAULTS) --seed $(SEED)
