@@ -58,6 +58,9 @@ SINKS = {
         },
     ),
     "files": Entry("Files", {"path": "/nowhere"}),
+    "org.apache.kafka.connect.file.FileStreamSinkConnector": Entry(
+        "FileStreamSink", {"file": "/nowhere"}
+    ),
     "elasticsearch": Entry(
         "Elasticsearch, OpenSearch",
         {"connection.url": "http://nowhere:9200", "key.ignore": "true"},

@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,24 @@ from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition, firsts
 from semel.plan import plan
 from semel.records import OFFSET, PARTITION, TOPIC, Commit, Records
 from semel.sinks.filestream.sink import FileStreamSink
+from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import points  # noqa: F401
-from tests.engine.harness import LocalSpark, Running, caught_up, some, wait_until
+from tests.engine.harness import LocalSpark, assert_promise_kept, caught_up, some, wait_until
 
 PROCESSES = multiprocessing.get_context("spawn")
 LINES = "org.apache.kafka.connect.file.FileStreamSinkConnector"
-Start = Callable[..., Running]
+COUNT = 400
+PLACES = ["deliver.between", "filestream.appended", "sink.before_commit", "sink.after_commit"]
+CASES = [
+    (delivery, place)
+    for delivery in ("at-most-once", "at-least-once", "transactional")
+    for place in PLACES
+    if (delivery, place) != ("transactional", "deliver.between")  # a transaction has no between
+]
+SHORT = [
+    (d, p) for d, p in CASES if p == "deliver.between" or (d, p) == ("transactional", PLACES[1])
+]
 
 
 def config(directory: Path, **keys: str) -> dict[str, str]:
@@ -204,10 +214,10 @@ def test_kafka_connects_configuration_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    "place", some(["filestream.appended", "sink.before_commit"], {"filestream.appended"})
-)
-def test_tasks_that_die_in_a_commit_lose_and_repeat_no_line(
+@pytest.mark.cell(sink=LINES, mode="direct", delivery="delivery")
+@pytest.mark.parametrize(("delivery", "place"), some(CASES, SHORT))
+def test_killed_at(
+    delivery: str,
     place: str,
     topic: MakeTopic,
     produce: Produce,
@@ -216,22 +226,39 @@ def test_tasks_that_die_in_a_commit_lose_and_repeat_no_line(
     points: Path,  # noqa: F811
 ) -> None:
     source = topic(partitions=2)
-    produce(source, [f"line {n}" for n in range(400)])
+    produce(source, [str(n) for n in range(COUNT)])
     keys = {
         "topics": source,
         "bootstrap.servers": kafka.bootstrap_servers,
         "tasks.max": "2",
         "consumer.override.max.poll.records": "20",
         "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        **matrix.DELIVERIES[delivery],
     }
     made = config(tmp_path, **keys)
     failpoints.arm(points, place, "kill-worker", skip=3)
     caught_up(made, spark=LocalSpark(points))
     wait_until(lambda: bool(failpoints.fired(points)))
-    assert sorted(lines(tmp_path).splitlines()) == sorted(b"line %d" % n for n in range(400))
-    report = audit(made)
-    assert report.kept
-    assert sum(p.lost for p in report.partitions) == 0
+    found = [int(line) for line in lines(tmp_path).splitlines()]
+    assert_promise_kept(made, points, found, COUNT, exact=False)
+
+
+@pytest.mark.integration
+def test_the_audit_refuses_lines_that_another_program_has_changed(
+    topic: MakeTopic,
+    produce: Produce,
+    kafka: Kafka,
+    tmp_path: Path,
+) -> None:
+    source = topic()
+    produce(source, ["line"])
+    keys = {
+        "topics": source,
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    }
+    made = config(tmp_path, **keys)
+    caught_up(made)
     with (tmp_path / "lines.txt").open("r+b") as file:
         file.write(b"L")
     with pytest.raises(ServiceError, match="another program has changed its lines"):

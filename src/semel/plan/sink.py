@@ -180,8 +180,8 @@ def _checked_engine(
     if engine not in sink.capabilities.engines:
         others = "micro-batch" if engine == "direct" else "direct"  # which chooses bounded, too
         raise ConfigError(
-            f"connector {connector.name}: the {connector.connector_class} sink does not run on "
-            f"engine={engine}. Set engine={others}"
+            f"connector {connector.name}: connector.class={connector.connector_class} does not run "
+            f"on engine={engine}. Set engine={others}"
             + (", and give the transform a pyarrow.RecordBatch" if transform else "")
         )
     return engine

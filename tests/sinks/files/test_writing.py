@@ -17,7 +17,6 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from semel.cli.connector import _facts
 from semel.config import read
 from semel.converters.json_columns import JSON
 from semel.errors import ConfigError
@@ -25,6 +24,7 @@ from semel.lab.drill.stores import store_of
 from semel.ledger import Advance as Moved
 from semel.ledger import OffsetRange, TopicPartition, firsts
 from semel.plan import plan
+from semel.plan.facts import facts_of
 from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records, RowsRejected
 from semel.sinks.files.config import FilesConfig
 from tests.sinks.files.conftest import Folder, refused
@@ -766,5 +766,5 @@ def test_duckdb_reads_folders_as_columns(folder: Folder) -> None:
 
 def test_what_semel_says_of_dead_letters(folder: Folder) -> None:
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
-    bad = _facts(plan(folder.config(keys=keys)))["bad records"]
+    bad = facts_of(plan(folder.config(keys=keys)))["bad records"]
     assert bad.startswith("bad records go to table dead in the transaction")
