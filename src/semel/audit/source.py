@@ -29,7 +29,7 @@ from semel.kafka.reader import read_ranges
 from semel.kafka.source_offsets import SourceOffsets, StoredOffsets
 from semel.ledger import TopicPartition
 from semel.plan import SourcePlan
-from semel.sources.base import SourceBatch
+from semel.sources.base import Repeatable, SourceBatch
 
 _TRIES = 5
 """Looks at a connector that commits, or at a source that grows, before the audit gives up."""
@@ -191,11 +191,15 @@ class _Auditor:
 
     def source(self, stored: StoredOffsets) -> None:
         """Count what lies before the stored offsets, and what behind them."""
-        read = self._planned.source.read
+        source = self._planned.source
         for partition, offset in stored.offsets:
             self._places.append(_text(partition))
-            whole, rest = read(partition, None), read(partition, offset)
             self._read = 0
+            if isinstance(source, Repeatable):
+                for batch in source.before(partition, offset):
+                    self._take(batch, source=1, behind=0)
+                continue
+            whole, rest = source.read(partition, None), source.read(partition, offset)
             end: Mapping[str, Any] | None = None
             reached: Mapping[str, Any] = offset
             for _ in range(_TRIES):
@@ -221,14 +225,18 @@ class _Auditor:
         """Count what is there now; the offset that is reached."""
         while (batch := next(batches, None)) is not None:
             reached = batch.offset
-            for records in (r for read in batch.records for r in self._chain.applied(read)):
-                keys, values = self._encoder.encoded(records)
-                table = pa.table({"key": keys, "value": values})
-                numbers = pa.array(np.arange(self._read, self._read + len(table)))
-                place = pa.repeat(len(self._places) - 1, len(table))
-                self._count(table, records.topic, source, 0, behind, place, numbers)
-                self._read += len(table) if source > 0 else 0
+            self._take(batch, source=source, behind=behind)
         return reached
+
+    def _take(self, batch: SourceBatch, *, source: int, behind: int) -> None:
+        """Count what the source has given."""
+        for records in (r for read in batch.records for r in self._chain.applied(read)):
+            keys, values = self._encoder.encoded(records)
+            table = pa.table({"key": keys, "value": values})
+            numbers = pa.array(np.arange(self._read, self._read + len(table)))
+            place = pa.repeat(len(self._places) - 1, len(table))
+            self._count(table, records.topic, source, 0, behind, place, numbers)
+            self._read += len(table) if source > 0 else 0
 
     def kafka(self, ends: Mapping[TopicPartition, int]) -> None:
         """Count what a read_committed consumer sees."""

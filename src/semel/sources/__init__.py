@@ -12,6 +12,7 @@ from semel.errors import ConfigError
 from semel.sources.base import Source
 
 _MODULES = {
+    "semel.sources.datagen.source:DatagenSource": "semel.sources.datagen.config",
     "semel.sources.filestream:FileStreamSource": "semel.sources.filestream",
     "semel.sources.jdbc.source:JdbcSource": "semel.sources.jdbc.config",
 }

@@ -34,7 +34,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -115,6 +115,15 @@ def source_records(
     origin = pa.table(columns or {PARTITION: pa.nulls(len(values), pa.int32())})
     keys = pa.nulls(len(values)) if keys is None else keys
     return ConnectRecords(topic, origin, keys, values, headers)
+
+
+@runtime_checkable
+class Repeatable(Protocol):
+    """A source that can give what lies before an offset, and no more. ``semel audit`` reads others
+    once from their beginning and once from the offset, which needs an end that both reach."""
+
+    def before(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
+        """The records before a stored offset, once more, in their order."""
 
 
 class Source(ABC):

@@ -1,0 +1,150 @@
+"""The keys of Confluent's Datagen connector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from semel.config import HIGH, LOW, Type, key
+from semel.errors import ConfigError, Problem
+from semel.sources.datagen.quickstarts import FILES, QUICKSTARTS, Schema
+
+CLASSES = (
+    "io.confluent.kafka.connect.datagen.DatagenConnector",
+    "DatagenConnector",
+    "Datagen",
+)
+
+
+def _check_quickstart(name: str) -> None:
+    if name and name.lower() not in QUICKSTARTS:
+        raise ValueError(f"must be one of {', '.join(QUICKSTARTS)}")
+
+
+@dataclass(frozen=True)
+class DatagenConfig:
+    """Which records are made, how many and how fast."""
+
+    topic: str = key(
+        "kafka.topic",
+        doc="The topic to write to.",
+        importance=HIGH,
+        group="Datagen",
+    )
+    quickstart: str = key(
+        "quickstart",
+        "",
+        "Records of a schema that semel brings, such as orders, users or pageviews.",
+        importance=HIGH,
+        group="Datagen",
+        validator=_check_quickstart,
+    )
+    schema_string: str = key(
+        "schema.string",
+        "",
+        "The Avro schema of the records, with arg.properties.",
+        importance=HIGH,
+        group="Datagen",
+    )
+    schema_filename: str = key(
+        "schema.filename",
+        "",
+        "A file that holds the schema, on each machine that runs tasks.",
+        importance=HIGH,
+        group="Datagen",
+    )
+    keyfield: str = key(
+        "schema.keyfield",
+        "",
+        "The field that is the key. Empty: that of the quickstart; without one, no key.",
+        importance=HIGH,
+        group="Datagen",
+    )
+    max_interval_ms: int = key(
+        "max.interval",
+        500,
+        "The longest time between two records of a task in milliseconds, half of it on average; "
+        "0: as fast as possible.",
+        importance=HIGH,
+        group="Datagen",
+    )
+    iterations: int = key(
+        "iterations",
+        -1,
+        "How many records each task makes; without end if it is less than 1.",
+        importance=HIGH,
+        group="Datagen",
+    )
+    seed: int | None = key(
+        "random.seed",
+        None,
+        "What random values begin with. By default it follows from the connector's name.",
+        type=Type.LONG,
+        importance=LOW,
+        group="Datagen",
+    )
+
+    def __post_init__(self) -> None:
+        given = {
+            "quickstart": self.quickstart,
+            "schema.string": self.schema_string,
+            "schema.filename": self.schema_filename,
+        }
+        names = [name for name, value in given.items() if value.strip()]
+        if len(names) > 1:
+            raise ConfigError(
+                Problem(names[0], f"{' and '.join(names)} exclude each other: set one")
+            )
+        if not names:
+            raise ConfigError(
+                Problem(
+                    "quickstart",
+                    "one of quickstart, schema.string and schema.filename is required, such as "
+                    "quickstart=orders",
+                )
+            )
+        if "," in self.topic:
+            raise ConfigError(
+                Problem(
+                    "kafka.topic", f"kafka.topic={self.topic} must be one topic, without commas"
+                )
+            )
+
+    @property
+    def origin(self) -> str:
+        """The key that says what the schema is, with its value."""
+        if self.quickstart:
+            return f"quickstart={self.quickstart}"
+        if self.schema_filename:
+            return f"schema.filename={self.schema_filename}"
+        return "schema.string"
+
+    def schema(self) -> Schema:
+        """The schema and the name of the key field.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        if self.schema_string.strip():
+            return Schema(self.schema_string, self.keyfield)
+        found = QUICKSTARTS.get(self.quickstart.lower())
+        if found is None:
+            found = self._of_file()
+        return Schema(found.avro, self.keyfield or found.keyfield)
+
+    def _of_file(self) -> Schema:
+        path = Path(self.schema_filename)
+        own = FILES.get(path.name)
+        if own is not None and not path.exists():
+            return Schema(QUICKSTARTS[own].avro, "")
+        try:
+            return Schema(path.read_text(encoding="utf-8"), "")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(
+                Problem(
+                    "schema.filename",
+                    f"schema.filename={path} cannot be read: {reason}. Name an Avro schema, or "
+                    "set quickstart",
+                )
+            ) from None

@@ -1,0 +1,303 @@
+"""Columns of values for the types of Avro, each by the numbers of its records."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.sources.datagen.draws import Block
+
+_LETTERS = np.frombuffer(
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", np.uint8
+)
+_MEMBER_BITS = np.uint64(20)
+"""How much of a member's number is its place in the array."""
+
+
+class Maker(ABC):
+    """Makes the values of one place in a schema."""
+
+    type: pa.DataType
+    nullable = False
+
+    @abstractmethod
+    def values(self, block: Block) -> pa.Array:
+        """A value for each record."""
+
+    def plain(self, value: Any) -> Any:
+        """An option as Arrow takes it, from JSON."""
+        return value
+
+
+class Integers(Maker):
+    """Whole numbers from ``least`` on, less than ``least + span``, in the type's own unit."""
+
+    def __init__(self, kind: pa.DataType, place: int, least: int, span: int) -> None:
+        self.type = kind
+        self._place, self._least, self._span = place, least, span
+
+    def values(self, block: Block) -> pa.Array:
+        found = block.below(self._place, self._span)
+        with np.errstate(over="ignore"):
+            return cast((found + np.uint64(self._least % (1 << 64))).view(np.int64), self.type)
+
+    def plain(self, value: Any) -> Any:
+        if pa.types.is_decimal(self.type):
+            return _decimal(value, self.type)
+        return value
+
+
+class Floats(Maker):
+    """Numbers from ``least`` on, less than ``most``."""
+
+    def __init__(self, kind: pa.DataType, place: int, least: float, most: float) -> None:
+        self.type = kind
+        self._place, self._least, self._most = place, least, most
+
+    def values(self, block: Block) -> pa.Array:
+        found = self._least + block.fractions(self._place) * (self._most - self._least)
+        return pa.array(found).cast(self.type)
+
+    def plain(self, value: Any) -> Any:
+        return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """A sequence of numbers; ``restart`` is None if it does not begin again."""
+
+    start: float
+    step: float
+    initial: float
+    restart: float | None
+
+    def numbers(self, block: Block, kind: Any) -> np.ndarray:
+        """The number of each record."""
+        if self.restart is None:
+            steps = block.numbers.astype(kind)
+            with np.errstate(over="ignore"):
+                return np.asarray(kind(self.initial) + steps * kind(self.step))
+        span = self.restart - self.start
+        with np.errstate(over="ignore"):
+            steps = block.numbers.astype(kind)
+            if kind is np.int64:
+                steps = steps % np.int64(abs(int(span)))
+            ahead = kind(self.initial - self.start) + steps * kind(self.step)
+        return np.asarray(kind(self.start) + np.mod(ahead, kind(span)))
+
+
+class Iterated(Maker):
+    """What an iteration says, as a number or as text."""
+
+    def __init__(self, kind: pa.DataType, iteration: Iteration) -> None:
+        self.type = kind
+        self._iteration = iteration
+
+    def values(self, block: Block) -> pa.Array:
+        if pa.types.is_boolean(self.type):
+            odd = (block.numbers & np.uint64(1)).astype(bool)
+            return pa.array(odd ^ bool(self._iteration.start))
+        if pa.types.is_floating(self.type):
+            return pa.array(self._iteration.numbers(block, np.float64)).cast(self.type)
+        numbers = self._iteration.numbers(block, np.int64)
+        if pa.types.is_string(self.type):
+            return pa.array(numbers).cast(pa.string())
+        if pa.types.is_int32(self.type):
+            return pa.array(numbers.astype(np.int32))
+        return cast(numbers, self.type)
+
+
+class Booleans(Maker):
+    """True with some odds."""
+
+    type = pa.bool_()
+
+    def __init__(self, place: int, odds: float) -> None:
+        self._place, self._odds = place, odds
+
+    def values(self, block: Block) -> pa.Array:
+        return pa.array(block.fractions(self._place) < self._odds)
+
+
+class Bytes(Maker):
+    """Random bytes, or random letters and digits, of random lengths."""
+
+    def __init__(
+        self, kind: pa.DataType, places: tuple[int, int], lengths: Callable[[Block], np.ndarray]
+    ) -> None:
+        self.type = kind
+        self._of_length, self._of_bytes = places
+        self._lengths = lengths
+
+    def values(self, block: Block) -> pa.Array:
+        ends, members = spread(block, self._lengths(block))
+        found = members.integers(self._of_bytes)
+        if pa.types.is_string(self.type):
+            content = _LETTERS[found % np.uint64(len(_LETTERS))]
+        else:
+            content = (found >> np.uint64(32)).astype(np.uint8)
+        buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(content)]
+        return pa.Array.from_buffers(self.type, len(block), buffers)
+
+    def plain(self, value: Any) -> Any:
+        return value.encode("latin-1") if pa.types.is_binary(self.type) else value
+
+
+class Texts(Maker):
+    """What a function makes, such as one of a regular expression."""
+
+    type = pa.string()
+
+    def __init__(self, make: Callable[[Block], pa.Array]) -> None:
+        self._make = make
+
+    def values(self, block: Block) -> pa.Array:
+        return self._make(block)
+
+
+class Surrounded(Maker):
+    """Text between a prefix and a suffix."""
+
+    type = pa.string()
+
+    def __init__(self, inner: Maker, prefix: str, suffix: str) -> None:
+        self._inner, self._prefix, self._suffix = inner, prefix, suffix
+
+    def values(self, block: Block) -> pa.Array:
+        found = self._inner.values(block)
+        return pc.binary_join_element_wise(self._prefix, found, self._suffix, "")
+
+
+class Chosen(Maker):
+    """One of some options, for any type."""
+
+    def __init__(self, inner: Maker, place: int, options: Sequence[Any]) -> None:
+        self.type, self.nullable = inner.type, inner.nullable
+        self._place = place
+        self._inner = inner
+        self._options = pa.array([inner.plain(o) for o in options], inner.type)
+
+    def values(self, block: Block) -> pa.Array:
+        return self._options.take(pa.array(block.below(self._place, len(self._options))))
+
+    def plain(self, value: Any) -> Any:
+        return self._inner.plain(value)
+
+
+class Nulls(Maker):
+    """Null."""
+
+    type = pa.null()
+    nullable = True
+
+    def values(self, block: Block) -> pa.Array:
+        return pa.nulls(len(block))
+
+
+class Optional(Maker):
+    """A value, or null as often as each other branch of a union."""
+
+    nullable = True
+
+    def __init__(self, inner: Maker, place: int) -> None:
+        self.type = inner.type
+        self._inner, self._place = inner, place
+
+    def values(self, block: Block) -> pa.Array:
+        found = self._inner.values(block)
+        there = np.flatnonzero(block.below(self._place, 2)).astype(np.int64)
+        positions = np.full(len(block), -1, np.int64)
+        positions[there] = there
+        return found.take(pa.array(positions, mask=positions < 0))
+
+    def plain(self, value: Any) -> Any:
+        return None if value is None else self._inner.plain(value)
+
+
+class Records(Maker):
+    """A record of fields."""
+
+    def __init__(self, fields: dict[str, Maker]) -> None:
+        self.fields = fields
+        self._fields = [pa.field(n, m.type, nullable=m.nullable) for n, m in fields.items()]
+        self.type = pa.struct(self._fields)
+
+    def values(self, block: Block) -> pa.Array:
+        arrays = [maker.values(block) for maker in self.fields.values()]
+        return pa.StructArray.from_arrays(arrays, fields=self._fields)
+
+    def plain(self, value: Any) -> Any:
+        return {n: m.plain(value[n]) for n, m in self.fields.items()}
+
+
+class Arrays(Maker):
+    """Arrays of random lengths."""
+
+    def __init__(self, inner: Maker, lengths: Callable[[Block], np.ndarray]) -> None:
+        self.type = pa.list_(pa.field("item", inner.type, nullable=inner.nullable))
+        self._inner, self._lengths = inner, lengths
+
+    def values(self, block: Block) -> pa.Array:
+        ends, members = spread(block, self._lengths(block))
+        found = self._inner.values(members)
+        return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), found, type=self.type)
+
+    def plain(self, value: Any) -> Any:
+        return [self._inner.plain(v) for v in value]
+
+
+class Maps(Maker):
+    """Maps of random lengths; their keys are random."""
+
+    def __init__(self, keys: Maker, inner: Maker, lengths: Callable[[Block], np.ndarray]) -> None:
+        self.type = pa.map_(pa.string(), pa.field("value", inner.type, nullable=inner.nullable))
+        self._keys, self._inner, self._lengths = keys, inner, lengths
+
+    def values(self, block: Block) -> pa.Array:
+        ends, members = spread(block, self._lengths(block))
+        keys, found = self._keys.values(members), self._inner.values(members)
+        return pa.MapArray.from_arrays(pa.array(ends.astype(np.int32)), keys, found, type=self.type)
+
+    def plain(self, value: Any) -> Any:
+        return [(k, self._inner.plain(v)) for k, v in value.items()]
+
+
+def lengths(place: int, least: int, most: int) -> Callable[[Block], np.ndarray]:
+    """Random lengths from ``least`` on, less than ``most``."""
+    return lambda block: block.below(place, most - least).astype(np.int64) + least
+
+
+def spread(block: Block, counts: np.ndarray) -> tuple[np.ndarray, Block]:
+    """Where the members of each record end, after a 0, and all members as a block."""
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    records = np.repeat(block.numbers, counts)
+    within = np.arange(ends[-1]) - np.repeat(ends[:-1], counts)
+    with np.errstate(over="ignore"):
+        numbers = (records << _MEMBER_BITS) + within.astype(np.uint64)
+    return ends, Block(numbers, block.seed)
+
+
+def cast(numbers: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Whole numbers in the unit of a type as that type."""
+    if pa.types.is_decimal(kind):
+        halves = np.stack([numbers, numbers >> np.int64(63)], axis=1)  # low and high
+        buffer = pa.py_buffer(np.ascontiguousarray(halves))
+        return pa.Array.from_buffers(kind, len(numbers), [None, buffer])
+    if kind.bit_width == 32:
+        return pa.array(numbers.astype(np.int32)).view(kind)
+    return pa.array(numbers).view(kind)
+
+
+def _decimal(value: Any, kind: pa.Decimal128Type) -> Decimal:
+    """A number, or the bytes of an unscaled one as Avro's JSON has them."""
+    if isinstance(value, str):
+        unscaled = int.from_bytes(value.encode("latin-1"), "big", signed=True)
+        return Decimal(unscaled).scaleb(-kind.scale)
+    return Decimal(str(value)).quantize(Decimal(1).scaleb(-kind.scale))

@@ -1,0 +1,56 @@
+"""The Datagen source end to end: each record once for a read_committed consumer."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from semel import failpoints
+from semel.audit import audit_source
+from semel.lab.embedded import Kafka
+from semel.plan import plan_source
+from tests.conftest import MakeTopic
+from tests.engine.conftest import Config, Start
+from tests.engine.harness import LocalSpark, drive, name
+from tests.sinks.kafka.copying import consume
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def config(kafka: Kafka, topic: MakeTopic) -> Config:
+    return {
+        "name": name(),
+        "connector.class": "io.confluent.kafka.connect.datagen.DatagenConnector",
+        "kafka.topic": topic(),
+        "quickstart": "orders",
+        "max.interval": "0",
+        "iterations": "50000",
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "offsets.storage.topic": f"connect-offsets-{uuid.uuid4().hex[:8]}",
+        "offset.storage.partitions": "3",
+        "retry.backoff.ms": "100",
+    }
+
+
+def test_a_task_and_a_driver_that_are_killed_lose_and_repeat_nothing(
+    config: Config, points: Path, start: Start
+) -> None:
+    failpoints.arm(points, "sink.before_commit", "kill-driver", 1)
+    assert drive(config, points) == -9
+    failpoints.arm(points, "sink.after_commit", "kill-worker")
+    start(config, spark=LocalSpark(points), until_caught_up=True).wait()
+    assert failpoints.fired(points)
+    records = consume(config["bootstrap.servers"], config["kafka.topic"])
+    found = [json.loads(record.value or b"")["orderid"] for record in records]
+    assert sorted(found) == [*range(50_000)]
+    report = audit_source(plan_source(config))
+    assert (report.records, report.broken) == (50_000, False)
+    changed = {**config, "schema.keyfield": "itemid"}
+    assert audit_source(plan_source(changed)).broken
