@@ -221,6 +221,7 @@ def cases() -> Iterator[Case]:
                 {"topic.format": "${timestamp}.${topic}", "timestamp.format": "yyyy-MM"},
             )
         ],
+        [("TimestampRouter", {"timestamp.format": "YYYY-MM-dd YY"})],
         [("SetSchemaMetadata$Value", {"schema.name": "n", "schema.version": "3"})],
         [("DropHeaders", {"headers": "a,c"})],
         [("InsertHeader", {"header": "n", "value.literal": "text"})],

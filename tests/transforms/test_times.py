@@ -165,3 +165,12 @@ def test_dates_before_the_gregorian_calendar_are_julian() -> None:
 )
 def test_times_are_written_as_java_writes_them(pattern: str, text: str) -> None:
     assert DateFormat(pattern).format(pa.array([AT, None])).to_pylist() == [text, None]
+
+
+def test_the_year_of_a_week_is_that_of_its_saturday() -> None:
+    days = [datetime(2024, 12, 28, tzinfo=UTC), datetime(2024, 12, 29, tzinfo=UTC)]
+    stamps = pa.array([int(d.timestamp() * 1000) for d in days])
+    assert DateFormat("YYYY-MM-dd YY YYYYY").format(stamps).to_pylist() == [
+        "2024-12-28 24 02024",
+        "2025-12-29 25 02025",
+    ]

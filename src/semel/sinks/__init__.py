@@ -51,7 +51,7 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     url = (raw or {}).get("connection.url", "").strip()
     if refers(url):  # to what only the connector's machine has
         url = ""
-    system = url.removeprefix("jdbc:").partition(":")[0]
+    system = url.removeprefix("jdbc:").removeprefix("jtds:").partition(":")[0]
     if name in jdbc.CLASSES and system in known:
         name = system
     elif name in jdbc.CLASSES and system and system not in jdbc.POSTGRESQL:

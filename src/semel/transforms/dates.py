@@ -36,9 +36,11 @@ _ZONES = {
 }
 """Minutes that a zone is ahead of UTC."""
 _NUMBERS = frozenset("ydHkKhmsSDuML")
-_LETTERS = _NUMBERS | frozenset("aEXZz")
+_LETTERS = _NUMBERS | frozenset("aEXZzY")
 _OF_FIXED_WIDTH = frozenset("yMdHmsS")
-_JAVAS = frozenset("GYwWF")
+_WEEK_YEAR = "Y"
+"""Written, but not read: Java finds another day than the one that was written."""
+_JAVAS = frozenset("GwWF")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,7 @@ def tokens(pattern: str) -> list[Token]:
         elif part[1] in _LETTERS:
             found.append(Token(part[1], text))
         elif part[1] in _JAVAS:
-            hint = " Y is the year of a week: use y for the year of a date" * (part[1] == "Y")
-            raise ValueError(f"uses the pattern letter {part[1]}, which is not available.{hint}")
+            raise ValueError(f"uses the pattern letter {part[1]}, which is not available.")
         else:
             raise ValueError(
                 f"is no pattern of SimpleDateFormat: Illegal pattern character '{part[1]}'"
@@ -93,6 +94,13 @@ class DateFormat:
         self._tokens = tokens(pattern)
         self._regex = _regex(self._tokens)
         self._fixed = all(map(_has_fixed_width, self._tokens))
+
+    def check_it_reads(self) -> None:
+        """Raises ValueError: the pattern is for writing alone."""
+        if any(t.letter == _WEEK_YEAR for t in self._tokens):
+            raise ValueError(
+                "uses the pattern letter Y, which is the year of a week: use y for the year of a date"
+            )
 
     def format(self, stamps: pa.Array) -> pa.Array:
         """Milliseconds since 1970 as text; null where null."""
@@ -293,6 +301,12 @@ class _Fields:
         """Before the year 1, years count backwards."""
         return np.where(self._year < 1, 1 - self._year, self._year)
 
+    @property
+    def _week_year(self) -> Longs:
+        """A week from Sunday to Saturday is of the year of its last day, as in English."""
+        to_saturday = (5 - (self._days + 3) % 7) % 7
+        return _Fields((self._days + to_saturday) * _DAY)._shown_year
+
     def text(self, token: Token) -> pa.Array | str:
         letter, count = token.letter, token.count
         hour = self._within // 3_600_000
@@ -305,10 +319,12 @@ class _Fields:
             return _chosen(weekday, DAYS if count > 3 else [d[:3] for d in DAYS])
         if token.is_name:
             return _chosen(self._month, MONTHS if count > 3 else [m[:3] for m in MONTHS])
-        if letter == "y" and count == 2:
-            return _padded(self._shown_year % 100, 2)
+        if letter in "yY" and count == 2:
+            year = self._shown_year if letter == "y" else self._week_year
+            return _padded(year % 100, 2)
         numbers: Mapping[str, Callable[[], Longs]] = {
             "y": lambda: self._shown_year,
+            "Y": lambda: self._week_year,
             "M": lambda: self._month + 1,
             "L": lambda: self._month + 1,
             "d": lambda: self._day,

@@ -33,7 +33,7 @@ _LONGEST = 2**63 - 1
 
 def _pattern(text: str) -> None:
     if text.strip():
-        DateFormat(text)
+        DateFormat(text).check_it_reads()
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,19 @@ def test_names_are_those_of_jdbc_in_any_case() -> None:
     assert said("jdbc:sqlserver://;databaseName=d;encrypt=false").where.endswith("localhost:1433/d")
 
 
+def test_without_a_database_it_is_the_logins_own() -> None:
+    found = said("jdbc:sqlserver://h:1433;encrypt=false")
+    assert (found.database, found.where) == ("", "SQL Server at h:1433")
+
+
+def test_urls_of_the_jtds_driver_are_understood() -> None:
+    found = said("jdbc:jtds:sqlserver://h:1533/shop;user=u;password=p;ssl=require")
+    assert (found.host, found.port, found.database) == ("h", 1533, "shop")
+    assert (found.user, found.password) == ("u", "p")
+    assert (found.encrypt, found.authorities) == (True, None)
+    assert not said("jdbc:jtds:sqlserver://h").encrypt
+
+
 def test_an_instance_is_asked_for_its_port_unless_that_is_given() -> None:
     end = ";databaseName=d;encrypt=false"
     found = said(f"jdbc:sqlserver://h\\one{end}")
@@ -65,7 +78,6 @@ def test_the_server_is_verified_unless_the_url_says_otherwise(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("jdbc:sqlserver://h:1433", "names no database"),
         ("jdbc:sqlserver://h,1433;databaseName=d;password=secret}", "not of the form"),
         ("jdbc:sqlserver://h:port;databaseName=d;password=secret", "not of the form"),
         ("jdbc:sqlserver:h;password=secret", "not of the form"),

@@ -49,7 +49,7 @@ class Session:
                     dsn=login.host,
                     port=port,
                     sock=socket,
-                    database=login.database,
+                    database=login.database or None,
                     user=login.user,
                     password=login.password,
                     appname="semel",

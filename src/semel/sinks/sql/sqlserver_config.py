@@ -17,6 +17,7 @@ CLASSES = ("sqlserver",)
 _PARAMETER = "As the parameter of connection.url."
 _FORM = "jdbc:sqlserver://host:port;databaseName=name"
 _URL = re.compile(r"sqlserver://([^;\\:/,\s]*)(?:\\([^;:/]*))?(?::(\d+))?/?(;.*)?", re.S)
+_JTDS = re.compile(r"jtds:sqlserver://([^;:/,\s]*)(?::(\d+))?(?:/([^;/]*))?(;.*)?", re.S)
 _PROPERTY = re.compile(r"\s*([^=;]+?)\s*=\s*(?:\{((?:[^}]|\}\})*)\}|([^;]*?))\s*(?:;|$)")
 _YES, _NO = ("true", "yes", "mandatory"), ("false", "no", "optional")
 _SAME = {
@@ -73,6 +74,7 @@ class Login:
     port: int
     instance: str
     database: str
+    """Empty for the login's default database."""
     user: str
     password: str
     encrypt: bool
@@ -83,7 +85,7 @@ class Login:
     @property
     def where(self) -> str:
         at = f"{self.host}\\{self.instance}" if self.instance else f"{self.host}:{self.port}"
-        return f"SQL Server at {at}/{self.database}"
+        return f"SQL Server at {at}/{self.database}".rstrip("/")
 
 
 def login(config: SqlServerConfig) -> Login:
@@ -92,7 +94,7 @@ def login(config: SqlServerConfig) -> Login:
     Raises:
         ConfigError: also if semel cannot do what the URL asks.
     """
-    url = config.connection_url.strip().removeprefix("jdbc:")
+    url = _as_microsofts(config.connection_url.strip().removeprefix("jdbc:"))
     place = _URL.fullmatch(url)
     given = None if place is None else _properties((place[4] or "")[1:])
     if place is None or given is None:
@@ -100,8 +102,6 @@ def login(config: SqlServerConfig) -> Login:
             f"connection.url is not of the form {_FORM}. Set connection.user and "
             "connection.password apart, or as ;user=...;password={...} behind it"
         )
-    if not given.get("databasename"):
-        raise ConfigError(f"connection.url names no database. Set {_FORM}")
     for name, (harmless, why) in _REFUSED.items():
         if given.get(name, "").lower() not in ("", *harmless):
             raise ConfigError(f"connection.url: {name} is not available: {why}")
@@ -119,13 +119,32 @@ def login(config: SqlServerConfig) -> Login:
         host,
         int(port),
         "" if place[3] or given.get("port") else instance,  # the port says which one it is
-        given["databasename"],
+        given.get("databasename", ""),
         config.connection_user or given.get("user", ""),
         config.connection_password or given.get("password", ""),
         encrypt,
         None if trusted or not encrypt else _authorities(file),
         given.get("hostnameincertificate"),
     )
+
+
+def _as_microsofts(url: str) -> str:
+    """A URL of the jTDS driver as one of Microsoft's, which differ in where the database stands and
+    in how TLS is asked for."""
+    place = _JTDS.fullmatch(url)
+    if place is None:
+        return url
+    host, port, database, rest = place[1], place[2], place[3], place[4] or ""
+    encrypt = {"off": "false", "request": "false", "require": "true", "authenticate": "true"}
+    ssl_of = _properties(rest[1:]) or {}
+    wanted = ssl_of.get("ssl", "off").lower()
+    made = f"sqlserver://{host}" + (f":{port}" if port else "")
+    if database:
+        made += f";databaseName={{{database}}}"
+    if wanted in encrypt and "encrypt" not in ssl_of:
+        made += f";encrypt={encrypt[wanted]}"
+        made += ";trustServerCertificate=true" * (wanted == "require")
+    return made + rest
 
 
 def _properties(text: str) -> dict[str, str] | None:
