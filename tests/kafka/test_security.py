@@ -95,9 +95,31 @@ def test_each_client_may_have_its_own_stores() -> None:
     assert java(both) == {"ssl.truststore.location": "ca.jks"}
 
 
+def test_a_clients_id_and_secret_survive_both_translations() -> None:
+    given = {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.client.id": "me",
+        "sasl.oauthbearer.client.secret": 'a"b',
+        "sasl.oauthbearer.token.endpoint.url": "https://tokens/",
+    }
+    assert librdkafka(java(given)) == given | {"sasl.oauthbearer.method": "oidc"}
+
+
+def test_javas_own_names_of_a_clients_id_and_secret_are_known() -> None:
+    credentials = "sasl.oauthbearer.client.credentials.client"
+    found = librdkafka(
+        {"sasl.mechanism": "OAUTHBEARER", f"{credentials}.id": "me", f"{credentials}.secret": "s"}
+    )
+    assert found["sasl.oauthbearer.client.id"] == "me"
+    assert found["sasl.oauthbearer.client.secret"] == "s"
+
+
 @pytest.mark.parametrize(
     ("store", "instead"),
-    [("truststore", r"ssl\.ca\.location"), ("keystore", r"ssl\.certificate\.location")],
+    [
+        ("truststore", "some.jks cannot be read: No such file"),
+        ("keystore", "keytool -importkeystore -srckeystore some.jks"),
+    ],
 )
 def test_a_java_key_store_is_refused_when_the_configuration_is_checked(
     store: str, instead: str

@@ -7,10 +7,11 @@ gives its settings once, under the names of either client.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from semel.errors import ConfigError
+from semel.kafka import keystores
 
 _LOGIN = "org.apache.kafka.common.security"
 _LOGIN_MODULES = {
@@ -22,7 +23,15 @@ _OPTION = re.compile(
     r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""", re.DOTALL
 )
 
-_JAVA_ONLY = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.")
+_BEARER = f"{_LOGIN}.oauthbearer"
+_OPTIONS_OF_BEARER = {"clientId": "client.id", "clientSecret": "client.secret", "scope": "scope"}
+_GETS_TOKENS = frozenset(
+    f"{_BEARER}.{where}OAuthBearerLoginCallbackHandler" for where in ("", "secured.")
+)
+"""Java's classes that get tokens as librdkafka's method ``oidc`` does."""
+_CREDENTIALS = "sasl.oauthbearer.client.credentials."
+"""What Java's names of a client's id and secret begin with, since Kafka 4.1."""
+_JAVA_ONLY = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.", _CREDENTIALS)
 _IN_PEM = {
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
@@ -39,6 +48,9 @@ _LIBRDKAFKA_ONLY = (
     "ssl.key.location",
     "ssl.key.pem",
     "enable.ssl.certificate.verification",
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
 )
 
 
@@ -52,17 +64,23 @@ def librdkafka(given: Mapping[str, str]) -> dict[str, str]:
     mechanism = given.get("sasl.mechanism") or given.get("sasl.mechanisms", "PLAIN")
     if "sasl.jaas.config" in given and mechanism in _LOGIN_MODULES:
         made = _credentials(given["sasl.jaas.config"]) | made
+    if mechanism == "OAUTHBEARER":
+        made = _bearer(given) | made
+        if made.get(_HANDLER) in _GETS_TOKENS:
+            del made[_HANDLER]
     for java_name, own in _IN_PEM.items():
         if java_name in given:
             made.setdefault(own, given[java_name])
     location = given.get("ssl.truststore.location", "")
     if location and not made.keys() & {"ssl.ca.location", "ssl.ca.pem"}:
-        _require(given, "ssl.truststore", ("PEM",), "it to PEM and set ssl.ca.location")
-        made["ssl.ca.location"] = location
+        if given.get("ssl.truststore.type", "").upper() == "PEM":
+            made["ssl.ca.location"] = location
+        else:
+            password = given.get("ssl.truststore.password", "")
+            made["ssl.ca.pem"] = keystores.authorities(location, password)
     location = given.get("ssl.keystore.location", "")
     if location and not made.keys() & {"ssl.certificate.location", "ssl.certificate.pem"}:
-        convert = "it to PKCS12, or to PEM and set ssl.certificate.location and ssl.key.location"
-        if _require(given, "ssl.keystore", ("PEM", "PKCS12"), convert) == "PEM":
+        if _key_store(given) == "PEM":
             made |= {"ssl.certificate.location": location, "ssl.key.location": location}
         else:
             made["ssl.keystore.location"] = location
@@ -70,13 +88,16 @@ def librdkafka(given: Mapping[str, str]) -> dict[str, str]:
     return made
 
 
-def _require(given: Mapping[str, str], store: str, kinds: Sequence[str], convert: str) -> str:
+def _key_store(given: Mapping[str, str]) -> str:
     """The type of a key store that librdkafka can read."""
-    kind = given.get(f"{store}.type", "JKS").upper()
-    if kind not in kinds:
+    kind = given.get("ssl.keystore.type", "JKS").upper()
+    if kind not in ("PEM", "PKCS12"):
+        location = given["ssl.keystore.location"]
         raise ConfigError(
-            f"{store}.location={given[f'{store}.location']} is of {store}.type={kind}, which "
-            f"librdkafka cannot read: convert {convert}"
+            f"ssl.keystore.location={location} is of ssl.keystore.type={kind}, which librdkafka "
+            f"cannot read. Convert it: keytool -importkeystore -srckeystore {location} "
+            "-destkeystore client.p12 -deststoretype PKCS12. Then set ssl.keystore.location to the "
+            "new file, and ssl.keystore.type=PKCS12"
         )
     return kind
 
@@ -92,6 +113,10 @@ def java(given: Mapping[str, str]) -> dict[str, str]:
         made.setdefault("sasl.mechanism", given["sasl.mechanisms"])
     if "sasl.username" in given and "sasl.jaas.config" not in given:
         made["sasl.jaas.config"] = _jaas(made.get("sasl.mechanism", "PLAIN"), given)
+    if "sasl.oauthbearer.client.id" in given and "sasl.jaas.config" not in given:
+        options = {n: given.get(f"sasl.oauthbearer.{own}") for n, own in _OPTIONS_OF_BEARER.items()}
+        made["sasl.jaas.config"] = _login(f"{_BEARER}.OAuthBearerLoginModule", options)
+        made.setdefault(_HANDLER, f"{_BEARER}.OAuthBearerLoginCallbackHandler")
     trusted = _pem(given, "ssl.ca")
     if trusted and not _has(made, "ssl.truststore."):
         made |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
@@ -114,11 +139,11 @@ def _has(settings: Mapping[str, str], prefix: str) -> bool:
     return any(name.startswith(prefix) for name in settings)
 
 
+_HANDLER = "sasl.login.callback.handler.class"
+
+
 def _credentials(jaas: str) -> dict[str, str]:
-    options = {
-        name: plain or re.sub(r"\\(.)", r"\1", double or single, flags=re.DOTALL)
-        for name, double, single, plain in _OPTION.findall(jaas)
-    }
+    options = _jaas_options(jaas)
     if not {"username", "password"} <= options.keys():
         raise ConfigError(
             "sasl.jaas.config names no username and password, which is all that librdkafka takes "
@@ -127,13 +152,41 @@ def _credentials(jaas: str) -> dict[str, str]:
     return {f"sasl.{name}": options[name] for name in ("username", "password")}
 
 
+def _bearer(given: Mapping[str, str]) -> dict[str, str]:
+    """What gets tokens from an OAuth server, by a client's id and secret (KIP-768)."""
+    options = _jaas_options(given.get("sasl.jaas.config", ""))
+    made = {
+        f"sasl.oauthbearer.{own}": options[name]
+        for name, own in _OPTIONS_OF_BEARER.items()
+        if name in options
+    }
+    for own in ("client.id", "client.secret"):
+        if _CREDENTIALS + own in given:
+            made[f"sasl.oauthbearer.{own}"] = given[_CREDENTIALS + own]
+    if "sasl.oauthbearer.token.endpoint.url" in given:
+        made["sasl.oauthbearer.method"] = "oidc"
+    return made
+
+
+def _jaas_options(jaas: str) -> dict[str, str]:
+    return {
+        name: plain or re.sub(r"\\(.)", r"\1", double or single, flags=re.DOTALL)
+        for name, double, single, plain in _OPTION.findall(jaas)
+    }
+
+
 def _jaas(mechanism: str, given: Mapping[str, str]) -> str:
-    user, password = (
-        given.get(f"sasl.{k}", "").replace("\\", "\\\\").replace('"', '\\"')
-        for k in ("username", "password")
-    )
     module = _LOGIN_MODULES.get(mechanism, _LOGIN_MODULES["PLAIN"])
-    return f'{module} required username="{user}" password="{password}";'
+    return _login(module, {k: given.get(f"sasl.{k}", "") for k in ("username", "password")})
+
+
+def _login(module: str, options: Mapping[str, str | None]) -> str:
+    parts = [f"{module} required"]
+    for name, value in options.items():
+        if value is not None:
+            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+            parts.append(f'{name}="{escaped}"')
+    return " ".join(parts) + ";"
 
 
 def _pem(given: Mapping[str, str], name: str) -> str:

@@ -99,7 +99,7 @@ class DateFormat:
         """Raises ValueError: the pattern is for writing alone."""
         if any(t.letter == _WEEK_YEAR for t in self._tokens):
             raise ValueError(
-                "uses the pattern letter Y, which is the year of a week: use y for the year of a date"
+                "uses the pattern letter Y, the year of a week: use y for the year of a date"
             )
 
     def format(self, stamps: pa.Array) -> pa.Array:

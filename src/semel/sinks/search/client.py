@@ -292,6 +292,14 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         ConfigError: a key store of another kind, or a setting that would have no effect.
     """
+    store = given.get("ssl.truststore.location", "")
+    kind = given.get("ssl.truststore.type", "JKS").upper()
+    if store and kind != "PEM" and not given.get("ssl.ca.location"):
+        raise ConfigError(
+            f"{PREFIX}ssl.truststore.location={store} is of {PREFIX}ssl.truststore.type={kind}, "
+            f"which the client cannot read. Convert it: keytool -list -rfc -keystore {store} > "
+            f"ca.pem. Then set {PREFIX}ssl.ca.location to the new file"
+        )
     try:
         made = security.librdkafka(given)
     except ConfigError as error:

@@ -1,0 +1,173 @@
+"""A Kafka that requires SASL_SSL: each login, given once in the words of Java's client, serves all
+of a connector's clients."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from semel.audit import audit
+from semel.config import ConnectorConfig, read
+from semel.errors import ConfigError, ServiceError
+from semel.kafka import keystores
+from semel.kafka.clients import client_config
+from semel.kafka.contact import meet
+from tests.engine.harness import LocalSpark, caught_up, name
+from tests.kafka.secured import (
+    MECHANISMS,
+    PASSWORD,
+    USER,
+    OAuthServer,
+    SecuredKafka,
+    java_trust_store,
+    login,
+)
+from tests.patience import PATIENCE
+from tests.rest.authority import Authority
+
+pytestmark = pytest.mark.integration
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def trust_store(authority: Authority) -> Path:
+    return java_trust_store(authority)
+
+
+@pytest.fixture(scope="module")
+def secured(
+    authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredKafka]:
+    with SecuredKafka(tmp_path_factory.mktemp("kafka"), authority) as kafka:
+        kafka.add_user(USER, PASSWORD)
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def tokens() -> Iterator[OAuthServer]:
+    server = OAuthServer()
+    yield server
+    server.close()
+
+
+def config(
+    kafka: SecuredKafka, trust_store: Path, security: dict[str, str], **keys: str
+) -> dict[str, Any]:
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.location": str(trust_store),
+        "ssl.truststore.password": "changeit",
+        **security,
+    }
+    return {
+        "name": name(),
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        **{f"consumer.override.{k}": v for k, v in settings.items()},
+        **keys,
+    }
+
+
+def fill(kafka: SecuredKafka, made: dict[str, Any], values: list[str]) -> None:
+    kafka.create_topic(made["topics"], 2)
+    producer = Producer(client_config(read(ConnectorConfig, made), "producer"))
+    for value in values:
+        producer.produce(made["topics"], value)
+    assert producer.flush(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_login_serves_all_clients(
+    mechanism: str, secured: SecuredKafka, tokens: OAuthServer, trust_store: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines.txt"
+    made = config(
+        secured,
+        trust_store,
+        dict(login(mechanism, tokens.url)),
+        **{"connector.class": "FileStreamSink", "topics": name(), "file": str(file)},
+    )
+    lines = [f"line {n}" for n in range(COUNT)]
+    fill(secured, made, lines)
+    caught_up(made, spark=LocalSpark(tmp_path))
+    assert sorted(file.read_text().splitlines()) == sorted(lines)
+    assert audit(made).kept
+    assert mechanism != "OAUTHBEARER" or tokens.given
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_login_serves_sparks_own_client(
+    mechanism: str, secured: SecuredKafka, trust_store: Path, tmp_path: Path
+) -> None:
+    database = tmp_path / "rows.db"
+    keys = {
+        "connector.class": "JdbcSink",
+        "topics": name(),
+        "connection.url": f"jdbc:sqlite:{database}",
+        "auto.create": "true",
+        "engine": "micro-batch",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+    }
+    made = config(secured, trust_store, dict(login(mechanism)), **keys)
+    fill(secured, made, [f'{{"id": {n}}}' for n in range(COUNT)])
+    file = tmp_path / "connector.json"
+    file.write_text(json.dumps(made))
+    ended = subprocess.run(
+        [sys.executable, "-m", "semel", "run", "--until-caught-up", str(file)],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    with sqlite3.connect(database) as connection:
+        (count,) = connection.execute(f'SELECT count(*) FROM "{keys["topics"]}"').fetchone()
+    assert count == COUNT
+
+
+def test_a_wrong_password_is_told(secured: SecuredKafka, trust_store: Path) -> None:
+    given = dict(login("SCRAM-SHA-256"))
+    wrong = given | {"sasl.jaas.config": given["sasl.jaas.config"].replace("cret", "CRET")}
+    made = config(secured, trust_store, wrong, **{"connector.class": "FileStreamSink"})
+    connector = read(ConnectorConfig, made | {"topics": "t"})
+    with pytest.raises(ServiceError, match=r"(?i)authentication failed"):
+        meet(client_config(connector, "admin"), 20.0)
+
+
+class TestTrustStores:
+    def test_javas_stores_and_pem_hold_the_same(
+        self, authority: Authority, trust_store: Path
+    ) -> None:
+        pem = authority.folder / "ca.pem"  # as it was when the store was made
+        body = pem.read_text().split("-----")[2].split()
+        for store in (trust_store, pem):
+            assert keystores.authorities(str(store), "changeit").split("-----")[2].split() == body
+
+    @pytest.mark.parametrize(
+        ("password", "reason"), [("wrong", "password was incorrect"), ("", "password")]
+    )
+    def test_a_wrong_password_is_told(self, password: str, reason: str, trust_store: Path) -> None:
+        with pytest.raises(ConfigError, match=rf"cannot be read with ssl\.trust.*{reason}"):
+            keystores.authorities(str(trust_store), password)
+
+    def test_a_store_that_is_missing_or_trusts_nobody_is_told(self, authority: Authority) -> None:
+        with pytest.raises(ConfigError, match=r"location=/none cannot be read: No such file"):
+            keystores.authorities("/none", "x")
+        with pytest.raises(ConfigError, match="holds no trusted certificate"):
+            keystores.authorities(str(authority.key_store("alone")), authority.password)
