@@ -11,10 +11,10 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test long sample matrix lint format bench drill requirements clean
+.PHONY: help demo demo-source test long sample matrix lint format bench drill requirements clean
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/.ready: pyproject.toml requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit("semel needs Python 3.11 or later; set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
@@ -25,6 +25,9 @@ $(VENV)/.ready: pyproject.toml requirements.txt
 
 demo: $(VENV)/.ready ## Move 336,776 flights from Kafka to PostgreSQL through crashes, and audit (CRASHES, SEED)
 	@$(BIN)/semel demo --crashes $(CRASHES) --seed $(SEED)
+
+demo-source: $(VENV)/.ready ## Copy 1,000,000 rows of a changing table through Kafka and crashes, and audit (CRASHES, SEED)
+	@$(BIN)/semel demo --source --crashes $(CRASHES) --seed $(SEED)
 
 test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (WORKERS)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not long"

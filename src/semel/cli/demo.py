@@ -1,4 +1,4 @@
-"""``semel demo``: runs a connector on embedded services, crashes it, and audits the result."""
+"""``semel demo``: runs connectors on embedded services, crashes them, and audits the result."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from semel.cli.demo_source import bars, copy_orders
 from semel.cli.proof import audit_table
 from semel.errors import ConfigError
 
 if typing.TYPE_CHECKING:
-    from semel.lab import demo as show
+    from semel.lab.demo.process import Crash
     from semel.lab.embedded import Services
 
 _DIRECTORY = Path(".semel/demo")
@@ -32,8 +32,12 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
+    source: Annotated[
+        bool,
+        typer.Option("--source", help="Copy a table that changes: PostgreSQL, Kafka, PostgreSQL."),
+    ] = False,
     crashes: Annotated[
-        int, typer.Option(min=0, max=20, help="How often to SIGKILL the connector.")
+        int, typer.Option(min=0, max=20, help="How often to SIGKILL the connectors.")
     ] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the moments of the crashes.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the services running.")] = False,
@@ -43,12 +47,16 @@ def demo(
     ] = _DIRECTORY,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Move 336,776 real flights from Kafka to PostgreSQL, kill the connector on the way, audit."""
-    from semel.lab import demo as show
+    """Move 336,776 real flights from Kafka to PostgreSQL, kill the connector on the way, audit.
+
+    With --source: copy 1,000,000 orders through Kafka to another table, while they change.
+    """
+    from semel.lab.demo import flights
     from semel.lab.embedded import Services
 
     console = Console(highlight=False, stderr=as_json)
-    show.data()  # fails before any service starts
+    if not source:
+        flights.data()  # fails before any service starts
     _empty(directory)
     services = Services(directory)
     with console.status("Starting Kafka and PostgreSQL (the first time downloads Kafka's jars)"):
@@ -57,7 +65,8 @@ def demo(
         console.print(
             f"Kafka at {services.kafka.bootstrap_servers}, PostgreSQL at {services.postgres.url}"
         )
-        facts = _run(console, services, directory, crashes, seed)
+        run = copy_orders if source else _run
+        facts = run(console, services, directory, crashes, seed)
     finally:
         if not keep:
             services.down()
@@ -97,16 +106,9 @@ def _empty(directory: Path) -> None:
 def _run(
     console: Console, services: Services, directory: Path, crashes: int, seed: int
 ) -> dict[str, Any]:
-    from semel.lab import demo as show
+    from semel.lab.demo import flights as show
 
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    )
-    with bar:
+    with bars(console) as bar:
         producing = bar.add_task("flights into Kafka  ", total=show.RECORDS)
         for count in show.produce(services.kafka):
             bar.update(producing, completed=count)
@@ -116,7 +118,7 @@ def _run(
         moving_for = 0.0
         done = 0
         try:
-            plan: list[show.Crash | None] = [*show.crashes(crashes, seed), None]
+            plan: list[Crash | None] = [*show.crashes(crashes, seed), None]
             for number, crash in enumerate(plan, start=1):
                 last = time.monotonic()
                 for rows in connector.run(crash):
@@ -125,9 +127,8 @@ def _run(
                     last, done = now, rows
                     bar.update(moving, completed=rows)
                 if crash is not None:
-                    bar.print(
-                        f"  [red]SIGKILL {number}[/] {crash.moment}: {done:,} rows are committed"
-                    )
+                    moment = show.FATAL_MOMENTS[crash.place]
+                    bar.print(f"  [red]SIGKILL {number}[/] {moment}: {done:,} rows are committed")
         finally:
             connector.stop()
         seconds = time.monotonic() - began

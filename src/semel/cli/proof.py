@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from semel.audit import AuditReport, audit, audit_source
+from semel.audit import AuditReport, SourceAuditReport, audit, audit_source
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
 from semel.cli.follow import follow_
@@ -129,19 +129,11 @@ def _audit_source(
         print(json.dumps(asdict(report) | facts))
     else:
         out = console()
-        table = Table(box=None, header_style="bold")
-        optional = [
-            n for n in ("changed", "disordered") if any(getattr(t, n) for t in report.topics)
-        ]
-        counts = ("source", "kafka", "lost", "duplicated", *optional, "behind")
-        for title in ("topic", *counts):
-            table.add_column(title, justify="left" if title == "topic" else "right")
-        for t in report.topics:
-            table.add_row(escape(t.topic), *(f"{getattr(t, n):,}" for n in counts))
-        out.print(table)
+        out.print(source_audit_table(report))
+        wrong = [n for n in ("changed", "disordered") if getattr(report, n)]
         out.print(
             f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated"
-            + "".join(f", {getattr(report, n)} {n}" for n in optional)
+            + "".join(f", {getattr(report, n)} {n}" for n in wrong)
             + f" ({report.delivery}; audited record by record)"
         )
         for line in report.findings:
@@ -149,6 +141,20 @@ def _audit_source(
         for line in report.not_judged:
             out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)
     _exit(broken=report.broken, complete=not report.not_judged or allow)
+
+
+def source_audit_table(report: SourceAuditReport) -> Table:
+    """The audit's findings per topic, without columns that hold only zeros."""
+    table = Table(box=None, header_style="bold")
+    optional = ("changed", "disordered", "replaced", "behind")
+    shown = [n for n in optional if any(getattr(t, n) for t in report.topics)]
+    titles = {"source": "in source", "kafka": "in Kafka"}
+    counts = ("source", "kafka", "lost", "duplicated", *shown)
+    for title in ("topic", *counts):
+        table.add_column(titles.get(title, title), justify="left" if title == "topic" else "right")
+    for t in report.topics:
+        table.add_row(escape(t.topic), *(f"{getattr(t, n):,}" for n in counts))
+    return table
 
 
 def _exit(*, broken: bool, complete: bool) -> None:

@@ -144,6 +144,10 @@ class Source(ABC):
     defines_transactions: ClassVar[bool] = False
     """Whether batches say where a transaction ends: ``transaction.boundary=connector`` needs it."""
 
+    revises: bool = False
+    """Whether a record that was read may come again in a later version, under the same key. The
+    audit then finds earlier versions in Kafka which the source no longer has."""
+
     refresh: float = 60.0
     """Seconds between two questions for the partitions."""
 

@@ -50,6 +50,7 @@ class JdbcSource(Source):
         self._said: dict[str, str] = {}
         self._looked_at: set[str] = set()
         self.refresh = self._config.table_poll_ms / 1000
+        self.revises = self._config.by_time
 
     def _check_kinds(self) -> None:
         known = self._database.kinds

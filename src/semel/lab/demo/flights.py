@@ -1,16 +1,11 @@
-"""The demo: moves 336,776 real flights from Kafka to PostgreSQL through several SIGKILLs."""
+"""Moves 336,776 real flights from Kafka to PostgreSQL through several SIGKILLs."""
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -18,9 +13,9 @@ from pathlib import Path
 from confluent_kafka import KafkaError, Producer
 from pyarrow.csv import ConvertOptions, read_csv
 
-from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.errors import ServiceError
+from semel.lab.demo.process import PATIENCE, Crash, Process
 from semel.lab.embedded import Kafka, Services
 from semel.plan import plan
 
@@ -28,7 +23,6 @@ TOPIC = "flights"
 RECORDS = 336_776
 _PARTITIONS = 4
 _POLL = 2_000
-_PATIENCE = 120.0
 
 FATAL_MOMENTS = {
     "sink.before_commit": "after COPY, before COMMIT",
@@ -37,18 +31,6 @@ FATAL_MOMENTS = {
     "sink.after_positions": "while the ledger's rows are locked",
 }
 """The demo's failpoints, in words for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """One planned SIGKILL, at a failpoint that was passed ``skip`` times."""
-
-    place: str
-    skip: int
-
-    @property
-    def moment(self) -> str:
-        return FATAL_MOMENTS[self.place]
 
 
 def crashes(count: int, seed: int) -> list[Crash]:
@@ -157,46 +139,19 @@ class Connector:
 
     def __init__(self, config: dict[str, str], directory: Path) -> None:
         self._config = config
-        self._file = directory / "flights.json"
-        document = {"name": config["name"], "config": config}
-        self._file.write_text(json.dumps(document, indent=2) + "\n")
-        self._points = directory / "failpoints"
-        self._points.mkdir(exist_ok=True)
-        self._log = directory / "connector.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = Process([config], directory, "connector.log")
 
     @property
     def file(self) -> Path:
-        return self._file
+        return self._process.files[0]
 
     @property
     def log(self) -> Path:
-        return self._log
-
-    def start(self, crash: Crash | None) -> None:
-        """Start the process, which dies at the given moment."""
-        if crash is not None:
-            failpoints.arm(self._points, crash.place, "kill-driver", crash.skip)
-        command = [sys.executable, "-m", "semel", "run", str(self._file), "--until-caught-up"]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, failpoints.DIRECTORY: str(self._points)},
-            )
-
-    def poll(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
-        assert self._process is not None
-        return self._process.poll()
+        return self._process.log
 
     def stop(self) -> None:
         """Kill the process if it still runs."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        self._process.stop()
 
     def rows(self) -> int:
         """The rows committed so far, by the ledger."""
@@ -212,22 +167,19 @@ class Connector:
         Raises:
             ServiceError: the process ended in another way than planned.
         """
-        self.start(crash)
+        self._process.start(crash, "--until-caught-up")
         moved = time.monotonic()
         rows = -1
-        while (status := self.poll()) is None:
+        while self._process.poll() is None:
             now = self.rows()
             yield now
             if now != rows:
                 rows, moved = now, time.monotonic()
-            elif time.monotonic() - moved > _PATIENCE:
-                raise ServiceError(f"the connector makes no progress; see {self._log}")
+            elif time.monotonic() - moved > PATIENCE:
+                raise ServiceError(f"the connector makes no progress; see {self.log}")
             time.sleep(0.1)
         yield self.rows()
-        if status == 0 or (crash is not None and status == -9):
-            return
-        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-10:])
-        raise ServiceError(f"the connector ended with status {status}; see {self._log}\n{tail}")
+        self._process.check(crash)
 
     def audit(self) -> AuditReport:
         """Compare Kafka with PostgreSQL."""

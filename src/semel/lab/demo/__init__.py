@@ -1,0 +1,6 @@
+"""The demonstrations: connectors in processes of their own, which are killed on the way.
+
+- ``flights``: from Kafka to PostgreSQL
+- ``orders``: from PostgreSQL through Kafka to PostgreSQL, while the table changes
+- ``process``: what is killed
+"""

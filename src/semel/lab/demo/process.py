@@ -1,0 +1,87 @@
+"""``semel run`` in a process that dies at planned moments."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from semel import failpoints
+from semel.errors import ServiceError
+
+PATIENCE = 120.0
+"""Seconds without progress before a demonstration gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """One planned SIGKILL, at a failpoint that was passed ``skip`` times."""
+
+    place: str
+    skip: int
+
+
+class Process:
+    """Runs some connectors, one process after another."""
+
+    def __init__(self, configs: Sequence[Mapping[str, str]], directory: Path, log: str) -> None:
+        self.files = [directory / f"{config['name']}.json" for config in configs]
+        for file, config in zip(self.files, configs, strict=True):
+            document = {"name": config["name"], "config": config}
+            file.write_text(json.dumps(document, indent=2) + "\n")
+        self.log = directory / log
+        self._points = directory / "failpoints"
+        self._points.mkdir(exist_ok=True)
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    def start(self, crash: Crash | None, *options: str) -> None:
+        """Start the process, which dies at the given moment."""
+        if crash is not None:
+            failpoints.arm(self._points, crash.place, "kill-driver", crash.skip)
+        command = [sys.executable, "-m", "semel", "run", *map(str, self.files), *options]
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, failpoints.DIRECTORY: str(self._points)},
+            )
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        assert self._popen is not None
+        return self._popen.poll()
+
+    def check(self, crash: Crash | None) -> None:
+        """See that the process has ended as planned.
+
+        Raises:
+            ServiceError: it has not.
+        """
+        status = self.poll()
+        if status == 0 or (crash is not None and status == -signal.SIGKILL):
+            return
+        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-10:])
+        raise ServiceError(f"the connector ended with status {status}; see {self.log}\n{tail}")
+
+    def finish(self) -> None:
+        """Let the process end in an orderly way."""
+        assert self._popen is not None
+        self._popen.terminate()
+        try:
+            self._popen.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise ServiceError(f"the connector does not stop; see {self.log}") from None
+        self.check(None)
+
+    def stop(self) -> None:
+        """Kill the process if it still runs."""
+        if self._popen is not None and self._popen.poll() is None:
+            self._popen.kill()
+            self._popen.wait()
