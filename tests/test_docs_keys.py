@@ -33,6 +33,7 @@ SECTIONS: dict[str, tuple[str, type]] = {
     },
     "source connector": ("sources.md", SourceConnectorConfig),
     "JdbcSource": ("jdbc-source.md", source_class("JdbcSource").section),
+    "Directory": ("directory.md", source_class("Directory").section),
     "Datagen": ("datagen.md", source_class("Datagen").section),
     "FileStreamSource": ("sources.md", source_class("FileStreamSource").section),
 }

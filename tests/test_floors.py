@@ -26,7 +26,7 @@ FLOORS = [
         *("sinks.filestream", "sinks.search", "sinks.sql"),
     },
     {"sinks.postgresql"},
-    {"sources.datagen", "sources.jdbc"},
+    {"sources.datagen", "sources.directory", "sources.jdbc"},
     {"engine", "spark"},
     {"warmup", "engine.direct", "engine.bounded", "engine.microbatch", "engine.source"},
     {"plan"},

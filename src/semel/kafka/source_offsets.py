@@ -44,7 +44,7 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class StoredOffsets:
     """What the topic holds of one connector. ``keys`` are the keys of its records as they are
-    written there, by :func:`_canonical`."""
+    written there, by :func:`canonical`."""
 
     connector: str
     offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = ()
@@ -53,13 +53,18 @@ class StoredOffsets:
 
     def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The last offset of a source partition; None if none is known."""
-        wanted = _canonical(partition)
-        return next((o for p, o in self.offsets if _canonical(p) == wanted), None)
+        wanted = canonical(partition)
+        return next((o for p, o in self.offsets if canonical(p) == wanted), None)
+
+    def lookup(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any] | None]:
+        """The same for many partitions."""
+        by_name = {canonical(p): o for p, o in self.offsets}
+        return lambda partition: by_name.get(canonical(partition))
 
     def record(self, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> Record:
         """What stores an offset, or forgets it with None, once it is committed. A partition that is
         known keeps its key, to the byte: the order of fields may differ between writers."""
-        key = self.keys.get(_canonical(partition)) or _dumped([self.connector, dict(partition)])
+        key = self.keys.get(canonical(partition)) or _dumped([self.connector, dict(partition)])
         return key, None if offset is None else _dumped(dict(offset))
 
     def owned_by(self, owner: Owner) -> Record:
@@ -139,11 +144,11 @@ class SourceOffsets:
             match _loaded(key):
                 case [str(connector), dict(partition)] if connector == name:
                     offsets.append((partition, self._offset(key, value)))
-                    keys[_canonical(partition)] = key
+                    keys[canonical(partition)] = key
                 case [str(connector), None] if connector == name:
                     facts = self._offset(key, value)
                     owner = Owner(str(facts.get(_RUN, "")), int(facts.get(_TASKS, 0)))
-        latest = {_canonical(p): (p, o) for p, o in offsets}
+        latest = {canonical(p): (p, o) for p, o in offsets}
         return StoredOffsets(name, tuple(latest.values()), owner, keys)
 
     def _offset(self, key: bytes, value: bytes) -> dict[str, Any]:
@@ -158,7 +163,7 @@ class SourceOffsets:
         return offset
 
 
-def _canonical(partition: Mapping[str, Any]) -> str:
+def canonical(partition: Mapping[str, Any]) -> str:
     """The same text for the same partition, in whatever order its fields were written."""
     return json.dumps(dict(partition), sort_keys=True)
 

@@ -13,6 +13,7 @@ from semel.sources.base import Source
 
 _MODULES = {
     "semel.sources.datagen.source:DatagenSource": "semel.sources.datagen.config",
+    "semel.sources.directory.source:DirectorySource": "semel.sources.directory.config",
     "semel.sources.filestream:FileStreamSource": "semel.sources.filestream",
     "semel.sources.jdbc.source:JdbcSource": "semel.sources.jdbc.config",
 }

@@ -32,7 +32,7 @@ pass: the engine waits and reads on from the last committed offset), or any othe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -58,11 +58,15 @@ class SourceBatch:
     With ``transaction.boundary=connector``, a batch that does not end a transaction is committed
     together with the batches of its partition that follow, up to one that does. A transaction is
     held in memory until then.
+
+    A batch of a :class:`Sharded` source may be of several source partitions: ``reached`` are these,
+    each with its offset, and ``offset`` is not looked at.
     """
 
     records: Sequence[ConnectRecords]
     offset: SourceOffset
     ends_transaction: bool = True
+    reached: Sequence[tuple[SourcePartition, SourceOffset]] = ()
 
     @classmethod
     def of(
@@ -124,6 +128,24 @@ class Repeatable(Protocol):
 
     def before(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
         """The records before a stored offset, once more, in their order."""
+
+
+StoredOffset = Callable[[SourcePartition], SourceOffset | None]
+"""The last committed offset of a source partition; None if none is known."""
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """A source whose partitions come and go too often to divide them anew each time, such as the
+    files of a directory. What its ``partitions`` returns are *shards*, which never change and have
+    no offsets; a task finds the source partitions of its shards itself."""
+
+    def read_shard(
+        self, shard: SourcePartition, stored: StoredOffset
+    ) -> Iterator[SourceBatch | None]:
+        """As ``read``, which is not called: read on in each source partition of a shard from its
+        stored offset. Batches say in ``reached`` which they are of; one of none says that there
+        will be more soon."""
 
 
 class Source(ABC):

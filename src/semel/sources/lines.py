@@ -20,7 +20,7 @@ def split(block: bytes, most: int) -> Iterator[tuple[pa.Array, int]]:
     A line ends with LF, CR LF or CR. A CR at the very end of the block ends none yet: an LF may
     follow.
     """
-    ends = _ends(block)
+    ends = ends_of(block)
     begin = 0
     for first in range(0, len(ends), most):
         count = min(most, len(ends) - first)
@@ -34,7 +34,7 @@ def text(line: bytes) -> str:
     return line.decode("utf-8", "replace")
 
 
-def _ends(block: bytes) -> np.ndarray:
+def ends_of(block: bytes) -> np.ndarray:
     """The position behind the end of each whole line."""
     found = np.frombuffer(block, np.uint8)
     if b"\r" not in block:

@@ -29,7 +29,7 @@ class Work:
     partitions whose transaction has not ended yet, where the source says where it does."""
 
     messages: list[Messages] = field(default_factory=list)
-    reached: dict[int, Reached] = field(default_factory=dict)
+    reached: dict[object, Reached] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
     records: int = 0
     nbytes: int = 0

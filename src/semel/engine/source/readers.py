@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from semel.kafka.source_offsets import StoredOffsets
-from semel.sources.base import Source, SourceBatch
+from semel.kafka.source_offsets import StoredOffsets, canonical
+from semel.sources.base import Sharded, Source, SourceBatch
 
 
 class Readers:
@@ -16,6 +16,11 @@ class Readers:
         self, source: Source, partitions: Sequence[Mapping[str, Any]], stored: StoredOffsets
     ) -> None:
         self._partitions = partitions
+        self._sharded = isinstance(source, Sharded)
+        if isinstance(source, Sharded):
+            known = stored.lookup()
+            self._open = {n: source.read_shard(p, known) for n, p in enumerate(partitions)}
+            return
         self._open = {
             n: source.read(partition, stored_offset(source, partition, stored))
             for n, partition in enumerate(partitions)
@@ -39,9 +44,14 @@ class Readers:
                 room -= nbytes(batch)
                 yield number, batch
 
-    def partition(self, number: int) -> Mapping[str, Any]:
-        """The partition of a number."""
-        return self._partitions[number]
+    def reached(
+        self, number: int, batch: SourceBatch
+    ) -> Iterator[tuple[object, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
+        """The source partitions of a batch with their offsets, each under a name of its own."""
+        if not batch.reached and not self._sharded:
+            yield number, (self._partitions[number], batch.offset)
+        for partition, offset in batch.reached:
+            yield canonical(partition), (partition, offset)
 
     def close(self) -> None:
         """Let each free what it holds."""

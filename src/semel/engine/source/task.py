@@ -180,7 +180,7 @@ class SourceTask:
                 for records in self._chain.applied(read):
                     self._ensure(records.topic)
                     work.messages.append(self._encoder.messages(records))
-            work.reached[number] = readers.partition(number), batch.offset
+            work.reached.update(readers.reached(number, batch))
             if self._of_source:
                 work.begun.discard(number) if batch.ends_transaction else work.begun.add(number)
             work.records += len(batch)

@@ -295,9 +295,18 @@ class FilesConfig(FilesKeys):
         }
         if any(written.values()):
             found["s3_additional_kwargs"] = {n: v for n, v in written.items() if v}
-        prefix = "storage.options."
-        given = {k: v for k, v in raw.items() if k.startswith(prefix)}
-        return found | {k[len(prefix) :]: _option(k, v) for k, v in given.items()}
+        return found | options_of(raw)
+
+
+def options_of(raw: Mapping[str, str]) -> dict[str, Any]:
+    """What ``storage.options.*`` gives to fsspec's driver.
+
+    Raises:
+        ConfigError: an option without a value, or that is no JSON though it looks like it.
+    """
+    prefix = "storage.options."
+    given = {k: v for k, v in raw.items() if k.startswith(prefix)}
+    return {k[len(prefix) :]: _option(k, v) for k, v in given.items()}
 
 
 def _option(name: str, value: str) -> Any:

@@ -1,0 +1,290 @@
+"""The keys of kafka-connect-spooldir's connectors, one meaning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from semel.config import HIGH, LOW, MEDIUM, Type, key
+from semel.errors import ConfigError, Problem
+from semel.sources.directory.textkeys import TextKeys
+
+_SPOOLDIR = "com.github.jcustenborder.kafka.connect.spooldir."
+OF_SPOOLDIR = {
+    "SpoolDirCsvSourceConnector": "csv",
+    "SpoolDirJsonSourceConnector": "json",
+    "SpoolDirSchemaLessJsonSourceConnector": "json",
+    "SpoolDirLineDelimitedSourceConnector": "text",
+    "SpoolDirAvroSourceConnector": "avro",
+}
+"""Its classes, with their formats."""
+CLASSES = (
+    *(f"{_SPOOLDIR}{name}" for name in OF_SPOOLDIR),
+    *OF_SPOOLDIR,
+    "DirectorySource",
+    "Directory",
+)
+FORMATS = ("csv", "json", "text", "parquet", "avro")
+NONE, DELETE, MOVE, MOVE_BY_DATE = "none", "delete", "move", "movebydate"
+ATTRIBUTES = tuple(
+    f"{name}{order}" for name in ("Name", "Length", "LastModified") for order in ("Asc", "Desc")
+)
+
+IGNORED = {
+    "cleanup.policy.maintain.relative.path": "folders below input.path stay",
+    "csv.keep.carriage.return": "line ends are no part of values",
+    "csv.verify.reader": "files are looked at when they are read",
+    "file.buffer.size.bytes": "files are read in blocks of some megabytes",
+    "schema.generation.key.name": "schemas have no name",
+    "schema.generation.value.name": "schemas have no name",
+    "task.count": "files are dealt out by their names",
+    "task.index": "files are dealt out by their names",
+    "task.partitioner": "files are dealt out by their names",
+}
+
+
+def _pattern(text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+
+
+def _attributes(names: Sequence[str]) -> None:
+    wrong = [n for n in names if n not in ATTRIBUTES]
+    if wrong:
+        raise ValueError(f"must hold some of {', '.join(ATTRIBUTES)}")
+
+
+@dataclass(frozen=True)
+class DirectoryConfig(TextKeys):
+    """Which files are read, how, and what becomes of them."""
+
+    topic: str = key("topic", doc="The topic to write to.", importance=HIGH, group="General")
+    input_path: str = key(
+        "input.path",
+        doc="The directory, or the URL of one, whose files are read.",
+        importance=HIGH,
+        group="File System",
+    )
+    finished_path: str = key(
+        "finished.path",
+        "",
+        "Where files are moved to once all their records are committed.",
+        importance=HIGH,
+        group="File System",
+    )
+    error_path: str = key(
+        "error.path",
+        "",
+        "Where files are moved to that cannot be read to their end. Empty: they stay.",
+        importance=HIGH,
+        group="File System",
+    )
+    pattern: str = key(
+        "input.file.pattern",
+        ".*",
+        "A regular expression that the whole name of a file must match.",
+        validator=_pattern,
+        importance=HIGH,
+        group="File System",
+    )
+    recursive: bool = key(
+        "input.path.walk.recursively",
+        False,
+        "Also read the files of folders below.",
+        importance=LOW,
+        group="File System",
+    )
+    cleanup: str = key(
+        "cleanup.policy",
+        MOVE,
+        "What becomes of a file once all its records are committed: none, delete, move (to "
+        "finished.path) or movebydate (to a folder there, named by the day it was last changed).",
+        choices=(NONE, DELETE, MOVE, MOVE_BY_DATE),
+        importance=MEDIUM,
+        group="File System",
+    )
+    halt: bool = key(
+        "halt.on.error",
+        True,
+        "Stop the connector at a file that cannot be read to its end; false: go on with others.",
+        importance=HIGH,
+        group="File System",
+    )
+    minimum_age_ms: int = key(
+        "file.minimum.age.ms",
+        1000,
+        "How long a file must have been left unchanged before it is read.",
+        at_least=0,
+        importance=LOW,
+        group="File System",
+    )
+    sort: tuple[str, ...] = key(
+        "files.sort.attributes",
+        ("NameAsc",),
+        "In which order files are read: NameAsc, NameDesc, LengthAsc, LengthDesc, "
+        "LastModifiedAsc, LastModifiedDesc.",
+        validator=_attributes,
+        importance=LOW,
+        group="File System",
+    )
+    processing: str = key(
+        "processing.file.extension",
+        ".PROCESSING",
+        "Files whose names end like this are not read; semel itself makes none.",
+        importance=LOW,
+        group="File System",
+    )
+    empty_poll_ms: int = key(
+        "empty.poll.wait.ms",
+        500,
+        "Time between two looks for new files.",
+        at_least=1,
+        importance=LOW,
+        group="General",
+    )
+    batch_size: int = key(
+        "batch.size",
+        100_000,
+        "Most records of one batch.",
+        at_least=1,
+        type=Type.INT,
+        importance=LOW,
+        group="General",
+    )
+    format_name: str = key(
+        "format",
+        "",
+        "What the files hold: csv, json (a value on each line), text (lines), parquet or avro. "
+        "Each of spooldir's classes has its own.",
+        choices=("", *FORMATS),
+        importance=HIGH,
+        group="General",
+    )
+    timestamp_mode: str = key(
+        "timestamp.mode",
+        "process_time",
+        "The records' timestamps: process_time, file_time (when the file was last changed) or "
+        "field.",
+        choices=("process_time", "file_time", "field"),
+        importance=MEDIUM,
+        group="Timestamps",
+    )
+    timestamp_field: str = key(
+        "timestamp.field",
+        "",
+        "The field of the value with timestamp.mode=field.",
+        importance=MEDIUM,
+        group="Timestamps",
+    )
+    date_formats: tuple[str, ...] = key(
+        "parser.timestamp.date.formats",
+        ("yyyy-MM-dd'T'HH:mm:ss", "yyyy-MM-dd' 'HH:mm:ss"),
+        "Patterns of SimpleDateFormat for fields of times, tried in this order.",
+        importance=MEDIUM,
+        group="Timestamps",
+    )
+    timezone: str = key(
+        "parser.timestamp.timezone",
+        "UTC",
+        "The time zone of times without one.",
+        importance=MEDIUM,
+        group="Timestamps",
+    )
+    key_schema: str = key(
+        "key.schema",
+        "",
+        "The fields of the key, as spooldir writes schemas.",
+        importance=HIGH,
+        group="Schema",
+    )
+    value_schema: str = key(
+        "value.schema",
+        "",
+        "The fields of the value, as spooldir writes schemas.",
+        importance=HIGH,
+        group="Schema",
+    )
+    generated: bool = key(
+        "schema.generation.enabled",
+        False,
+        "All fields are text, and are called as the file calls them.",
+        importance=MEDIUM,
+        group="Schema Generation",
+    )
+    key_fields: tuple[str, ...] = key(
+        "schema.generation.key.fields",
+        (),
+        "The fields of the value that make the key, without key.schema.",
+        aliases=("key.fields",),
+        importance=MEDIUM,
+        group="Schema Generation",
+    )
+
+    def __post_init__(self) -> None:
+        problems = [*self._of_files(), *self._of_records(), *self.problems()]
+        if problems:
+            raise ConfigError(*problems)
+
+    def _of_files(self) -> Sequence[Problem]:
+        found = []
+        if "," in self.topic:
+            found.append(Problem("topic", f"topic={self.topic} must be one topic, no commas"))
+        if self.cleanup in (MOVE, MOVE_BY_DATE) and not self.finished_path:
+            found.append(
+                Problem(
+                    "finished.path",
+                    f"finished.path is required with cleanup.policy={self.cleanup}: where files "
+                    "are moved to",
+                )
+            )
+        if not self.halt and not self.error_path:
+            found.append(
+                Problem(
+                    "error.path",
+                    "error.path is required with halt.on.error=false: where files are moved to "
+                    "that cannot be read",
+                )
+            )
+        root = f"{self.input_path.rstrip('/')}/"
+        for name, path in (("finished.path", self.finished_path), ("error.path", self.error_path)):
+            there = f"{path.rstrip('/')}/"
+            if path and (there == root or (self.recursive and there.startswith(root))):
+                found.append(
+                    Problem(
+                        name,
+                        f"{name}={path} is read as part of input.path={self.input_path}: name "
+                        "another place",
+                    )
+                )
+        return found
+
+    def _of_records(self) -> Sequence[Problem]:
+        found = []
+        if self.timestamp_mode == "field" and not self.timestamp_field:
+            found.append(
+                Problem("timestamp.field", "timestamp.field is required with timestamp.mode=field")
+            )
+        return found
+
+    def format_of(self, connector_class: str) -> str:
+        """What the files hold.
+
+        Raises:
+            ConfigError: nothing says so, or class and key differ.
+        """
+        own = OF_SPOOLDIR.get(connector_class.rpartition(".")[2], "")
+        if own and self.format_name and own != self.format_name:
+            raise ConfigError(
+                Problem(
+                    "format",
+                    f"format={self.format_name} is another one than {connector_class}'s, {own}: "
+                    "remove it, or set connector.class=Directory",
+                )
+            )
+        found = own or self.format_name
+        if not found:
+            raise ConfigError(Problem("format", f"format is required: one of {', '.join(FORMATS)}"))
+        return found

@@ -1,0 +1,99 @@
+"""What makes records of a connector's files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from semel.errors import ConfigError, Problem
+from semel.sources.directory.config import DirectoryConfig
+from semel.sources.directory.schemas import Field, Parser, fields_of
+from semel.sources.directory.texts import Format, OfCsv, OfJson, OfText
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """The format of a connector; each file is read by one of its own."""
+
+    name: str
+    config: DirectoryConfig
+    fields: Sequence[Field]
+    parser: Parser
+    as_text: bool
+
+    def format(self) -> Format:
+        """What reads one file."""
+        match self.name:
+            case "csv":
+                return OfCsv(self.config, self.fields, self.parser)
+            case "json":
+                return OfJson(self.config, self.fields, self.parser, as_text=self.as_text)
+            case "text":
+                return OfText(self.config)
+        from semel.sources.directory.tables import OfAvro, OfParquet
+
+        return OfParquet(self.config) if self.name == "parquet" else OfAvro()
+
+    @property
+    def key_fields(self) -> Sequence[str]:
+        """The fields of the value that make the key."""
+        if self.config.key_schema.strip():
+            return [f.name for f in fields_of(self.config.key_schema)]
+        return self.config.key_fields
+
+
+def formats_of(config: DirectoryConfig, connector_class: str) -> Formats:
+    """Raises ConfigError: a schema is none, or is missing or of no use."""
+    name = config.format_of(connector_class)
+    fields: list[Field] = []
+    for key, text in (("key.schema", config.key_schema), ("value.schema", config.value_schema)):
+        try:
+            fields = fields_of(text) if text.strip() else []
+        except ValueError as error:
+            raise ConfigError(Problem(key, f"{key} {error}")) from None
+    if config.generated:
+        fields = []
+    try:
+        parser = Parser(config.date_formats, config.timezone)
+    except ValueError as error:
+        key = str(error).split("=", maxsplit=1)[0].split(" ", maxsplit=1)[0]
+        raise ConfigError(Problem(key, str(error))) from None
+    if name == "csv" and not fields and not config.header:
+        raise ConfigError(
+            Problem(
+                "value.schema",
+                "value.schema is required, or csv.first.row.as.header=true: nothing else names "
+                "the columns",
+            )
+        )
+    as_text = connector_class.endswith("SpoolDirSchemaLessJsonSourceConnector")
+    found = Formats(name, config, fields, parser, as_text)
+    _check_fields(found)
+    return found
+
+
+def _check_fields(found: Formats) -> None:
+    known = [f.name for f in found.fields]
+    config = found.config
+    if found.name == "text" and (found.key_fields or config.timestamp_mode == "field"):
+        given = "timestamp.field" if config.timestamp_mode == "field" else "key.schema"
+        raise ConfigError(Problem(given, f"{given}: lines of text have no fields. Remove it"))
+    if not known:
+        return
+    missing = [n for n in found.key_fields if n not in known]
+    if missing:
+        raise ConfigError(
+            Problem(
+                "key.schema" if config.key_schema else "schema.generation.key.fields",
+                f"the key's field {missing[0]} must be one of value.schema: {', '.join(known)}",
+            )
+        )
+    if config.timestamp_mode == "field":
+        of = next((f for f in found.fields if f.name == config.timestamp_field), None)
+        if of is None or not of.is_time:
+            raise ConfigError(
+                Problem(
+                    "timestamp.field",
+                    f"timestamp.field={config.timestamp_field} must be a Timestamp of value.schema",
+                )
+            )

@@ -1,0 +1,194 @@
+"""Which files there are below a directory or a URL, and moving them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from semel.errors import ConfigError, Problem
+from semel.sinks.files.places import open_store
+from semel.sinks.files.store import LOCAL, Store, protocol_of
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file. ``version`` is what another file under the same name would have another of."""
+
+    name: str
+    size: int
+    modified_ms: int
+    tag: str
+
+    @property
+    def version(self) -> Mapping[str, Any]:
+        """What an offset says of the file that it was reached in."""
+        if self.tag:
+            return {"size": self.size, "etag": self.tag}
+        return {"size": self.size, "modified": self.modified_ms}
+
+
+class Places:
+    """The input, finished and error paths of a connector, all in one store."""
+
+    def __init__(self, paths: Mapping[str, str], options: Mapping[str, Any]) -> None:
+        roots = {name: _split(path) for name, path in paths.items() if path}
+        stores = {store for store, _ in roots.values()}
+        if len(stores) > 1:
+            raise ConfigError(
+                Problem(
+                    "input.path",
+                    f"{', '.join(f'{n}={paths[n]}' for n in roots)}: must be in one store, since "
+                    "files are moved between them",
+                )
+            )
+        (where,) = stores
+        self._folders = {name: folder for name, (_, folder) in roots.items()}
+        self._is_local = protocol_of(where) in LOCAL
+        self._store: Store = open_store(where, options)
+
+    def files(self, place: str, *, recursive: bool) -> list[Found] | None:
+        """The files of a place; None if it is not there."""
+        folder = self._folders[place]
+        if self._is_local:
+            with self._store.translated():
+                return _local(Path(folder), recursive)
+        prefix = f"{self._store.path(folder).rstrip('/')}/"
+        with self._store.translated():
+            system = self._store.filesystem
+            system.invalidate_cache()
+            try:
+                listed = system.find(prefix, maxdepth=None if recursive else 1, detail=True)
+            except FileNotFoundError:
+                return None
+        return [
+            _object(str(path).removeprefix(prefix), info)
+            for path, info in listed.items()
+            if info.get("type") == "file" and not str(path).endswith("/")
+        ]
+
+    def find(self, place: str, name: str) -> Found | None:
+        """A file of a place."""
+        with self._store.translated():
+            if self._is_local:
+                try:
+                    return _found(name, Path(self._folders[place], name).stat())
+                except (FileNotFoundError, NotADirectoryError):
+                    return None
+            self._store.filesystem.invalidate_cache()
+            try:
+                info = self._store.filesystem.info(self._store.path(self._name(place, name)))
+            except FileNotFoundError:
+                return None
+            return _object(name, info)
+
+    def open(self, place: str, name: str) -> BinaryIO:
+        """Raises FileNotFoundError: it is gone."""
+        with self._store.translated():
+            if self._is_local:
+                return Path(self._folders[place], name).open("rb")
+            path = self._store.path(self._name(place, name))
+            stream: BinaryIO = self._store.filesystem.open(path, "rb")
+            return stream
+
+    def reading(self) -> Any:
+        """Where the store's errors become semel's."""
+        return self._store.translated()
+
+    def delete(self, place: str, name: str) -> None:
+        if not self._is_local:
+            self._store.delete([self._name(place, name)])
+            return
+        with self._store.translated():
+            Path(self._folders[place], name).unlink(missing_ok=True)
+
+    def move(self, found: Found, source: str, target: str, folder: str = "") -> str:
+        """Move a file to another place, into a folder there, without replacing any. Returns the
+        name that it has there."""
+        below = f"{folder}/{found.name}" if folder else found.name
+        name, number = below, 0
+        while (other := self.find(target, name)) is not None:
+            if other.size == found.size and self._same(source, found.name, target, name):
+                break  # an earlier move did not come to its end
+            number += 1
+            name = f"{below}.{number}"
+        if self._is_local:
+            with self._store.translated():
+                _move(Path(self._folders[source], found.name), Path(self._folders[target], name))
+        else:
+            to = self._name(target, name)
+            self._store.move(self._name(source, found.name), to, found.size)
+        return name
+
+    def _same(self, source: str, name: str, target: str, other: str) -> bool:
+        with self.open(source, name) as one, self.open(target, other) as two:
+            while True:
+                block = one.read(1 << 20)
+                if block != two.read(1 << 20):
+                    return False
+                if not block:
+                    return True
+
+    def _name(self, place: str, name: str) -> str:
+        """A name from the store's root on."""
+        return f"{self._folders[place].strip('/')}/{name}".lstrip("/")
+
+
+def _split(path: str) -> tuple[str, str]:
+    """The root of a path's store, and the folder below."""
+    if protocol_of(path) in LOCAL:
+        return "/", str(Path(path.removeprefix("file://").removeprefix("local://")).absolute())
+    parts = urlsplit(path)
+    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
+
+
+def _local(root: Path, recursive: bool) -> list[Found] | None:
+    found: list[Found] = []
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        if recursive:
+                            folders.append(Path(entry.path))
+                    elif entry.is_file():
+                        name = Path(entry.path).relative_to(root).as_posix()
+                        found.append(_found(name, entry.stat()))
+        except FileNotFoundError:
+            if folder == root and not root.exists():
+                return None
+    return found
+
+
+def _found(name: str, stat: os.stat_result) -> Found:
+    return Found(name, stat.st_size, stat.st_mtime_ns // 1_000_000, "")
+
+
+def _object(name: str, info: Mapping[str, Any]) -> Found:
+    tag = str(info.get("ETag") or info.get("etag") or info.get("md5Hash") or "").strip('"')
+    changed = info.get("LastModified") or info.get("last_modified") or info.get("mtime")
+    changed = info.get("modificationTime", 0) / 1000 if changed is None else changed
+    seconds = changed.timestamp() if hasattr(changed, "timestamp") else float(changed or 0)
+    return Found(name, int(info["size"]), int(seconds * 1000), tag)
+
+
+def _move(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source.rename(target)
+    except FileNotFoundError:
+        return  # it has been moved
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        whole = target.with_name(f".{target.name}.part")  # another file system
+        shutil.copy2(source, whole)
+        whole.replace(target)
+        source.unlink()

@@ -1,0 +1,201 @@
+"""``key.schema`` and ``value.schema``: the fields of records, and text as values of their types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.transforms.dates import DateFormat
+
+_CONNECT = "org.apache.kafka.connect.data."
+TIMESTAMP = pa.timestamp("ms", "UTC")
+_TYPES = {
+    "INT8": pa.int8(),
+    "INT16": pa.int16(),
+    "INT32": pa.int32(),
+    "INT64": pa.int64(),
+    "FLOAT32": pa.float32(),
+    "FLOAT64": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "STRING": pa.string(),
+    "BYTES": pa.binary(),
+}
+_LOGICAL = {
+    f"{_CONNECT}Timestamp": TIMESTAMP,
+    f"{_CONNECT}Date": pa.date32(),
+    f"{_CONNECT}Time": pa.time32("ms"),
+}
+_DATES = ("yyyy-MM-dd",)
+_TIMES = ("HH:mm:ss",)
+_DIGITS = 38
+
+
+class Unfit(ValueError):
+    """A value is not of its field's type; says which field and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of records."""
+
+    name: str
+    type: pa.DataType
+    optional: bool = True
+
+    @property
+    def is_time(self) -> bool:
+        kind = self.type
+        return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind))
+
+    @property
+    def arrow(self) -> pa.Field:
+        return pa.field(self.name, self.type, nullable=self.optional)
+
+
+def fields_of(text: str) -> list[Field]:
+    """The fields of a schema as spooldir writes it.
+
+    Raises:
+        ValueError: the text is none; the message goes on from the key.
+    """
+    try:
+        schema = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON: {error.msg} at column {error.colno}") from None
+    fields = schema.get("fieldSchemas") if isinstance(schema, dict) else None
+    if not isinstance(fields, dict) or schema.get("type") != "STRUCT":
+        raise ValueError("must be of type STRUCT with fieldSchemas")
+    return [
+        Field(name, _type(name, given), bool(given.get("isOptional", False)))
+        for name, given in fields.items()
+    ]
+
+
+def _type(where: str, given: Any) -> pa.DataType:
+    if not isinstance(given, Mapping) or "type" not in given:
+        raise ValueError(f"field {where} must have a type")
+    name, kind = given.get("name"), str(given["type"]).upper()
+    if name in _LOGICAL:
+        return _LOGICAL[name]
+    if name == f"{_CONNECT}Decimal":
+        scale = (given.get("parameters") or {}).get("scale", 0)
+        return pa.decimal128(_DIGITS, int(scale))
+    match kind:
+        case "ARRAY":
+            return pa.list_(_type(where, given.get("valueSchema")))
+        case "MAP":
+            return pa.map_(pa.string(), _type(where, given.get("valueSchema")))
+        case "STRUCT":
+            inner = given.get("fieldSchemas") or {}
+            return pa.struct([(n, _type(f"{where}.{n}", s)) for n, s in inner.items()])
+    if kind not in _TYPES:
+        raise ValueError(f"field {where}: {given['type']} is no type")
+    return _TYPES[kind]
+
+
+class Parser:
+    """Makes values of text, as the patterns for times and their zone say."""
+
+    def __init__(self, formats: Sequence[str], timezone: str) -> None:
+        """Raises ValueError: says which key is wrong."""
+        try:
+            self._stamps = [DateFormat(f) for f in formats]
+        except ValueError as error:
+            raise ValueError(f"parser.timestamp.date.formats {error}") from None
+        self._dates = [DateFormat(f) for f in (*_DATES, *formats)]
+        self._times = [DateFormat(f) for f in (*_TIMES, *formats)]
+        try:
+            ZoneInfo(timezone)
+        except (ValueError, OSError, KeyError):
+            raise ValueError(f"parser.timestamp.timezone={timezone} is no time zone") from None
+        self._timezone = timezone
+
+    def values(self, text: pa.Array, field: Field) -> pa.Array:
+        """A column of a field's type.
+
+        Raises:
+            Unfit: a text is no such value, or is missing.
+        """
+        kind = field.type
+        if pa.types.is_nested(kind):
+            raise Unfit(f"field {field.name}: {kind} cannot be read from text")
+        if not pa.types.is_string(kind):
+            text = pc.utf8_trim_whitespace(text)
+            text = pc.if_else(pc.equal(text, ""), None, text)
+        if field.is_time:
+            found = self._moments(text, kind)
+        elif pa.types.is_boolean(kind):
+            found = text.cast(pa.bool_(), safe=False) if _are_booleans(text) else None
+        else:
+            found = _cast(text, kind)
+        if found is None or found.null_count > text.null_count:
+            raise Unfit(f"field {field.name}: {self._first(text, field)} is no {kind}")
+        self.check_nulls(found, field)
+        return found
+
+    def check_nulls(self, found: pa.Array, field: Field) -> None:
+        """Raises Unfit: a value is missing that must be there."""
+        if found.null_count and not field.optional:
+            raise Unfit(f"field {field.name} is null, but isOptional is false")
+
+    def _moments(self, text: pa.Array, kind: pa.DataType) -> pa.Array:
+        formats = self._stamps
+        if pa.types.is_date(kind):
+            formats = self._dates
+        elif pa.types.is_time(kind):
+            formats = self._times
+        found = pa.nulls(len(text), pa.int64())
+        for form in formats:
+            if found.null_count == text.null_count:
+                break
+            found = pc.coalesce(found, form.parse(pc.if_else(found.is_valid(), None, text)))
+        if pa.types.is_date(kind):
+            return (
+                pc.floor(pc.divide(found.cast(pa.float64()), 86_400_000.0))
+                .cast(pa.int32())
+                .view(kind)
+            )
+        if pa.types.is_time(kind):
+            return found.cast(pa.int32(), safe=False).view(kind)
+        local = found.cast(pa.timestamp("ms"))
+        if self._timezone.upper() in ("UTC", "GMT", "Z"):
+            return local.cast(TIMESTAMP)
+        return pc.assume_timezone(
+            local, self._timezone, ambiguous="earliest", nonexistent="earliest"
+        ).cast(TIMESTAMP)
+
+    def _first(self, text: pa.Array, field: Field) -> str:
+        """The first text that is no value."""
+        for value in text.drop_null()[:1000].to_pylist():
+            one = pa.array([value], pa.string())
+            try:
+                bad = (
+                    self._moments(one, field.type).null_count
+                    if field.is_time
+                    else not _are_booleans(one)
+                    if pa.types.is_boolean(field.type)
+                    else _cast(one, field.type) is None
+                )
+            except pa.ArrowException:
+                bad = True
+            if bad:
+                return repr(value[:60])
+        return "a value"
+
+
+def _cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    try:
+        return text.cast(kind)
+    except pa.ArrowException:
+        return None
+
+
+def _are_booleans(text: pa.Array) -> bool:
+    known = pc.is_in(pc.utf8_lower(text), pa.array(["true", "false", "1", "0"]))
+    return bool(pc.all(pc.or_(known, text.is_null())).as_py() in (True, None))

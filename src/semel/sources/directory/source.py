@@ -1,0 +1,372 @@
+"""The directory source connector.
+
+A file is a source partition. Its offset says how many records were read, of which version of the
+file, and whether that was all. What becomes of a finished file happens after the commit that says
+so, and again after a restart if it did not: an offset whose file is done is never read on from.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import SourceConnectorConfig, absolute, read
+from semel.delivery import Support
+from semel.errors import ConfigError, ServiceError
+from semel.records import ConnectRecords
+from semel.sinks.files.config import options_of
+from semel.sources.base import (
+    Source,
+    SourceBatch,
+    SourceOffset,
+    SourcePartition,
+    StoredOffset,
+    source_records,
+)
+from semel.sources.directory import files
+from semel.sources.directory.config import DELETE, IGNORED, MOVE_BY_DATE, NONE, DirectoryConfig
+from semel.sources.directory.files import BROKEN, DONE, FILE_NAME, Reached
+from semel.sources.directory.formats import formats_of
+from semel.sources.directory.gathering import Gathered
+from semel.sources.directory.places import Found, Places
+from semel.sources.directory.schemas import TIMESTAMP
+from semel.sources.directory.texts import Broken, Chunk
+
+log = logging.getLogger(__name__)
+
+_SHARD = "shard"
+_YOUNG = 0.05
+"""Seconds between two looks at a file that is not old enough."""
+_INPUT, _FINISHED, _ERROR = "input.path", "finished.path", "error.path"
+
+
+class DirectorySource(Source):
+    """Shards of files, by their names."""
+
+    section = DirectoryConfig
+    ignored = IGNORED
+    prefixes = ("storage.options.",)
+
+    def __init__(self, connector: SourceConnectorConfig) -> None:
+        self._name = connector.name
+        self._tasks = connector.tasks_max
+        self._config = config = read(DirectoryConfig, connector.originals)
+        self._formats = formats_of(config, connector.connector_class.strip())
+        self._paths = {
+            _INPUT: config.input_path,
+            _FINISHED: config.finished_path,
+            _ERROR: config.error_path,
+        }
+        self._places = Places(self._paths, options_of(connector.originals))
+        self._pattern = re.compile(config.pattern)
+        self._known: dict[str, list[Found]] = {}
+        self._said: set[str] = set()
+        self._broken = ""
+
+    def describe(self) -> dict[str, str]:
+        config = self._config
+        finished = {
+            NONE: "are left",
+            DELETE: "are deleted",
+        }.get(config.cleanup, f"are moved to {config.finished_path}")
+        return {
+            "reads": f"{self._formats.name} of files {config.pattern} in {config.input_path}; "
+            f"finished ones {finished}",
+            "writes": f"topic {config.topic}",
+        }
+
+    def exactly_once(self) -> Support:
+        return Support(
+            True,
+            "records and how far their file is read are committed in one Kafka transaction; files "
+            "must be whole when they appear",
+        )
+
+    @classmethod
+    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for name in (_INPUT, _FINISHED, _ERROR):
+            found |= absolute(raw, name)
+        return found
+
+    def topics(self) -> Sequence[str]:
+        return [self._config.topic]
+
+    def partitions(self) -> Sequence[SourcePartition]:
+        return [{_SHARD: n} for n in range(self._tasks)]
+
+    def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
+        if partition.keys() != {FILE_NAME}:
+            raise ConfigError(
+                f"connector {self._name}: source partition {dict(partition)} must be a "
+                f'{FILE_NAME}, such as {{"{FILE_NAME}": "orders.csv"}}'
+            )
+        self._reached(offset)
+
+    def read(
+        self, partition: SourcePartition, offset: SourceOffset | None
+    ) -> Iterator[SourceBatch | None]:
+        raise NotImplementedError("see read_shard")
+
+    # Reading
+
+    def read_shard(
+        self, shard: SourcePartition, stored: StoredOffset
+    ) -> Iterator[SourceBatch | None]:
+        """See :class:`~semel.sources.base.Sharded`."""
+        given: dict[str, SourceOffset] = {}
+        """Offsets of batches, which may not be committed yet."""
+        due = 0.0
+        while True:
+            if time.monotonic() < due:
+                yield None
+                continue
+            young, ready = self._listed(int(shard[_SHARD]))
+            some = False
+            for batch in self._read_files(ready, stored, given):
+                some = True
+                yield batch
+            if young and not some:
+                time.sleep(_YOUNG)
+                yield SourceBatch((), {})  # there will be more
+            elif not some:
+                due = time.monotonic() + self._config.empty_poll_ms / 1000
+
+    def before(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
+        """See :class:`~semel.sources.base.Repeatable`."""
+        name, until = str(partition[FILE_NAME]), self._reached(offset).records
+        place, found = self._kept(name, offset)
+        count = 0
+        try:
+            for chunk in self._chunks(place, found, Reached()):
+                values = chunk.values.slice(0, max(0, until - count))
+                count += len(values)
+                if len(values):
+                    records = self._records(values, found)
+                    yield SourceBatch([records], offset)
+                if count >= until:
+                    return
+        except Broken as broken:
+            if broken.chunk is not None and count < until:
+                values = broken.chunk.values.slice(0, until - count)
+                yield SourceBatch([self._records(values, found)], offset)
+
+    def committed(self, partition: SourcePartition, offset: SourceOffset) -> None:
+        """Once a file is done, do what its cleanup policy says."""
+        reached = self._reached(offset)
+        if not reached.state or not self._moves(reached):
+            return
+        found = self._places.find(_INPUT, str(partition[FILE_NAME]))
+        if found is not None:
+            self._finish(found, offset)
+
+    def _read_files(
+        self, ready: Sequence[Found], stored: StoredOffset, given: dict[str, SourceOffset]
+    ) -> Iterator[SourceBatch]:
+        gathered = Gathered(self._config.batch_size)
+        for found in ready:
+            partition = {FILE_NAME: found.name}
+            offset = given.get(found.name)
+            if offset is None and (offset := stored(partition)) is not None:
+                self._finish(found, offset)  # a crash was between the commit and this
+            for records, reached in self._on(found, offset):
+                given[found.name] = reached.offset(found)
+                gathered.add(records, partition, given[found.name])
+                halts = reached.state == BROKEN and self._config.halt
+                if halts or gathered.is_full:
+                    yield gathered.batch()
+                    gathered = Gathered(self._config.batch_size)
+                if halts:
+                    raise ServiceError(self._broken)
+        if gathered.reached:
+            yield gathered.batch()
+
+    def _on(
+        self, found: Found, offset: SourceOffset | None
+    ) -> Iterator[tuple[ConnectRecords | None, Reached]]:
+        """What a file has behind its offset."""
+        reached = Reached()
+        if offset is not None and files.is_of(offset, found):
+            reached = self._reached(offset)
+        elif offset is not None:
+            self._warn(
+                f"file {found.name} is another one than before ({_told(found.version)} instead of "
+                f"{_told(offset)}): reading it from its beginning"
+            )
+        if reached.state:
+            return
+        try:
+            for chunk in self._chunks(_INPUT, found, reached):
+                reached = chunk.reached
+                yield self._records(chunk.values, found), reached
+        except FileNotFoundError:
+            self._warn(f"file {found.name} is gone before its end was read")
+            return
+        except Broken as broken:
+            if broken.chunk is not None:
+                reached = broken.chunk.reached
+                yield self._records(broken.chunk.values, found), reached
+            if self._is_still(found):
+                self._note(found, broken)
+                yield None, replace(reached, state=BROKEN)
+            return
+        if self._is_still(found):
+            yield None, replace(reached, state=DONE)
+
+    def _chunks(self, place: str, found: Found, reached: Reached) -> Iterator[Chunk]:
+        """Raises Broken, or FileNotFoundError."""
+        with self._places.open(place, found.name) as file:
+            chunks = self._formats.format().read(file, found.name, reached)
+            while True:
+                with self._places.reading():
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    return
+                if len(chunk.values):
+                    yield chunk
+
+    def _is_still(self, found: Found) -> bool:
+        """Whether a file that was read is the one that was listed. If not, it is read anew."""
+        now = self._places.find(_INPUT, found.name)
+        return now is None or now.version == found.version
+
+    def _records(self, values: pa.Array, found: Found) -> ConnectRecords:
+        config = self._config
+        keys = stamps = None
+        names = self._formats.key_fields
+        if names:
+            fields = [self._field(values, n, found) for n in names]
+            columns = [pc.struct_field(values, f.name) for f in fields]
+            keys = pa.StructArray.from_arrays(columns, fields=fields)
+        if config.timestamp_mode == "file_time":
+            stamps = pa.repeat(pa.scalar(found.modified_ms, pa.int64()), len(values))
+            stamps = stamps.cast(TIMESTAMP)
+        elif config.timestamp_mode == "field":
+            field = self._field(values, config.timestamp_field, found)
+            if not pa.types.is_timestamp(field.type):
+                raise ConfigError(
+                    f"connector {self._name}: file {found.name}: timestamp.field={field.name} is "
+                    f"{field.type}, but must be a timestamp"
+                )
+            stamps = pc.struct_field(values, field.name)
+        return source_records(config.topic, values, keys=keys, timestamps=stamps)
+
+    def _field(self, values: pa.Array, name: str, found: Found) -> pa.Field:
+        kind = values.type
+        if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+            raise ConfigError(
+                f"connector {self._name}: file {found.name}: its records have no field {name}, "
+                "which key or timestamp are made of. Correct schema.generation.key.fields, "
+                "key.schema or timestamp.field"
+            )
+        return kind.field(name)
+
+    # Files
+
+    def _listed(self, shard: int) -> tuple[bool, list[Found]]:
+        """Whether a file is too young to be read, and those of a shard that are not."""
+        config = self._config
+        listed = self._places.files(_INPUT, recursive=config.recursive)
+        if listed is None:
+            self._warn(f"{_INPUT}={config.input_path} is not there: waiting for it")
+            return False, []
+        now = time.time() * 1000
+        young, ready = False, []
+        for found in listed:
+            own_name = found.name.rpartition("/")[2]
+            if zlib.crc32(found.name.encode()) % self._tasks != shard:
+                continue
+            if own_name.endswith(config.processing) or not self._pattern.fullmatch(own_name):
+                continue
+            if 0 <= now - found.modified_ms < config.minimum_age_ms:
+                young = True
+                continue
+            ready.append(found)
+        for attribute in reversed(config.sort):
+            by = attribute.removesuffix("Asc").removesuffix("Desc")
+            ready.sort(key=_ORDERS[by], reverse=attribute.endswith("Desc"))
+        return young, ready
+
+    def _finish(self, found: Found, offset: SourceOffset) -> None:
+        """What becomes of a file whose end is committed. It may have been replaced since."""
+        reached = self._reached(offset)
+        if not reached.state or not files.is_of(offset, found) or not self._moves(reached):
+            return
+        if reached.state == BROKEN:
+            self._places.move(found, _INPUT, _ERROR)
+        elif self._config.cleanup == DELETE:
+            self._places.delete(_INPUT, found.name)
+        else:
+            changed = datetime.fromtimestamp(found.modified_ms / 1000, UTC)
+            folder = f"{changed:%Y-%m-%d}" if self._config.cleanup == MOVE_BY_DATE else ""
+            self._places.move(found, _INPUT, _FINISHED, folder)
+
+    def _moves(self, reached: Reached) -> bool:
+        if reached.state == BROKEN:
+            return bool(self._config.error_path)
+        return self._config.cleanup != NONE
+
+    def _kept(self, name: str, offset: SourceOffset) -> tuple[str, Found]:
+        """Where a file is now that was read."""
+        wanted = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
+        for place, path in self._paths.items():
+            if not path:
+                continue
+            known = self._known.get(place)
+            if known is None:
+                known = self._known[place] = self._places.files(place, recursive=True) or []
+            for found in known:
+                if wanted.fullmatch(found.name) and files.is_of(offset, found):
+                    return place, found
+        raise ServiceError(
+            f"connector {self._name}: file {name} ({_told(offset)}) is gone, so that its records "
+            "cannot be read again. An audit needs cleanup.policy=none, move or movebydate"
+        )
+
+    def _note(self, found: Found, broken: Broken) -> None:
+        """Tell what is wrong with a file, and what becomes of it."""
+        where = f"is moved to {_ERROR}" if self._config.error_path else "stays where it is"
+        message = f"file {found.name}: record {broken.record + 1}: {broken}. The file {where}"
+        self._broken = (
+            f"connector {self._name}: {message}; the records before are written. Correct the rest "
+            "and put it into input.path under another name, then start the connector again; "
+            "halt.on.error=false goes on with other files"
+        )
+        if not self._config.halt:
+            log.warning("connector %s: %s", self._name, message)
+
+    def _reached(self, offset: SourceOffset) -> Reached:
+        try:
+            return files.reached(offset)
+        except ValueError as error:
+            raise ConfigError(
+                f"connector {self._name}: source offset {dict(offset)}: {error}. Correct it with "
+                "semel offsets set, or forget it with semel offsets reset"
+            ) from None
+
+    def _warn(self, message: str) -> None:
+        """Say something once."""
+        if message not in self._said:
+            log.warning("connector %s: %s", self._name, message)
+        self._said.add(message)
+
+
+_ORDERS: Mapping[str, Callable[[Found], Any]] = {
+    "Name": lambda found: found.name,
+    "Length": lambda found: found.size,
+    "LastModified": lambda found: found.modified_ms,
+}
+
+
+def _told(version: Mapping[str, Any]) -> str:
+    names = ("size", "modified", "etag")
+    return ", ".join(f"{n} {version[n]}" for n in names if n in version)

@@ -1,0 +1,163 @@
+"""The content of a file: decompressed, in UTF-8 where that is needed, and in whole records."""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from semel.sources.lines import ends_of
+
+_COMPRESSED = {"gz": "gzip", "bz2": "bz2", "lz4": "lz4", "zst": "zstd", "zstd": "zstd"}
+BLOCK = 8 * 1024 * 1024
+
+
+class Readable(Protocol):
+    """Bytes behind one another."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def compression_of(name: str) -> str | None:
+    """How a file is compressed, by the end of its name."""
+    return _COMPRESSED.get(name.rpartition(".")[2].lower())
+
+
+def opened(file: BinaryIO, name: str, charset: str, position: int = 0) -> Readable:
+    """The content from a position on. Positions count the bytes that are read here."""
+    kind = compression_of(name)
+    plain = is_ascii_compatible(charset)
+    if kind is None and plain:
+        file.seek(position)
+        return file
+    file.seek(0)
+    content: Readable = file
+    if kind is not None:
+        content = pa.CompressedInputStream(pa.PythonFile(_Lent(file), "r"), kind)
+    if not plain:
+        content = _Transcoded(content, charset)
+    while position:
+        passed = len(content.read(min(position, BLOCK)))
+        if not passed:
+            break
+        position -= passed
+    return content
+
+
+def is_ascii_compatible(charset: str) -> bool:
+    """Whether line ends, quotes and separators are single bytes, as in ASCII."""
+    ascii_text = "".join(map(chr, range(9, 127)))
+    try:
+        return ascii_text.encode(charset) == ascii_text.encode("ascii")
+    except UnicodeError:
+        return False
+
+
+class _Lent(io.RawIOBase):
+    """A file that stays open when pyarrow closes it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._file.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+
+class _Transcoded:
+    """Content of another character set as UTF-8."""
+
+    def __init__(self, content: Readable, charset: str) -> None:
+        self._content = content
+        self._decoder = codecs.getincrementaldecoder(charset)()
+        self._charset = charset
+
+    def read(self, size: int, /) -> bytes:
+        while True:
+            block = self._content.read(size)
+            text = self._decoder.decode(block, final=not block)
+            if text or not block:
+                return text.encode()
+
+
+Ends = Callable[[bytes], np.ndarray]
+"""Where the whole records end that a block begins with."""
+
+
+def line_ends(block: bytes) -> np.ndarray:
+    """A line is a record."""
+    return ends_of(block)
+
+
+def not_blank(ends: Ends) -> Ends:
+    """The same without those of blank lines, which belong to the record that follows."""
+
+    def found(block: bytes) -> np.ndarray:
+        behind = ends(block)
+        data = np.frombuffer(block, np.uint8)
+        at = np.concatenate(([0], behind[:-1]))
+        feeds = (data[at] == 10) | (data[at] == 13)
+        return np.asarray(behind[~(feeds & (behind - at <= 2) & (data[behind - 1] <= 13))])
+
+    return found
+
+
+def row_ends(quote: str, escape: str) -> Ends:
+    """A row of CSV is a record; quotes may hold line ends."""
+
+    def ends(block: bytes) -> np.ndarray:
+        if not quote or quote.encode() not in block:
+            return ends_of(block)
+        seen = _without_escaped(block, escape) if escape and escape.encode() in block else block
+        found = np.frombuffer(seen, np.uint8)
+        quoted = np.cumsum(found == ord(quote), dtype=np.int64) & 1
+        behind = ends_of(block)
+        return np.asarray(behind[quoted[behind - 1] == 0])
+
+    return ends
+
+
+def _without_escaped(block: bytes, escape: str) -> bytes:
+    """The block with blanks for escape characters and what follows them."""
+    found = np.frombuffer(block, np.uint8).copy()
+    at = np.flatnonzero(found == ord(escape))
+    if len(at):
+        # In a run of escapes each second one stands for itself.
+        starts = np.concatenate(([True], np.diff(at) != 1))
+        first = at[np.maximum.accumulate(np.where(starts, np.arange(len(at)), 0))]
+        real = at[(at - first) % 2 == 0]
+        found[real] = ord(" ")
+        following = real + 1
+        found[following[following < len(found)]] = ord(" ")
+    return found.tobytes()
+
+
+def blocks(
+    content: Readable, ends: Ends, *, blank: bool = True
+) -> Iterator[tuple[bytes, np.ndarray]]:
+    """Whole records with the end of each. The last one may lack its line end. ``blank`` lines are
+    records too."""
+    rest, size = b"", BLOCK
+    while block := content.read(size):
+        rest = rest + block if rest else block
+        found = ends(rest)
+        if not len(found):
+            size = 2 * max(size, len(rest))  # a long record is not looked through each time
+            continue
+        size = BLOCK
+        until = int(found[-1])
+        yield rest[:until], found
+        rest = rest[until:]
+    if rest if blank else rest.strip():
+        found = ends(rest)  # a last CR, or a row whose quote is never closed
+        if not len(found) or int(found[-1]) < len(rest):
+            found = np.append(found, len(rest))
+        yield rest, found

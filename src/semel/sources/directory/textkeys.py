@@ -1,0 +1,163 @@
+"""The keys that say how text and CSV are written."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from semel.config import LOW, MEDIUM, Type, key
+from semel.errors import Problem
+
+
+def _charset(name: str) -> None:
+    try:
+        codecs.lookup(name)
+    except LookupError:
+        raise ValueError("is no character set, such as UTF-8 or ISO-8859-1") from None
+
+
+def _never(what: str) -> Callable[[bool], None]:
+    def check(given: bool) -> None:
+        if given:
+            raise ValueError(f"is not available: {what}. Remove it")
+
+    return check
+
+
+@dataclass(frozen=True)
+class TextKeys:
+    """How text is written."""
+
+    charset: str = key(
+        "file.charset",
+        "UTF-8",
+        "The character set of text, JSON and CSV.",
+        aliases=("csv.file.charset",),
+        validator=_charset,
+        importance=LOW,
+        group="Text",
+    )
+    header: bool = key(
+        "csv.first.row.as.header",
+        False,
+        "The first row names the columns; else they are the fields of value.schema.",
+        importance=MEDIUM,
+        group="CSV Parsing",
+    )
+    skip_lines: int = key(
+        "csv.skip.lines",
+        0,
+        "Lines to pass over at the beginning of a file.",
+        at_least=0,
+        type=Type.INT,
+        importance=LOW,
+        group="CSV Parsing",
+    )
+    separator: str = key(
+        "csv.separator.char",
+        "44",
+        "What separates columns: a character, or its number.",
+        importance=LOW,
+        group="CSV Parsing",
+    )
+    quote: str = key(
+        "csv.quote.char",
+        "34",
+        "What quotes a value: a character, or its number.",
+        importance=LOW,
+        group="CSV Parsing",
+    )
+    escape: str = key(
+        "csv.escape.char",
+        "92",
+        "What makes the next character stand for itself: a character, or its number; 0 for none.",
+        importance=LOW,
+        group="CSV Parsing",
+    )
+    rfc_4180: bool = key(
+        "csv.rfc.4180.parser.enabled",
+        False,
+        "Nothing is an escape character.",
+        importance=LOW,
+        group="CSV Parsing",
+    )
+    nulls: str = key(
+        "csv.null.field.indicator",
+        "neither",
+        "Which empty texts are null: neither, empty_separators (those without quotes), both. "
+        "Empty numbers and times are null always.",
+        choices=("neither", "empty_separators", "both"),
+        importance=LOW,
+        group="CSV Parsing",
+    )
+    case_sensitive: bool = key(
+        "csv.case.sensitive.field.names",
+        False,
+        "Whether columns and fields are the same only with the same case.",
+        importance=LOW,
+        group="CSV Parsing",
+    )
+    ignore_whitespace: bool = key(
+        "csv.ignore.leading.whitespace",
+        True,
+        "Numbers and times may have blanks around them always.",
+        importance=LOW,
+        group="CSV Parsing",
+    )
+    ignore_quotations: bool = key(
+        "csv.ignore.quotations",
+        False,
+        "Quotes are characters like all others.",
+        importance=LOW,
+        group="CSV Parsing",
+    )
+    strict_quotes: bool = key(
+        "csv.strict.quotes",
+        False,
+        "Only false.",
+        validator=_never("text outside of quotes would be lost"),
+        importance=LOW,
+        group="CSV Parsing",
+    )
+
+    def problems(self) -> list[Problem]:
+        """Keys that are no characters."""
+        found = []
+        for name, given in (
+            ("csv.separator.char", self.separator),
+            ("csv.quote.char", self.quote),
+            ("csv.escape.char", self.escape),
+        ):
+            try:
+                _character(given)
+            except ValueError:
+                found.append(
+                    Problem(name, f"{name}={given} must be a character of ASCII, or its number")
+                )
+        return found
+
+    @property
+    def csv_separator(self) -> str:
+        return _character(self.separator) or ","
+
+    @property
+    def csv_quote(self) -> str:
+        """Empty for none."""
+        return "" if self.ignore_quotations else _character(self.quote)
+
+    @property
+    def csv_escape(self) -> str:
+        """Empty for none."""
+        return "" if self.rfc_4180 or self.separator.strip() == "0" else _character(self.escape)
+
+
+def _character(given: str) -> str:
+    text = given.strip() or given
+    if len(text) > 1:
+        text = chr(int(text))
+    elif text == "0":
+        return ""
+    if not text.isascii():
+        raise ValueError
+    return "" if text == "\0" else text

@@ -1,0 +1,336 @@
+"""Lines, JSON and CSV: formats whose records are known by their bytes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from semel.converters import json_duck
+from semel.converters.json import JsonConverter
+from semel.records import one_array
+from semel.sources.directory.config import DirectoryConfig
+from semel.sources.directory.files import Reached
+from semel.sources.directory.schemas import Field, Parser, Unfit
+from semel.sources.directory.streams import (
+    Ends,
+    Readable,
+    blocks,
+    is_ascii_compatible,
+    line_ends,
+    not_blank,
+    opened,
+    row_ends,
+)
+
+JSON = pa.json_()
+_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Values of records, and how far the file is read behind them."""
+
+    values: pa.Array
+    reached: Reached
+
+
+class Broken(Exception):
+    """A record cannot be read; ``chunk`` are those before it in its block."""
+
+    def __init__(self, record: int, why: str, chunk: Chunk | None = None) -> None:
+        super().__init__(why)
+        self.record = record
+        self.chunk = chunk
+
+
+class Format(ABC):
+    """Makes records of files."""
+
+    @abstractmethod
+    def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
+        """The records of an open file from a place on.
+
+        Raises:
+            Broken: one cannot be read.
+        """
+
+
+class OfBytes(Format):
+    """Records in blocks of bytes."""
+
+    ends: Ends = staticmethod(line_ends)
+    blank: ClassVar[bool] = False
+    """Whether blank lines are records."""
+
+    def __init__(self, config: DirectoryConfig) -> None:
+        self._config = config
+        self._charset = config.charset
+        self.encoding = self._charset if is_ascii_compatible(self._charset) else "UTF-8"
+
+    def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
+        begin = self.begin(file, name)
+        if reached.position or not reached.records:
+            begin = max(begin, reached.position)
+            skip, count = 0, reached.records
+        else:  # spooldir has stored the number alone
+            skip, count = reached.records, 0
+        content = opened(file, name, self._charset, begin)
+        for block, ends in self._blocks(content, count):
+            if skip >= len(ends):
+                skip -= len(ends)
+                count += len(ends)
+                begin += len(block)
+                continue
+            start = int(ends[skip - 1]) if skip else 0
+            parts = np.append(np.arange(skip, len(ends), self._config.batch_size), len(ends))
+            count += skip
+            for first, until in pairwise(parts):
+                at = int(ends[until - 1])
+                chosen = ends[first:until] - start
+                yield self._chunk(block[start:at], chosen, count, begin + start)
+                count += int(until - first)
+                start = at
+            skip = 0
+            begin += len(block)
+
+    def begin(self, file: BinaryIO, name: str) -> int:
+        """Where the first record begins: behind a mark of the byte order."""
+        return len(_MARK) if opened(file, name, self._charset).read(len(_MARK)) == _MARK else 0
+
+    def _blocks(self, content: Readable, count: int) -> Iterator[tuple[bytes, np.ndarray]]:
+        try:
+            yield from blocks(content, self.ends, blank=self.blank)
+        except (pa.ArrowException, UnicodeDecodeError, EOFError, OSError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
+            raise Broken(count, f"its content cannot be read: {error}") from None
+
+    def _chunk(self, block: bytes, ends: np.ndarray, count: int, begin: int) -> Chunk:
+        def reached(records: int) -> Reached:
+            end = int(ends[records - 1]) if records else 0
+            return Reached(count + records, begin + end)
+
+        try:
+            return Chunk(self.values(block, ends), reached(len(ends)))
+        except Unfit:
+            good = self._good(block, ends)
+            chunk = None
+            if good:
+                values = self.values(block[: int(ends[good - 1])], ends[:good])
+                chunk = Chunk(values, reached(good))
+            try:
+                begun = int(ends[good - 1]) if good else 0
+                alone = block[begun : int(ends[good])]
+                self.values(alone, np.array([len(alone)]))
+            except Unfit as first:
+                error = first
+            raise Broken(count + good, str(error), chunk) from None
+
+    def _good(self, block: bytes, ends: np.ndarray) -> int:
+        """How many records from the first on can be read."""
+        good, bad = 0, len(ends)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            try:
+                self.values(block[: int(ends[middle - 1])], ends[:middle])
+                good = middle
+            except Unfit:
+                bad = middle
+        return good
+
+    @abstractmethod
+    def values(self, block: bytes, ends: np.ndarray) -> pa.Array:
+        """The values of whole records.
+
+        Raises:
+            Unfit: one cannot be read.
+        """
+
+    def text(self, block: bytes, ends: np.ndarray) -> pa.Array:
+        """Each record as text, without its line end."""
+        if self.encoding.upper().replace("-", "") not in ("UTF8", "ASCII", "USASCII"):
+            return self._decoded(block, ends)
+        data = np.frombuffer(block, np.uint8)
+        starts = np.concatenate(([0], ends[:-1]))
+        stops = ends - (data[ends - 1] == 10)
+        with_cr = (stops > starts) & (data[np.maximum(stops - 1, 0)] == 13)
+        stops = stops - with_cr
+        keep = np.ones(len(data), bool)
+        sizes = stops - starts
+        offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+        for extra in (1, 2):  # line ends have at most two bytes
+            at = stops + extra - 1
+            keep[at[at < ends]] = False
+        found = pa.Array.from_buffers(
+            pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data[keep])]
+        )
+        try:
+            return found.cast(pa.string())
+        except pa.ArrowInvalid:
+            raise Unfit(f"it is not {self.encoding}") from None
+
+    def _decoded(self, block: bytes, ends: np.ndarray) -> pa.Array:
+        """The same in another character set: a line end is the same byte, and nothing else is."""
+        try:
+            text = block.decode(self.encoding)
+        except UnicodeDecodeError as error:
+            raise Unfit(f"it is not {self.encoding}: {error.reason}") from None
+        found = text.encode()
+        feeds = line_ends(found)
+        if not len(feeds) or int(feeds[-1]) < len(found):
+            feeds = np.append(feeds, len(found))
+        plain = OfText(self._config)
+        plain.encoding = "UTF-8"
+        return plain.text(found, feeds)
+
+
+class OfText(OfBytes):
+    """Lines."""
+
+    blank = True
+
+    def values(self, block: bytes, ends: np.ndarray) -> pa.Array:
+        return self.text(block, ends)
+
+
+class OfJson(OfBytes):
+    """A JSON value on each line: an object with the fields of a schema, or any as it is."""
+
+    ends = staticmethod(not_blank(line_ends))
+
+    def __init__(
+        self,
+        config: DirectoryConfig,
+        fields: Sequence[Field],
+        parser: Parser,
+        *,
+        as_text: bool = False,
+    ) -> None:
+        super().__init__(config)
+        self._fields, self._parser, self._as_text = fields, parser, as_text
+        # Times are read by their patterns.
+        kinds = [pa.field(f.name, pa.string() if f.is_time else f.type) for f in fields]
+        self._converter = JsonConverter(schemas_enable=False, schema=pa.schema(kinds))
+
+    def values(self, block: bytes, ends: np.ndarray) -> pa.Array:
+        text = self.text(block, ends)
+        if not self._fields:
+            try:
+                json_duck.check_json(pa.chunked_array([text]))
+            except pa.ArrowInvalid:
+                raise Unfit("it is not JSON: each line must hold one value") from None
+            return text if self._as_text else pa.ExtensionArray.from_storage(JSON, text)
+        decoded = self._converter.decode(text.cast(pa.binary()))
+        if decoded.failures:
+            raise Unfit(decoded.failures[0].message)
+        arrays = []
+        for field in self._fields:
+            column = pc.struct_field(decoded.values, field.name)
+            if field.is_time:
+                column = self._parser.values(column, field)
+            self._parser.check_nulls(column, field)
+            arrays.append(column)
+        return pa.StructArray.from_arrays(arrays, fields=[f.arrow for f in self._fields])
+
+
+class OfCsv(OfBytes):
+    """Rows of CSV."""
+
+    def __init__(self, config: DirectoryConfig, fields: Sequence[Field], parser: Parser) -> None:
+        super().__init__(config)
+        self._fields, self._parser = fields, parser
+        self._columns: list[str] = [f.name for f in fields]
+        self.ends = not_blank(row_ends(config.csv_quote, config.csv_escape))
+
+    def begin(self, file: BinaryIO, name: str) -> int:
+        config = self._config
+        position = super().begin(file, name)
+        passed = config.skip_lines + config.header
+        if passed:
+            content = opened(file, name, self._charset)
+            rest = b""
+            ends = np.array([], np.int64)
+            while len(ends) <= passed and (block := content.read(1 << 20)):
+                rest += block
+                ends = line_ends(rest)
+            if len(rest) and (not len(ends) or int(ends[-1]) < len(rest)):
+                ends = np.append(ends, len(rest))
+            if len(ends) < passed:
+                return len(rest)
+            position = int(ends[passed - 1])
+            if config.header:
+                start = int(ends[passed - 2]) if passed > 1 else 0
+                self._columns = self._named(rest[start:position])
+        return position
+
+    def _named(self, head: bytes) -> list[str]:
+        head = head.removeprefix(_MARK)
+        found = self._parsed(head, None).to_pylist()
+        names = [str(v) for v in found[0].values()] if found else []
+        if not self._fields and len(set(names)) == len(names):
+            return names
+        known = {self._folded(f.name): f.name for f in self._fields}
+        named = [known.get(self._folded(n.strip()), n) for n in names]
+        missing = [f.name for f in self._fields if f.name not in named and not f.optional]
+        if missing or len(set(named)) < len(named):
+            why = f"lacks {', '.join(missing)}" if missing else "has a name twice"
+            raise Broken(0, f"its first row, {', '.join(names)}, {why}")
+        return named
+
+    def _folded(self, name: str) -> str:
+        return name if self._config.case_sensitive else name.lower()
+
+    def _parsed(self, block: bytes, names: Sequence[str] | None) -> pa.RecordBatch | pa.Table:
+        config = self._config
+        nulls = config.nulls
+        columns = None if names is None else {n: pa.string() for n in names}
+        try:
+            return csv.read_csv(
+                pa.BufferReader(block),
+                csv.ReadOptions(
+                    use_threads=False,
+                    block_size=len(block) + 1,
+                    column_names=names,
+                    autogenerate_column_names=names is None,
+                    encoding=self.encoding,
+                ),
+                csv.ParseOptions(
+                    delimiter=config.csv_separator,
+                    quote_char=config.csv_quote or False,
+                    double_quote=True,
+                    escape_char=config.csv_escape or False,
+                    newlines_in_values=True,
+                    ignore_empty_lines=True,
+                ),
+                csv.ConvertOptions(
+                    column_types=columns,
+                    null_values=[""],
+                    strings_can_be_null=nulls != "neither",
+                    quoted_strings_can_be_null=nulls == "both",
+                ),
+            )
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            raise Unfit(" ".join(str(error).split())) from None
+
+    def values(self, block: bytes, ends: np.ndarray) -> pa.Array:
+        found = self._parsed(block, self._columns)
+        if len(found) != len(ends):
+            raise Unfit("a quote is not closed, or stands in a value without quotes")
+        fields = self._fields or [Field(n, pa.string()) for n in self._columns]
+        arrays = []
+        for field in fields:
+            if field.name in self._columns:
+                text = one_array(found.column(field.name))
+                column = self._parser.values(text, field)
+            else:
+                column = pa.nulls(len(found), field.type)
+            arrays.append(column)
+        return pa.StructArray.from_arrays(arrays, fields=[f.arrow for f in fields])

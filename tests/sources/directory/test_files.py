@@ -1,0 +1,355 @@
+"""Each file once, whatever happens to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from semel.errors import ConfigError, ServiceError
+from semel.sources.base import Repeatable, Sharded
+from semel.sources.directory.source import DirectorySource
+from tests import s3
+from tests.sources.directory.conftest import Reading, names
+
+Make = Callable[..., DirectorySource]
+
+
+def lines(count: int, start: int = 0) -> list[str]:
+    return [f"line {n}" for n in range(start, start + count)]
+
+
+def write(path: Path, values: list[str]) -> None:
+    path.write_text("".join(f"{v}\n" for v in values))
+
+
+def test_files_are_read_in_their_order_and_moved_when_they_are_committed(
+    make: Make, folder: Path
+) -> None:
+    write(folder / "b.txt", lines(3, 3))
+    write(folder / "a.txt", lines(3))
+    source = make()
+    assert isinstance(source, Sharded)
+    assert isinstance(source, Repeatable)
+    reading = Reading(source)
+    assert reading.all() == lines(6)
+    assert names(folder) == []
+    assert names(folder.parent / "done") == ["a.txt", "b.txt"]
+    write(folder / "c.txt", lines(2, 6))
+    assert reading.all() == lines(8)
+
+
+def test_a_file_that_was_committed_but_not_moved_is_moved_and_not_read_again(
+    make: Make, folder: Path
+) -> None:
+    write(folder / "a.txt", lines(3))
+    reading = Reading(make())
+    while reading.step(cleans=False):
+        pass
+    assert names(folder) == ["a.txt"]
+    again = Reading(make(), reading.stored)
+    assert again.all() == []
+    assert names(folder) == []
+    assert names(folder.parent / "done") == ["a.txt"]
+
+
+@pytest.mark.parametrize("policy", ["none", "DELETE", "MOVEBYDATE"])
+def test_what_becomes_of_files_is_what_the_policy_says(
+    policy: str, make: Make, folder: Path
+) -> None:
+    path = folder / "a.txt"
+    write(path, lines(3))
+    os.utime(path, (1_600_000_000, 1_600_000_000))
+    reading = Reading(make(cleanup_policy=policy))
+    assert reading.all() == lines(3)
+    reading.restart()
+    assert reading.all() == lines(3)
+    done = names(folder.parent / "done")
+    assert (names(folder), done) == {
+        "none": (["a.txt"], []),
+        "DELETE": ([], []),
+        "MOVEBYDATE": ([], ["2020-09-13/a.txt"]),
+    }[policy]
+
+
+def test_reading_goes_on_inside_a_file(make: Make, folder: Path) -> None:
+    write(folder / "a.txt", lines(100))
+    for steps in range(1, 12):
+        reading = Reading(make(batch_size="9", cleanup_policy="none"))
+        for _ in range(steps):
+            reading.step()
+        reading.restart()
+        assert reading.all() == lines(100)
+
+
+def test_a_file_replaced_under_its_name_is_read_anew_and_told(
+    make: Make, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(folder / "a.txt", lines(3))
+    reading = Reading(make(cleanup_policy="none"))
+    assert reading.all() == lines(3)
+    write(folder / "a.txt", ["another"])
+    assert reading.all() == [*lines(3), "another"]
+    assert "file a.txt is another one than before (size 8, " in caplog.text
+    reading.restart()
+    assert reading.all() == [*lines(3), "another"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_done(make: Make, folder: Path) -> None:
+    write(folder / "a.txt", lines(30))
+    reading = Reading(make(batch_size="9"))
+    reading.step()
+    write(folder / "a.txt", lines(40))
+    assert reading.all()[-40:] == lines(40)
+    assert names(folder.parent / "done") == ["a.txt"]
+
+
+def test_a_file_is_not_moved_over_another_one(make: Make, folder: Path) -> None:
+    done = folder.parent / "done"
+    write(done / "a.txt", ["earlier"])
+    write(folder / "a.txt", lines(3))
+    reading = Reading(make())
+    reading.all()
+    assert names(done) == ["a.txt", "a.txt.1"]
+    assert (done / "a.txt").read_text() == "earlier\n"
+
+
+def test_a_file_that_took_the_place_of_a_finished_one_is_not_moved_unread(
+    make: Make, folder: Path
+) -> None:
+    write(folder / "a.txt", lines(3))
+    reading = Reading(make())
+    while reading.step(cleans=False):
+        pass
+    write(folder / "a.txt", ["another"])
+    reading.restart()
+    assert reading.all() == [*lines(3), "another"]
+
+
+def test_what_lies_before_an_offset_is_read_again_from_where_the_file_is_now(
+    make: Make, folder: Path
+) -> None:
+    write(folder / "a.txt", lines(30))
+    source = make(batch_size="9")
+    reading = Reading(source)
+    reading.step()
+    offset = reading.stored["a.txt"]
+    assert (offset["offset"], "state" in offset) == (9, False)
+    found = [
+        v
+        for b in source.before({"fileName": "a.txt"}, offset)
+        for r in b.records
+        for v in r.values.to_pylist()
+    ]
+    assert found == lines(9)
+    reading.all()
+    assert reading.stored["a.txt"]["state"] == "done"
+    again = make()
+    found = [
+        v
+        for b in again.before({"fileName": "a.txt"}, reading.stored["a.txt"])
+        for r in b.records
+        for v in r.values.to_pylist()
+    ]
+    assert found == lines(30)
+    (folder.parent / "done" / "a.txt").unlink()
+    with pytest.raises(ServiceError, match=r"file a\.txt .* is gone.*An audit needs"):
+        list(make().before({"fileName": "a.txt"}, reading.stored["a.txt"]))
+
+
+def test_patterns_ages_flags_and_folders_choose_the_files(make: Make, folder: Path) -> None:
+    (folder / "sub").mkdir()
+    for name in ("a.csv", "a.csv.PROCESSING", "b.txt", "sub/c.csv"):
+        write(folder / name, [name])
+    assert Reading(make(input_file_pattern=r"^.*\.csv", cleanup_policy="none")).all() == ["a.csv"]
+    found = Reading(
+        make(input_path_walk_recursively="true", cleanup_policy="none", input_file_pattern=".*csv")
+    ).all()
+    assert found == ["a.csv", "sub/c.csv"]
+    young = Reading(make(file_minimum_age_ms="3600000"))
+    batch = next(young.batches)
+    assert batch is not None  # it is not all that is there
+    assert (len(batch), batch.reached) == (0, ())
+
+
+def test_files_are_sorted_by_several_attributes(make: Make, folder: Path) -> None:
+    for name, size in (("a", 1), ("b", 2), ("c", 1)):
+        write(folder / name, [name * size])
+    assert Reading(make(files_sort_attributes="LengthDesc,NameDesc")).all() == ["bb", "c", "a"]
+
+
+def test_tasks_share_the_files(make: Make, folder: Path) -> None:
+    for n in range(40):
+        write(folder / f"{n}.txt", [str(n)])
+    source = make(tasks_max="3", cleanup_policy="none")
+    found = []
+    for shard in source.partitions():
+        batches = source.read_shard(shard, lambda _partition: None)
+        part = []
+        while (batch := next(batches)) is not None:
+            part += [v for r in batch.records for v in r.values.to_pylist()]
+        assert part
+        found += part
+    assert sorted(found, key=int) == [str(n) for n in range(40)]
+
+
+def test_many_small_files_are_committed_together(make: Make, folder: Path) -> None:
+    for n in range(100):
+        write(folder / f"{n:03}.txt", [str(n)])
+    batch = next(make().read_shard({"shard": 0}, lambda _partition: None))
+    assert batch is not None
+    assert (len(batch), len(batch.records), len(batch.reached)) == (100, 1, 100)
+
+
+def test_a_missing_directory_is_waited_for_and_told_once(
+    make: Make, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.rmdir()
+    reading = Reading(make())
+    for _ in range(3):
+        reading.all()
+    assert caplog.text.count("is not there: waiting for it") == 1
+    folder.mkdir()
+    write(folder / "a.txt", lines(1))
+    assert reading.all() == lines(1)
+
+
+class TestBroken:
+    """A file that cannot be read to its end."""
+
+    @pytest.fixture
+    def broken(self, folder: Path) -> Path:
+        path = folder / "a.txt"
+        path.write_bytes(b"one\ntwo\n\xff\xfe\nfour\n")
+        write(folder / "b.txt", ["good"])
+        return path
+
+    def test_it_is_moved_and_others_are_read(
+        self, broken: Path, make: Make, folder: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        reading = Reading(make(halt_on_error="false"))
+        assert reading.all() == ["one", "two", "good"]
+        assert "file a.txt: record 3: it is not UTF-8. The file is moved to error.path" in (
+            caplog.text
+        )
+        assert names(folder.parent / "bad") == ["a.txt"]
+        assert names(folder.parent / "done") == ["b.txt"]
+
+    def test_the_connector_halts_once_it_is_committed_and_then_goes_on(
+        self, broken: Path, make: Make, folder: Path
+    ) -> None:
+        reading = Reading(make())
+        with pytest.raises(ServiceError, match=r"file a\.txt: record 3: it is not UTF-8"):
+            reading.all()
+        assert reading.values == ["one", "two"]
+        reading.restart()
+        assert reading.all() == ["one", "two", "good"]
+        assert names(folder.parent / "bad") == ["a.txt"]
+
+    def test_a_crash_before_it_is_moved_does_not_read_it_again(
+        self, broken: Path, make: Make, folder: Path
+    ) -> None:
+        reading = Reading(make(halt_on_error="false"))
+        while reading.step(cleans=False):
+            pass
+        assert names(folder) == ["a.txt", "b.txt"]
+        reading.restart()
+        assert reading.all() == ["one", "two", "good"]
+        assert names(folder.parent / "bad") == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"input_path": ""}, "input.path is required"),
+        ({"finished_path": ""}, "finished.path is required with cleanup.policy=move"),
+        ({"halt_on_error": "false", "error_path": ""}, "error.path is required with"),
+        ({"format": ""}, "format is required: one of csv, json, text, parquet, avro"),
+        ({"cleanup_policy": "KEEP"}, "must be one of none, delete, move, movebydate"),
+        ({"input_file_pattern": "["}, "is no regular expression"),
+        ({"files_sort_attributes": "Name"}, "must hold some of NameAsc"),
+        ({"file_charset": "klingon"}, "is no character set"),
+        ({"finished_path": "s3://bucket/done"}, "must be in one store"),
+        ({"format": "csv"}, "value.schema is required, or csv.first.row.as.header=true"),
+        ({"format": "csv", "csv_separator_char": "ab"}, "must be a character of ASCII"),
+        ({"format": "csv", "csv_strict_quotes": "true"}, "is not available"),
+        ({"format": "json", "value_schema": "{"}, "value.schema is no JSON"),
+        ({"timestamp_mode": "FIELD"}, "timestamp.field is required"),
+        ({"key_fields": "id"}, "lines of text have no fields"),
+        ({"parser_timestamp_timezone": "Mars"}, "Mars is no time zone"),
+        ({"topic": "a,b"}, "must be one topic"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(
+    keys: dict[str, str], message: str, make: Make
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(**keys)
+
+
+def test_paths_that_would_be_read_again_are_refused(make: Make, folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is read as part of input\.path"):
+        make(finished_path=str(folder))
+    with pytest.raises(ConfigError, match=r"is read as part of input\.path"):
+        make(finished_path=str(folder / "done"), input_path_walk_recursively="true")
+    make(finished_path=str(folder / "done"))
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        ({}, "offset is missing"),
+        ({"offset": -1}, "offset must be a whole number of 0 or more"),
+        ({"offset": 1, "position": "a"}, "position must be a whole number"),
+        ({"offset": 1, "state": "almost"}, "state must be done or broken"),
+    ],
+)
+def test_offsets_that_make_no_sense_are_refused(
+    offset: dict[str, object], message: str, make: Make
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make().check_offset({"fileName": "a.txt"}, offset)
+    with pytest.raises(ConfigError, match="must be a fileName"):
+        make().check_offset({"filename": "a.txt"}, {"offset": 1})
+
+
+def test_an_offset_of_spooldir_is_gone_on_from(make: Make, folder: Path) -> None:
+    write(folder / "a.txt", lines(10))
+    assert Reading(make(), {"a.txt": {"offset": 4}}).all() == lines(6, 4)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    with s3.server() as endpoint:
+        yield endpoint
+
+
+class TestS3:
+    def test_objects_are_read_once_and_moved(self, endpoint: str, make: Make) -> None:
+        bucket = s3.Bucket(endpoint)
+        client = bucket._client
+        for name in ("lake/in/a.txt", "lake/in/b.txt", "lake/in/sub/c.txt"):
+            client.put_object(Bucket=bucket.name, Key=name, Body=f"{name}\n".encode() * 20)
+        where = bucket.where
+        keys = {
+            "input_path": f"{where}/in",
+            "finished_path": f"{where}/done",
+            "error_path": f"{where}/bad",
+            "batch_size": "15",
+            "storage.options.key": "k",
+            "storage.options.secret": "s",
+            "storage.options.endpoint_url": endpoint,
+        }
+        reading = Reading(make(**keys))
+        reading.step()
+        assert "etag" in reading.stored["a.txt"]
+        reading.restart()
+        assert reading.all() == ["lake/in/a.txt"] * 20 + ["lake/in/b.txt"] * 20
+        assert bucket.all() == ["done/a.txt", "done/b.txt", "in/sub/c.txt"]
+        again = Reading(make(**keys), reading.stored)
+        assert again.all() == []
+        client.put_object(Bucket=bucket.name, Key="lake/in/a.txt", Body=b"new\n")
+        assert again.all() == ["new"]
+        assert "done/a.txt.1" in bucket.all()

@@ -1,0 +1,288 @@
+"""What each format makes of files, and where it finds them broken."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import zlib
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from semel.errors import ServiceError
+from semel.sources.directory import streams
+from semel.sources.directory.source import DirectorySource
+from tests.sources.directory.conftest import Reading
+
+Make = Callable[..., DirectorySource]
+
+CONNECT = "org.apache.kafka.connect.data."
+
+
+def schema(**fields: Any) -> str:
+    """A schema as spooldir writes it; a field's type, or all that is said of it."""
+    given = {
+        name: {"isOptional": True, **({"type": f} if isinstance(f, str) else f)}
+        for name, f in fields.items()
+    }
+    return json.dumps({"name": "n", "type": "STRUCT", "isOptional": False, "fieldSchemas": given})
+
+
+VALUE = schema(
+    id={"type": "INT64", "isOptional": False},
+    name="STRING",
+    at={"name": f"{CONNECT}Timestamp", "type": "INT64", "version": 1},
+    amount={"name": f"{CONNECT}Decimal", "type": "BYTES", "parameters": {"scale": "2"}},
+    on={"name": f"{CONNECT}Date", "type": "INT32"},
+    good="BOOLEAN",
+)
+AT = datetime(2020, 9, 13, 12, 26, 40, tzinfo=UTC)
+ROW = {
+    "id": 1,
+    "name": 'Zoë, "the" one\nof two',
+    "at": AT,
+    "amount": Decimal("1.50"),
+    "on": date(2020, 9, 13),
+    "good": True,
+}
+CSV_ROW = '1,"Zoë, ""the"" one\nof two",2020-09-13 12:26:40,1.5,2020-09-13,true\n'
+HEAD = "id,name,at,amount,on,good\n"
+
+
+@pytest.fixture(params=[None, 7], ids=["whole", "blocks of 7 bytes"])
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        monkeypatch.setattr(streams, "BLOCK", request.param)
+
+
+@pytest.mark.usefixtures("block")
+class TestCsv:
+    def test_rows_have_the_types_of_the_schema(self, make: Make, folder: Path) -> None:
+        (folder / "a.csv").write_text(HEAD + CSV_ROW * 3 + "\n", encoding="utf-8")
+        source = make("csv", value_schema=VALUE, csv_first_row_as_header="true")
+        assert Reading(source).all() == [ROW] * 3
+
+    def test_without_a_header_columns_are_in_the_schemas_order(
+        self, make: Make, folder: Path
+    ) -> None:
+        (folder / "a.csv").write_text("skipped\n" + CSV_ROW)
+        assert Reading(make("csv", value_schema=VALUE, csv_skip_lines="1")).all() == [ROW]
+
+    def test_columns_of_the_header_may_be_in_any_order_and_more(
+        self, make: Make, folder: Path
+    ) -> None:
+        (folder / "a.csv").write_text("\ufeffNAME,other,Id\r\na,x,1\r\nb,y,2")
+        fields = schema(id="INT32", name="STRING", no="STRING")
+        source = make("csv", value_schema=fields, csv_first_row_as_header="true")
+        assert Reading(source).all() == [
+            {"id": 1, "name": "a", "no": None},
+            {"id": 2, "name": "b", "no": None},
+        ]
+
+    def test_generated_fields_are_text(self, make: Make, folder: Path) -> None:
+        (folder / "a.csv").write_text("id;n\n1;2\n'3;4';5\n")
+        source = make(
+            "csv",
+            schema_generation_enabled="true",
+            csv_first_row_as_header="true",
+            csv_separator_char=";",
+            csv_quote_char="39",
+            schema_generation_key_fields="id",
+        )
+        reading = Reading(source)
+        assert reading.all() == [{"id": "1", "n": "2"}, {"id": "3;4", "n": "5"}]
+        assert reading.keys == [{"id": "1"}, {"id": "3;4"}]
+
+    def test_reading_goes_on_behind_any_batch(self, make: Make, folder: Path) -> None:
+        rows = [f'{n},"a\n{n}""",,,,\n' if n % 3 else f'{n},\\"b,,,,\n' for n in range(40)]
+        (folder / "a.csv").write_text(HEAD + "".join(rows))
+        keys = {"value_schema": VALUE, "csv_first_row_as_header": "true", "cleanup_policy": "none"}
+        whole = Reading(make("csv", **keys)).all()
+        assert [(v["id"], v["name"]) for v in whole] == [
+            (n, f'a\n{n}"' if n % 3 else '"b') for n in range(40)
+        ]
+        reading = Reading(make("csv", batch_size="7", **keys))
+        while reading.step():
+            reading.restart()
+        assert reading.values == whole
+
+    @pytest.mark.parametrize(
+        ("nulls", "expected"),
+        [("NEITHER", ["", ""]), ("EMPTY_SEPARATORS", [None, ""]), ("BOTH", [None, None])],
+    )
+    def test_empty_text_is_null_as_the_key_says(
+        self, nulls: str, expected: list[Any], make: Make, folder: Path
+    ) -> None:
+        (folder / "a.csv").write_text(',""\n')
+        fields = schema(a="STRING", b="STRING")
+        source = make("csv", value_schema=fields, csv_null_field_indicator=nulls)
+        assert [[*row.values()] for row in Reading(source).all()] == [expected]
+
+    @pytest.mark.parametrize(
+        ("bad", "why"),
+        [
+            ("x,,,,,", "field id: 'x' is no int64"),
+            (",,,,,", "field id is null, but isOptional is false"),
+            ("1,,today,,,", r"field at: 'today' is no timestamp"),
+            ("1,,,1.234,,", r"field amount: '1.234' is no decimal128"),
+            ("1,,,,,perhaps", "field good: 'perhaps' is no bool"),
+            ("1,2", "Expected 6 columns, got 2"),
+            ("1,,,,,,,", "Expected 6 columns, got 8"),
+        ],
+    )
+    def test_a_bad_row_is_named_and_those_before_it_are_read(
+        self, bad: str, why: str, make: Make, folder: Path
+    ) -> None:
+        (folder / "a.csv").write_text(CSV_ROW * 5 + f"{bad}\n" + CSV_ROW * 5)
+        reading = Reading(make("csv", value_schema=VALUE))
+        with pytest.raises(ServiceError, match=f"record 6: .*{why}"):
+            reading.all()
+        assert reading.values == [ROW] * 5
+
+
+@pytest.mark.usefixtures("block")
+class TestJson:
+    def test_objects_have_the_types_of_the_schema(self, make: Make, folder: Path) -> None:
+        row = {**ROW, "at": "2020-09-13T12:26:40", "amount": 1.5, "on": "2020-09-13", "more": {}}
+        (folder / "a.json").write_text(f"\n{json.dumps(row)}\n\n{json.dumps(row)}")
+        source = make("json", value_schema=VALUE, key_schema=schema(id="INT64"))
+        reading = Reading(source)
+        assert reading.all() == [ROW] * 2
+        assert reading.keys == [{"id": 1}] * 2
+
+    def test_without_a_schema_values_are_as_they_are(self, make: Make, folder: Path) -> None:
+        values = ['{"a": 1, "b": [1, "ß"]}', "[1]", '"x"']
+        (folder / "a.json").write_text("\n".join(values))
+        assert Reading(make("json")).all() == values
+
+    @pytest.mark.parametrize("bad", ['{"id": 1', '{"id": "x"}', '{"name": "none"}'])
+    def test_a_bad_line_is_named_and_those_before_it_are_read(
+        self, bad: str, make: Make, folder: Path
+    ) -> None:
+        (folder / "a.json").write_text('{"id": 1}\n' * 5 + f"{bad}\n" + '{"id": 1}\n')
+        fields = schema(id={"type": "INT64", "isOptional": False})
+        reading = Reading(make("json", value_schema=fields))
+        with pytest.raises(ServiceError, match="record 6: "):
+            reading.all()
+        assert reading.values == [{"id": 1}] * 5
+
+
+@pytest.mark.usefixtures("block")
+class TestText:
+    @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+    @pytest.mark.parametrize("last", ["", "last"])
+    def test_all_line_ends_are_understood(
+        self, end: str, last: str, make: Make, folder: Path
+    ) -> None:
+        expected = ["", "größe", "", "x" * 50, ""]
+        (folder / "a.txt").write_bytes((end.join(expected) + end + last).encode())
+        assert Reading(make()).all() == [*expected, *([last] if last else [])]
+
+    @pytest.mark.parametrize("charset", ["ISO-8859-1", "windows-1252", "UTF-16", "GBK"])
+    def test_other_character_sets_are_read(self, charset: str, make: Make, folder: Path) -> None:
+        expected = [f"ü {n}" for n in range(30)]
+        (folder / "a.txt").write_bytes("\n".join(expected).encode(charset))
+        reading = Reading(make(file_charset=charset, batch_size="7", cleanup_policy="none"))
+        while reading.step():
+            reading.restart()
+        assert reading.values == expected
+
+    @pytest.mark.parametrize("ending", ["gz", "bz2", "zst", "lz4"])
+    def test_compressed_files_are_read_and_gone_on_with(
+        self, ending: str, make: Make, folder: Path
+    ) -> None:
+        expected = [f"line {n}" for n in range(30)]
+        path = folder / f"a.txt.{ending}"
+        content = "\n".join(expected).encode()
+        if ending in ("gz", "bz2"):
+            path.write_bytes({"gz": gzip, "bz2": bz2}[ending].compress(content))  # type: ignore[attr-defined]
+        else:
+            with pa.CompressedOutputStream(str(path), {"zst": "zstd"}.get(ending, ending)) as out:
+                out.write(content)
+        reading = Reading(make(batch_size="7", cleanup_policy="none"))
+        while reading.step():
+            reading.restart()
+        assert reading.values == expected
+
+    def test_a_compressed_file_that_was_cut_is_broken(self, make: Make, folder: Path) -> None:
+        content = "".join(f"line {n}\n" for n in range(30)).encode()
+        (folder / "a.txt.gz").write_bytes(gzip.compress(content)[:-20])
+        reading = Reading(make())
+        with pytest.raises(ServiceError, match="its content cannot be read"):
+            reading.all()
+
+
+def test_timestamps_are_the_files_or_of_a_field(make: Make, folder: Path) -> None:
+    (folder / "a.csv").write_text(CSV_ROW)
+    field = {"timestamp_mode": "FIELD", "timestamp_field": "at"}
+    reading = Reading(make("csv", value_schema=VALUE, cleanup_policy="none", **field))
+    reading.all()
+    assert reading.timestamps == [AT]
+    reading = Reading(make("csv", value_schema=VALUE, timestamp_mode="FILE_TIME"))
+    reading.all()
+    assert reading.timestamps[0].year > 2020
+
+
+def test_times_are_of_their_zone(make: Make, folder: Path) -> None:
+    (folder / "a.csv").write_text("13.09.2020 14:26\n")
+    fields = schema(at={"name": f"{CONNECT}Timestamp", "type": "INT64"})
+    source = make(
+        "csv",
+        value_schema=fields,
+        parser_timestamp_date_formats="dd.MM.yyyy HH:mm:ss,dd.MM.yyyy HH:mm",
+        parser_timestamp_timezone="Europe/Berlin",
+    )
+    assert Reading(source).all() == [{"at": AT.replace(second=0)}]
+
+
+class TestTables:
+    @pytest.fixture(params=["parquet", "null", "deflate", "bzip2"])
+    def kind(self, request: pytest.FixtureRequest, folder: Path) -> str:
+        rows = [{"id": n, "name": f"ß{n}" if n % 3 else None} for n in range(1000)]
+        path = folder / "a.data"
+        if request.param == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=130)
+            return "parquet"
+        avro = {
+            "type": "record",
+            "name": "r",
+            "fields": [
+                {"name": "id", "type": "long"},
+                {"name": "name", "type": ["null", "string"]},
+            ],
+        }
+        out = BytesIO()
+        fastavro.writer(out, avro, rows, codec=request.param, sync_interval=1000)
+        path.write_bytes(out.getvalue())
+        return "avro"
+
+    def test_rows_are_read_and_gone_on_with(self, kind: str, make: Make, folder: Path) -> None:
+        expected = [{"id": n, "name": f"ß{n}" if n % 3 else None} for n in range(1000)]
+        reading = Reading(make(kind, batch_size="100", cleanup_policy="none", key_fields="id"))
+        while reading.step():
+            reading.restart()
+        assert reading.values == expected
+        assert reading.keys == [{"id": n} for n in range(1000)]
+
+    def test_a_file_that_was_cut_is_broken(self, kind: str, make: Make, folder: Path) -> None:
+        path = folder / "a.data"
+        path.write_bytes(path.read_bytes()[:-30])
+        reading = Reading(make(kind, halt_on_error="false"))
+        reading.all()
+        assert (folder.parent / "bad" / "a.data").exists()
+        if kind == "avro":
+            assert len(reading.values) > 500
+
+    def test_another_format_is_broken(self, kind: str, make: Make, folder: Path) -> None:
+        (folder / "a.data").write_bytes(zlib.compress(b"nothing"))
+        with pytest.raises(ServiceError, match=r"it is no whole (Parquet|Avro file)"):
+            Reading(make(kind)).all()
