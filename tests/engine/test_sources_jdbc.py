@@ -6,11 +6,15 @@ import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from semel import failpoints
 from semel.audit import audit_source
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
+from semel.kafka.source_offsets import SourceOffsets
 from semel.lab.embedded import Kafka
 from semel.plan import plan_source
 from tests.conftest import MakeTopic, Produce
@@ -60,9 +64,26 @@ def insert(database: str, count: int, days: int) -> None:
     )
 
 
+def of_table(config: Config) -> Config:
+    """The same connector, which reads the table itself."""
+    created = {"topic.creation.default.partitions": "1"}
+    created["topic.creation.default.replication.factor"] = "1"
+    tables = {k: v for k, v in config.items() if k != "query"}
+    return {**tables, **created, "table.whitelist": "orders"}
+
+
+def stored(config: Config) -> list[dict[str, Any]]:
+    """The source offsets that are stored."""
+    planned = plan_source(config)
+    cluster = Cluster(client_config(planned.connector, "admin"))
+    found = SourceOffsets(planned.connector, cluster).read().offsets
+    return [dict(offset) for _, offset in found]
+
+
 def seen(config: Config) -> list[int]:
     """The numbers of the rows, as a read_committed consumer sees them."""
-    records = consume(config["bootstrap.servers"], config["topic.prefix"])
+    table = "" if "query" in config else "orders"
+    records = consume(config["bootstrap.servers"], config["topic.prefix"] + table)
     return [json.loads(record.value or b"")["id"] for record in records]
 
 
@@ -134,3 +155,25 @@ def test_an_audit_knows_the_earlier_versions_of_updated_rows(
     assert report.broken
     executed(database, "INSERT INTO orders (at) VALUES (now() - interval '1 year')")
     assert audit_source(plan_source(config)).lost == 1
+
+
+def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
+    database: str, points: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = of_table(source(mode="timestamp+incrementing", first_load_range_rows="20"))
+    insert(database, 100, 100)
+    executed(database, "UPDATE orders SET at = at - interval '30 days' WHERE id % 2 = 0")
+    failpoints.arm(points, "sink.before_commit", "kill-driver", skip=3)
+    assert drive(config, points) == -9
+    (offset,) = stored(config)
+    assert 20 <= offset["loaded"] < 100
+    assert "incrementing" not in offset
+    executed(database, "UPDATE orders SET at = now() - interval '1 hour' WHERE id IN (7, 95)")
+    failpoints.arm(points, "sink.after_commit", "kill-worker", skip=1)
+    start(config, spark=LocalSpark(points), until_caught_up=True).wait()
+    assert len(failpoints.fired(points)) == 2
+    loaded = [n for n in range(1, 101) if n != 95]
+    assert seen(config) == [*loaded, 7, 95]
+    (offset,) = stored(config)
+    assert offset["incrementing"] == 95
+    assert offset.keys() == {"incrementing", "timestamp", "timestamp_nanos"}

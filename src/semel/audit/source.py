@@ -87,7 +87,7 @@ SELECT topic, count(*) AS records FROM (
     SELECT topic, kafka_number < max(kafka_number) OVER (
         PARTITION BY topic, source_place, kafka_place ORDER BY source_number
     ) AS late
-    FROM difference WHERE once
+    FROM difference WHERE once AND {ordered}
     UNION ALL
     SELECT topic, replaced AND kafka_number > min(kafka_number) FILTER (source > 0) OVER (
         PARTITION BY topic, key, kafka_place
@@ -290,10 +290,13 @@ class _Auditor:
             )
 
     def report(self) -> SourceAuditReport:
-        revises = str(self._planned.source.revises).lower()
+        source = self._planned.source
+        revises, ordered = str(source.revises).lower(), str(source.ordered).lower()
         self._workspace.execute(_COMPARED)
         self._workspace.execute(_DIFFERENCE.format(revises=revises))
-        late = self._workspace.asked(_DISORDERED.format(revises=revises)).to_pylist()
+        late = self._workspace.asked(
+            _DISORDERED.format(revises=revises, ordered=ordered)
+        ).to_pylist()
         disordered = {row["topic"]: int(row["records"]) for row in late}
         topics = [
             TopicAudit(

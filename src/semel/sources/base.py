@@ -170,6 +170,10 @@ class Source(ABC):
     """Whether a record that was read may come again in a later version, under the same key. The
     audit then finds earlier versions in Kafka which the source no longer has."""
 
+    ordered: bool = True
+    """Whether records that are read anew come in the order in which they came first. The audit then
+    compares the order, too."""
+
     refresh: float = 60.0
     """Seconds between two questions for the partitions."""
 

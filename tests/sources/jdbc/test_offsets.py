@@ -8,7 +8,7 @@ import pytest
 
 from semel.sources.jdbc import offsets
 from semel.sources.jdbc.database import TableId
-from semel.sources.jdbc.offsets import Position
+from semel.sources.jdbc.offsets import Load, Position
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,15 @@ from semel.sources.jdbc.offsets import Position
         ),
         (Position(None, -1_500_000), {"timestamp": -1500, "timestamp_nanos": 500_000_000}),
         (Position(queried_ms=5), {"bulk": 5}),
+        (
+            Position(load=Load(5, 9, 1_700_000_000_123_456, 7)),
+            {
+                "loaded": 5,
+                "load_until": 9,
+                "load_timestamp_us": 1_700_000_000_123_456,
+                "load_incrementing": 7,
+            },
+        ),
     ],
 )
 def test_an_offset_has_confluents_form_and_is_read_back(
@@ -48,6 +57,7 @@ def test_digits_finer_than_a_microsecond_are_dropped_so_that_no_row_is_skipped()
     [
         {"incrementing": "7"},
         {"incrementing": True},
+        {"loaded": 5, "load_until": 9},
         {"timestamp": 1.5},
         {"timestamp": 5, "timestamp_nanos": 10**9},
     ],

@@ -330,3 +330,67 @@ def test_describe_says_what_is_not_read_in_timestamp_mode(make: Make) -> None:
     assert "rows that commit more than 5000 ms" in found["not read"]
     assert "which nothing can tell" in found["not read"]
     assert source.exactly_once().kept
+
+
+def moved(ids: str, at: str) -> str:
+    return f"UPDATE orders SET changed = '{at}', text = 'new' WHERE id IN ({ids})"
+
+
+def test_a_large_first_load_is_read_in_ranges_and_goes_on_in_each(
+    make: Make, execute: Execute
+) -> None:
+    """By number, up to the last row by time; what changes meanwhile comes once, afterwards."""
+    late = "2024-02-01 00:00:00.500"
+    execute(ORDERS, insert(*((n, f"r{n}", EARLY) for n in range(10, 0, -1)), (11, "r11", LATER)))
+    keys = {
+        "mode": "timestamp+incrementing",
+        "timestamp_column_name": "changed",
+        "incrementing_column_name": "id",
+        "first_load_range_rows": "4",
+    }
+    (partition,) = make(**keys).partitions()
+    offset, seen, offsets = None, [], []
+    while True:  # a new source after each batch: as after a crash
+        source = make(**keys)
+        reading = source.read(partition, offset)
+        with closing(reading):  # type: ignore[type-var]
+            batch = next(reading)
+        source.close()
+        if batch is None:
+            break
+        seen += [(row["id"], row["text"]) for row in values(batch)]
+        offset = batch.offset
+        offsets.append(dict(offset))
+        if (4, "r4") in seen and len(seen) < 8:
+            execute(moved("2, 7", late), insert((12, "r12", "2024-01-01 00:00:03")))
+    old = [(n, f"r{n}") for n in (1, 2, 3, 4, 5, 6, 8, 9, 10, 11)]
+    assert seen == [*old, (12, "r12"), (2, "new"), (7, "new")]
+    assert offsets[0]["loaded"] <= 4
+    assert "incrementing" not in offsets[0]
+    assert offset == {
+        "incrementing": 7,
+        "timestamp": 1_706_745_600_500,
+        "timestamp_nanos": 500_000_000,
+    }
+    last = {"incrementing": 11, "timestamp": 1_704_067_201_000, "timestamp_nanos": 0}
+    assert last in offsets  # as if the rows had been read in the order of their times
+
+
+def test_a_table_of_one_range_is_read_in_the_order_of_times(make: Make, execute: Execute) -> None:
+    execute(ORDERS, insert((1, "a", LATER), (2, "b", EARLY)))
+    keys = {"timestamp_column_name": "changed", "incrementing_column_name": "id"}
+    source = make(mode="timestamp+incrementing", first_load_range_rows="3", **keys)
+    assert ids(rows(source)[0]) == [2, 1]
+
+
+def test_numbers_are_read_in_ranges_that_do_not_divide_rows_of_one_number(
+    make: Make, execute: Execute
+) -> None:
+    execute(
+        "CREATE TABLE t (id BIGINT NOT NULL)",
+        "INSERT INTO t VALUES (1), (2), (2), (2), (5), (9), (9)",
+    )
+    keys = {"incrementing_column_name": "id", "first_load_range_rows": "2"}
+    source = make(mode="incrementing", **keys)
+    assert ids(rows(source)[0]) == [1, 2, 2, 2, 5, 9, 9]
+    assert ids(rows(source, {"incrementing": 2})[0]) == [5, 9, 9]

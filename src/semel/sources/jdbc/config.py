@@ -252,6 +252,15 @@ class JdbcSourceConfig:
         importance=LOW,
         group="Mode",
     )
+    range_rows: int = key(
+        "first.load.range.rows",
+        500_000,
+        "A table with more rows than this is first read in ranges of its incrementing column, of "
+        "so many rows each; 0: never.",
+        at_least=0,
+        importance=LOW,
+        group="Mode",
+    )
     poll_interval_ms: int = key(
         "poll.interval.ms",
         5000,

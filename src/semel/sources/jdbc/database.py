@@ -102,6 +102,10 @@ class Database(ABC):
         """The rows of a query in batches of some megabytes, as they come. Nothing else may be run
         before the last one has come."""
 
+    def limited(self, query: str, rows: int) -> str:
+        """A query that gives no more rows than this. It has an ORDER BY."""
+        return f"{query} LIMIT {rows}"
+
     def time(self, column: Column) -> str:
         """A timestamp column as what :meth:`instant` is compared with."""
         return quote(column.name)

@@ -4,6 +4,10 @@ A table is ``{"protocol":"1","table":"schema.table"}``, a query ``{"query":"quer
 ``{"incrementing":5}``, ``{"timestamp":1700000000123,"timestamp_nanos":123456000}`` (milliseconds
 since 1970, and the nanoseconds of its second), or both. Confluent's source stores none for bulk;
 here it is ``{"bulk":<milliseconds>}``, the time of the last query.
+
+While a large table is loaded in ranges of its numbers, the offset has names that Confluent's source
+does not know: how far the numbers were read, where they end, and the time and number of the last
+row in the order of times. Once all are read, that row's is the offset, in Confluent's form.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from semel.sources.jdbc.database import TableId
 
 _TABLE, _PROTOCOL, _QUERY = "table", "protocol", "query"
 _INCREMENTING, _TIMESTAMP, _NANOS, _BULK = "incrementing", "timestamp", "timestamp_nanos", "bulk"
+_LOADED, _LOAD_UNTIL, _LOAD_TIME, _LOAD_NUMBER = (
+    *("loaded", "load_until", "load_timestamp_us", "load_incrementing"),
+)
 _SECOND, _MICROSECOND = 10**9, 10**3
 
 QUERY: SourcePartition = {_QUERY: _QUERY}
@@ -52,17 +59,41 @@ def table_of(partition: SourcePartition) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """A first load by ranges of numbers: those up to ``loaded`` were read, ``until`` is the last.
+    Only rows count whose time and number are not behind ``timestamp`` and ``incrementing``."""
+
+    loaded: int | None
+    until: int
+    timestamp: int
+    incrementing: int
+
+    @property
+    def end(self) -> Position:
+        """The position behind the whole load."""
+        return Position(self.incrementing, self.timestamp)
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
-    """How far a table has been read. ``timestamp`` is in microseconds since 1970."""
+    """How far a table has been read. ``timestamp`` is in microseconds since 1970. Within a first
+    load by ranges, there is only that."""
 
     incrementing: int | None = None
     timestamp: int | None = None
     queried_ms: int | None = None
+    load: Load | None = None
 
     @property
     def offset(self) -> SourceOffset:
         """What is stored."""
         found: dict[str, Any] = {}
+        if self.load is not None:
+            if self.load.loaded is not None:
+                found[_LOADED] = self.load.loaded
+            found[_LOAD_UNTIL] = self.load.until
+            found[_LOAD_TIME] = self.load.timestamp
+            found[_LOAD_NUMBER] = self.load.incrementing
         if self.incrementing is not None:
             found[_INCREMENTING] = self.incrementing
         if self.timestamp is not None:
@@ -81,6 +112,8 @@ def position(offset: SourceOffset | None) -> Position:
     """
     if not offset:
         return Position()
+    if offset.keys() & {_LOADED, _LOAD_UNTIL, _LOAD_TIME, _LOAD_NUMBER}:
+        return Position(load=_load(offset))
     milliseconds, nanos = _number(offset, _TIMESTAMP), _number(offset, _NANOS)
     timestamp = None
     if milliseconds is not None:
@@ -92,6 +125,17 @@ def position(offset: SourceOffset | None) -> Position:
                 )
             timestamp = milliseconds // 1000 * 1_000_000 + nanos // _MICROSECOND
     return Position(_number(offset, _INCREMENTING), timestamp, _number(offset, _BULK))
+
+
+def _load(offset: SourceOffset) -> Load:
+    names = (_LOAD_UNTIL, _LOAD_TIME, _LOAD_NUMBER)
+    numbers = {name: _number(offset, name) for name in names}
+    missing = [name for name, number in numbers.items() if number is None]
+    if missing:
+        raise ValueError(
+            f"source offset {dict(offset)} is of a first load in ranges: {missing[0]} is missing"
+        )
+    return Load(_number(offset, _LOADED), *(int(n) for n in numbers.values() if n is not None))
 
 
 def _number(offset: SourceOffset, name: str) -> int | None:

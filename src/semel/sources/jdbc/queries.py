@@ -106,6 +106,8 @@ class Query:
     shape: Shape
     position: Position
     until: int | None
+    last_number: int | None = None
+    """Numbers larger than this are not read."""
 
     @property
     def sql(self) -> str:
@@ -134,6 +136,8 @@ class Query:
             found.append(f"{time} > {self._instant(begin)}")
         elif number is not None and after is not None and time is None:
             found.append(f"{number} > {after}")
+        if number is not None and self.last_number is not None:
+            found.append(f"{number} <= {self.last_number}")
         if number is not None and self.shape.number is not None and self.shape.number.nullable:
             found.append(f"{number} IS NOT NULL")
         return found
@@ -147,13 +151,16 @@ class Query:
 
     @property
     def _time(self) -> str | None:
-        if not self.shape.times:
-            return None
-        times = [self.database.time(c) for c in self.shape.times]
-        return times[0] if len(times) == 1 else f"COALESCE({', '.join(times)})"
+        return time_of(self.database, self.shape) if self.shape.times else None
 
     def _instant(self, microseconds: int) -> str:
         return self.database.instant(microseconds, self.shape.times[0], self.config.timezone)
+
+
+def time_of(database: Database, shape: Shape) -> str:
+    """The time of a row."""
+    times = [database.time(c) for c in shape.times]
+    return times[0] if len(times) == 1 else f"COALESCE({', '.join(times)})"
 
 
 def source(config: JdbcSourceConfig, table: TableId | None) -> str:

@@ -20,8 +20,9 @@ from semel.sources.jdbc.batches import Rows, Together
 from semel.sources.jdbc.config import BULK, IGNORED, INCREMENTING, TIMESTAMP, JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.databases import database_of
-from semel.sources.jdbc.offsets import QUERY, Position
+from semel.sources.jdbc.offsets import QUERY, Load, Position
 from semel.sources.jdbc.queries import Query, Shape, Unreadable, floor, shape, without
+from semel.sources.jdbc.ranges import Ranges
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +48,12 @@ class JdbcSource(Source):
         self._check_kinds()
         self._query_columns: Sequence[Column] = ()
         self._is_querying = False
+        self._goes_on = False
         self._said: dict[str, str] = {}
         self._looked_at: set[str] = set()
         self.refresh = self._config.table_poll_ms / 1000
         self.revises = self._config.by_time
+        self.ordered = not (self._config.by_time and self._in_ranges)
 
     def _check_kinds(self) -> None:
         known = self._database.kinds
@@ -138,21 +141,23 @@ class JdbcSource(Source):
         position = self._position(offset)
         topic = f"{self._config.topic_prefix}{table.name if table else ''}"
         due = self._first(position)
+        behind = self._in_ranges
         while True:
             if self._is_querying or time.time() < due:
                 yield None
                 continue
             self._is_querying = True
-            some = False
+            self._goes_on = some = False
             try:
-                with closing(self._rows(table, position)) as found:
+                with closing(self._rows(table, position, behind)) as found:
                     for values, position in found:
                         some = True
                         records = [source_records(topic, v) for v in values]
                         yield SourceBatch(records, position.offset)
             finally:
                 self._is_querying = False
-            due = time.time() + self._config.poll_interval_ms / 1000
+            behind = self._goes_on
+            due = 0.0 if behind else time.time() + self._config.poll_interval_ms / 1000
             if not some:
                 yield None
 
@@ -162,13 +167,23 @@ class JdbcSource(Source):
             return 0.0
         return (position.queried_ms + self._config.poll_interval_ms) / 1000
 
-    def _rows(self, table: TableId | None, position: Position) -> Generator[Together, None, None]:
-        """The rows of one query. When the last ones are given, the query is over."""
+    @property
+    def _in_ranges(self) -> bool:
+        """Whether large tables are read in ranges at first."""
+        config = self._config
+        alone = config.query or config.query_suffix or config.timestamp_initial is not None
+        return bool(config.range_rows) and config.by_number and not alone
+
+    def _rows(
+        self, table: TableId | None, position: Position, behind: bool
+    ) -> Generator[Together, None, None]:
+        """The rows of one query. When the last ones are given, the query is over. ``behind`` is
+        whether there may be a great many."""
         what = f"table {table}" if table else "query"
         try:
             if table is None and not self._query_columns:
                 self._query_columns = self._database.columns_of(self._config.query)
-            yield from batches.ahead(self._queried(table, position))
+            yield from batches.ahead(self._queried(table, position, behind))
         except Unreadable as error:
             self._query_columns = ()
             raise ConfigError(f"connector {self._name}: {what}: {error}") from None
@@ -183,7 +198,9 @@ class JdbcSource(Source):
                 f"connector {self._name}: {what}: {self._database.where}: {reason}"
             ) from None
 
-    def _queried(self, table: TableId | None, position: Position) -> Iterator[Together]:
+    def _queried(
+        self, table: TableId | None, position: Position, behind: bool
+    ) -> Iterator[Together]:
         config, database = self._config, self._database
         with database.snapshot():
             columns = self._query_columns if table is None else database.columns(table)
@@ -199,7 +216,20 @@ class JdbcSource(Source):
                     position = self._begun(position, now)
                     yield [], position
                 until = floor(now - config.timestamp_delay_ms * 1000, found.digits)
-            query = Query(config, database, table, found, self._after(position), until)
+            last = None
+            if table is not None and (position.load is not None or (behind and self._in_ranges)):
+                ranges = Ranges(config, database, table, found)
+                load = self._load(ranges, position, until)
+                if load is not None:
+                    for values, position in ranges.read(load):
+                        self._goes_on = position.load is not None
+                        yield values, position
+                    return
+                if config.mode == INCREMENTING:
+                    step = ranges.following(self._after(position).incrementing)
+                    self._goes_on = step is not None and step.goes_on
+                    last = step.last if step is not None and step.goes_on else None
+            query = Query(config, database, table, found, self._after(position), until, last)
             # Closed before the snapshot ends, where reading is left in the middle.
             with closing(database.stream(query.sql)) as stream:
                 read = (
@@ -207,6 +237,13 @@ class JdbcSource(Source):
                     for b in stream
                 )
                 yield from self._together(read, position, now)
+
+    def _load(self, ranges: Ranges, position: Position, until: int | None) -> Load | None:
+        """The load that is under way, or that a large table begins with."""
+        if position.load is not None or until is None or position != Position():
+            return position.load
+        step = ranges.following(None)
+        return ranges.load(until) if step is not None and step.goes_on else None
 
     def _together(self, read: Iterator[Rows], position: Position, now: int) -> Iterator[Together]:
         """What is committed together."""

@@ -1,0 +1,139 @@
+"""Reads a table in ranges of its incrementing column.
+
+A first load by one query would keep one state of the database for hours, and one that orders by
+time would sort the table anew after each restart. Ranges are short queries, each of whole numbers:
+rows of one number are never divided.
+
+Where rows are found by time and number, the load first looks for the last row in that order. It
+reads, by number, all rows up to it: one that is changed meanwhile has a later time by then, and is
+left for the queries after the load, which begin behind that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from semel.sinks.sql.names import quote
+from semel.sources.jdbc import batches
+from semel.sources.jdbc.batches import Together
+from semel.sources.jdbc.config import JdbcSourceConfig
+from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.offsets import Load, Position
+from semel.sources.jdbc.queries import Shape, selected, time_of
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The last number of a range, and whether there may be rows behind it."""
+
+    last: int
+    goes_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The ranges of one table in one snapshot of the database."""
+
+    config: JdbcSourceConfig
+    database: Database
+    table: TableId
+    shape: Shape
+
+    def following(self, after: int | None, until: int | None = None) -> Range | None:
+        """The range behind a number; None where there is nothing."""
+        number = self._number
+        conditions = [f"{number} IS NOT NULL"]
+        conditions += [f"{number} > {after}"] if after is not None else []
+        conditions += [f"{number} <= {until}"] if until is not None else []
+        query = (
+            f"SELECT {number} AS n FROM {self.table.quoted} WHERE {' AND '.join(conditions)} "
+            f"ORDER BY {number}"
+        )
+        most = self.config.range_rows
+        last, count = self._one(
+            f"SELECT max(n) AS last_number, count(*) AS row_count "
+            f"FROM ({self.database.limited(query, most)}) AS semel_range"
+        )
+        return None if last is None else Range(last, (count or 0) >= most)
+
+    def load(self, before: int) -> Load | None:
+        """What a first load reads, of rows before a time; None if there are none."""
+        time, number = time_of(self.database, self.shape), self._number
+        columns = [c for c in self.shape.columns if c in self._keys]
+        query = (
+            f"SELECT {', '.join(map(selected, columns))} FROM {self.table.quoted} "
+            f"WHERE {time} < {self._instant(before)} AND {number} IS NOT NULL "
+            f"ORDER BY {time} DESC, {number} DESC"
+        )
+        keys = replace(self.shape, columns=columns)
+        last = None
+        with closing(self.database.stream(self.database.limited(query, 1))) as stream:
+            for batch in stream:
+                if batch.num_rows:
+                    last = batches.rows(batch, keys, self.config.timezone, "connect_logical")
+        if last is None:
+            return None
+        until, _ = self._one(f"SELECT max({number}) AS n, 1 AS one FROM {self.table.quoted}")
+        assert until is not None
+        found = last.position
+        assert found.timestamp is not None
+        assert found.incrementing is not None
+        return Load(None, until, found.timestamp, found.incrementing)
+
+    def read(self, load: Load) -> Iterator[Together]:
+        """The rows of a load's next range; the last position is that behind the whole load, once
+        there is nothing more."""
+        step = self.following(load.loaded, load.until)
+        if step is None:
+            yield [], load.end
+            return
+        by_number = replace(self.shape, times=())
+        with closing(self.database.stream(self._sql(load, step.last))) as stream:
+            granularity = self.config.timestamp_granularity
+            found = (batches.rows(b, by_number, self.config.timezone, granularity) for b in stream)
+            for values, position in batches.in_order(found):
+                yield values, Position(load=replace(load, loaded=position.incrementing))
+        if step.goes_on:
+            yield [], Position(load=replace(load, loaded=step.last))
+        else:
+            yield [], load.end
+
+    def _sql(self, load: Load, last: int) -> str:
+        time, number = time_of(self.database, self.shape), self._number
+        at = self._instant(load.timestamp)
+        conditions = [
+            f"{number} <= {last}",
+            f"({time} < {at} OR ({time} = {at} AND {number} <= {load.incrementing}))",
+        ]
+        if load.loaded is not None:
+            conditions.append(f"{number} > {load.loaded}")
+        columns = ", ".join(map(selected, self.shape.columns))
+        return (
+            f"SELECT {columns} FROM {self.table.quoted} WHERE {' AND '.join(conditions)} "
+            f"ORDER BY {number}"
+        )
+
+    @property
+    def _keys(self) -> list[Column]:
+        assert self.shape.number is not None
+        return [*self.shape.times, self.shape.number]
+
+    @property
+    def _number(self) -> str:
+        assert self.shape.number is not None
+        return quote(self.shape.number.name)
+
+    def _instant(self, microseconds: int) -> str:
+        return self.database.instant(microseconds, self.shape.times[0], self.config.timezone)
+
+    def _one(self, sql: str) -> tuple[int | None, int | None]:
+        """The only row of a query that gives two numbers."""
+        first, second = (
+            column
+            for batch in list(self.database.stream(sql))
+            for row in batch.to_pylist()
+            for column in row.values()
+        )
+        return (None if first is None else int(first)), (None if second is None else int(second))
