@@ -6,20 +6,44 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from semel.delivery import Delivery, Guarantee, Mechanism
+from semel.engine.source.encoder import Encoder
 from semel.errors import ConfigError
 from semel.failpoints import OF_SOURCES
 from semel.lab.drill.plan import ANY_MOMENT, Kind, plan
+from semel.lab.drill.source.folder import Folder
+from semel.lab.drill.source.generator import Made
 from semel.lab.drill.source.run import drill_source
 from semel.lab.drill.source.stage import BUILT_IN, SourceStage
 from semel.lab.drill.source.system import File, system_of
 from semel.lab.drill.source.tally import Tally
+from semel.plan import plan_source
+from semel.sources.datagen.source import DatagenSource
+from semel.sources.directory.source import DirectorySource
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
+JSON = {
+    "name": "drill",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+}
+DATAGEN = {
+    **JSON,
+    "connector.class": "Datagen",
+    "kafka.topic": "drill",
+    "quickstart": "orders",
+    "max.interval": "0",
+}
+DIRECTORY = {
+    **JSON,
+    "connector.class": "SpoolDirCsvSourceConnector",
+    "topic": "drill",
+    "tasks.max": "2",
+}
 
 
 def test_each_place_of_reading_producing_and_committing_is_struck() -> None:
@@ -97,9 +121,86 @@ def test_a_source_that_the_drill_has_no_system_for_is_refused(tmp_path: Path) ->
         system_of({"name": "mine", "connector.class": "folder"}, tmp_path)
 
 
+class TestFolder:
+    """What the drill of a directory source writes."""
+
+    RAW: ClassVar[dict[str, str]] = {"name": "d", "connector.class": "Directory"}
+
+    @pytest.mark.parametrize("format", ["csv", "json", "text", "parquet"])
+    def test_files_hold_what_is_expected_in_their_order(self, format: str, tmp_path: Path) -> None:
+        raw = {**self.RAW, "format": format, "topic": "t", "bootstrap.servers": "localhost:1"}
+        folder, dice = Folder(raw, tmp_path), random.Random(1)
+        written: list[Any] = []
+        for begin in range(0, 500, 50):
+            folder.begins(begin)
+            values = folder.values(range(begin, begin + 50), dice)
+            folder.write(values, dice)
+            written += values.to_pylist()
+        source = plan_source({**raw, **folder.keys}).source
+        assert isinstance(source, DirectorySource)
+        batches = source.read_shard({"shard": 0}, lambda _partition: None)
+        read: list[Any] = []
+        while (batch := next(batches)) is not None:
+            read += [v for r in batch.records for v in r.values.to_pylist()]
+        assert read == written
+        lanes = [folder.lane(n) for n in range(500)]
+        assert sorted(lanes) == lanes
+        assert len(set(lanes)) == len(list(folder.path.iterdir())) > 10
+
+    def test_a_new_file_takes_a_name(self, tmp_path: Path) -> None:
+        folder, dice = Folder({**self.RAW, "format": "text"}, tmp_path), random.Random(1)
+        folder.write(folder.values(range(5), dice), dice)
+        folder.again("00000000.text", folder.values([5], dice))
+        assert (folder.path / "00000000.text").read_text().startswith("5:")
+
+    def test_a_format_that_it_does_not_write_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="but not of avro"):
+            Folder({**self.RAW, "format": "avro"}, tmp_path)
+
+
+def test_records_that_come_by_themselves_have_their_numbers() -> None:
+    planned = plan_source({**DATAGEN, "bootstrap.servers": "localhost:1", "tasks.max": "1"})
+    assert isinstance(planned.source, DatagenSource)
+    made = Made(planned.source, Encoder(planned.connector))
+    assert made.get(b"nobody made this") is None
+    values = list(made)
+    assert len(values) > 30_000
+    assert [made.get(v) for v in (values[0], values[29_999])] == [0, 29_999]
+
+
 def test_faults_of_stores_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="store-kill cannot happen to it"):
         SourceStage(BUILT_IN, tmp_path / "drill", [Kind.STORE_KILL], 1)
+
+
+@pytest.mark.integration
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (Kind.WORKER_KILL, Kind.TIME_OUT, Kind.BROKER_KILL),
+        (
+            *(Kind.DRIVER_KILL, Kind.ZOMBIE, Kind.ERROR, Kind.SECOND_DRIVER),
+            *(Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE, Kind.BROKER_RESTART),
+        ),
+    ],
+    ids=["some", "others"],
+)
+class TestOthers:
+    def test_faults_of_datagen_lose_nothing_and_repeat_nothing(
+        self, kinds: tuple[Kind, ...]
+    ) -> None:
+        report = drill_source(DATAGEN, len(kinds), 1, kinds=kinds)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+
+    @pytest.mark.parametrize("policy", ["none", "move"])
+    def test_faults_of_directories_lose_nothing_and_repeat_nothing(
+        self, policy: str, kinds: tuple[Kind, ...]
+    ) -> None:
+        several = (*kinds, Kind.FILE_REPLACED, Kind.FILE_REPLACED)
+        config = {**DIRECTORY, "cleanup.policy": policy}
+        report = drill_source(config, len(several), 1, kinds=several)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
 
 
 @pytest.mark.integration

@@ -43,6 +43,7 @@ class Kind(Enum):
     BATCH_DAMAGED = "batch-damaged"
     FILE_ROTATED = "file-rotated"
     FILE_CUT = "file-cut"
+    FILE_REPLACED = "file-replaced"
 
 
 MEANING = {
@@ -73,6 +74,7 @@ MEANING = {
     Kind.BATCH_DAMAGED: "one bit of an unread batch flips on the broker's disk",
     Kind.FILE_ROTATED: "the file that is read is renamed, and another one takes its name",
     Kind.FILE_CUT: "the file that is read is cut to nothing, and grows again",
+    Kind.FILE_REPLACED: "a new file takes the name of one that was read",
 }
 
 ANY_MOMENT = "any moment"

@@ -107,9 +107,12 @@ class DatagenSource(Source):
 
     def before(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
         """See :class:`~semel.sources.base.Repeatable`."""
-        end = self._number(offset)
-        for number in range(0, end, _MOST):
-            yield self._batch(partition, number, min(number + _MOST, end))
+        return self.between(partition, 0, self._number(offset))
+
+    def between(self, partition: SourcePartition, first: int, until: int) -> Iterator[SourceBatch]:
+        """The records of these numbers."""
+        for number in range(first, until, _MOST):
+            yield self._batch(partition, number, min(number + _MOST, until))
 
     def _batch(self, partition: SourcePartition, number: int, until: int) -> SourceBatch:
         numbers = np.arange(number, until, dtype=np.uint64)

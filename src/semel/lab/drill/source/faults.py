@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import psutil
 
+from semel import failpoints
 from semel.lab.drill.plan import Fault, Kind
 from semel.lab.drill.processes import PATIENCE, DrillFailed
+from semel.lab.drill.source.folder import Folder
 from semel.lab.drill.source.stage import SourceStage
 from semel.lab.drill.source.system import File
 from semel.lab.drill.strikes import Strikes
@@ -136,6 +138,39 @@ class SourceInjector(Strikes[SourceMark]):
             file.cut()
             return self._read_anew()
 
+    def _file_replaced(self, fault: Fault) -> float:
+        """Put a new file where one was that is finished, every other time while the connector is
+        stopped, and if it can be before it has moved the finished one."""
+        system, writer = self._folder(), self._stage.writer
+        if not fault.skip % 2:
+            with self.settled():
+                name = system.last
+                system.again(name, writer.unwritten(5))
+                return self._all_read()
+        with self.settled():
+            failpoints.arm(self._stage.points, "sink.after_commit", "kill-driver")
+            process = self._stage.running
+            system.again(f"{fault.number:08}.{system.ending}", writer.unwritten(20))
+            self._stage.until(
+                lambda: process.status is not None, PATIENCE, "the driver did not die"
+            )
+            system.again(f"{fault.number:08}.{system.ending}", writer.unwritten(5))
+            self._stage.start()
+            return self._all_read()
+
+    def _all_read(self) -> float:
+        mark = self.mark()
+        self._stage.until(
+            lambda: self._stage.tally.has(mark.written),
+            PATIENCE,
+            lambda: f"the new file is not read; see {self._stage.running.log}",
+        )
+        return time.monotonic() - mark.at
+
+    def _folder(self) -> Folder:
+        assert isinstance(self._stage.system, Folder)
+        return self._stage.system
+
     def _while_stopped(self, change: Callable[[], None]) -> float:
         with self.settled():
             self._fill(self._file())
@@ -186,4 +221,5 @@ _INJECT: dict[Kind, Callable[[SourceInjector, Fault], float]] = {
     Kind.BROKER_KILL: SourceInjector._broker_kill,
     Kind.FILE_ROTATED: SourceInjector._file_rotated,
     Kind.FILE_CUT: SourceInjector._file_cut,
+    Kind.FILE_REPLACED: SourceInjector._file_replaced,
 }

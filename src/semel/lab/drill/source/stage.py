@@ -19,6 +19,7 @@ from semel.kafka.reader import read_ranges
 from semel.lab.drill.bursts import BURSTS, Bursts
 from semel.lab.drill.plan import Kind
 from semel.lab.drill.processes import BROKERS, QUICK, Processes, without_place
+from semel.lab.drill.source.generator import Made, Watcher
 from semel.lab.drill.source.system import system_of
 from semel.lab.drill.source.tally import Findings, Observer, Tally
 from semel.lab.drill.stores import TRANSACTION
@@ -26,6 +27,7 @@ from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.plan import plan_source
 from semel.sources.base import source_records
+from semel.sources.datagen.source import DatagenSource
 
 BUILT_IN = {
     "name": "drill",
@@ -78,10 +80,16 @@ class SourceStage(Processes):
         connector, source = self.planned.connector, self.planned.source
         self.topics: Sequence[str] = source.topics()
         self.tasks = len(source.divide(source.partitions(), connector.tasks_max))
-        self.expected: dict[bytes | None, int] = {}
-        self.tally = Tally(self.expected)
-        self.writer = Writer(self, seed)
         self._encoder = Encoder(connector)
+        self.expected: dict[bytes | None, int] = {}
+        if isinstance(source, DatagenSource):
+            self.expected = Made(source, self._encoder)
+        self.tally = Tally(self.expected, self.system.lane)
+        self.writer: Writer | Watcher
+        if isinstance(source, DatagenSource):
+            self.writer = Watcher(self.tally)
+        else:
+            self.writer = Writer(self, seed)
         self._client = client_config(connector, "consumer")
         self._observer = Observer(self._client, self.partitions, self.tally)
 
@@ -112,7 +120,7 @@ class SourceStage(Processes):
     def read_again(self) -> Findings:
         """What another consumer sees, which reads everything once more."""
         ends = Cluster(client_config(self.planned.connector, "admin")).latest(self.partitions)
-        tally = Tally(self.expected)
+        tally = Tally(self.expected, self.system.lane)
         for messages in read_ranges(self.planned.connector, dict.fromkeys(ends, 0), ends):
             tally.add(messages)
         return self._judged(tally)
@@ -166,5 +174,6 @@ class Writer(Bursts):
         numbers = range(self._number, self._number + count)
         values = self._stage.system.values(numbers, dice)
         self._stage.expect(numbers, values)
+        self._stage.system.begins(self._number)
         self._number += count
         return values

@@ -15,9 +15,11 @@ import pyarrow as pa
 from semel.errors import ConfigError
 from semel.lab.drill.plan import Kind
 from semel.sources import full_name
+from semel.sources.datagen.config import CLASSES as DATAGEN
+from semel.sources.directory.config import CLASSES as DIRECTORY
 from semel.sources.filestream import CLASSES as FILE_STREAM
 
-_OF_ANY = frozenset(
+OF_ANY = frozenset(
     {
         Kind.DRIVER_KILL,
         Kind.WORKER_KILL,
@@ -36,7 +38,7 @@ _OF_ANY = frozenset(
 class System(ABC):
     """A system with numbered records in the drill's directory."""
 
-    faults: ClassVar[frozenset[Kind]] = _OF_ANY
+    faults: ClassVar[frozenset[Kind]] = OF_ANY
     """The kinds of faults that can befall a connector that reads it."""
 
     keys: Mapping[str, str]
@@ -50,11 +52,18 @@ class System(ABC):
     def write(self, values: pa.Array, dice: random.Random) -> None:
         """Write records to the system."""
 
+    def begins(self, number: int) -> None:  # noqa: B027
+        """The next records have this number and higher ones."""
+
+    def lane(self, number: int) -> int:
+        """The records of one lane are written to each partition of a topic in their order."""
+        return 0
+
 
 class File(System):
     """A file whose lines FileStreamSource reads."""
 
-    faults = _OF_ANY | {Kind.FILE_ROTATED, Kind.FILE_CUT}
+    faults = OF_ANY | {Kind.FILE_ROTATED, Kind.FILE_CUT}
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "lines.txt"
@@ -63,7 +72,7 @@ class File(System):
         self._rotated = 0
 
     def values(self, numbers: Sequence[int], dice: random.Random) -> pa.Array:
-        return pa.array([f"{number}:{_text(dice)}" for number in numbers], pa.string())
+        return pa.array([f"{number}:{text_of(dice)}" for number in numbers], pa.string())
 
     def write(self, values: pa.Array, dice: random.Random) -> None:
         """Append lines, sometimes in pieces that end in the middle of a line, or of a letter."""
@@ -100,15 +109,24 @@ def system_of(raw: Mapping[str, str], directory: Path) -> System:
         ConfigError: the drill has no such system.
     """
     name = raw.get("connector.class", "").strip()
-    if full_name(name) in FILE_STREAM:
+    known = full_name(name)
+    if known in FILE_STREAM:
         return File(directory)
+    if known in DIRECTORY:
+        from semel.lab.drill.source.folder import Folder
+
+        return Folder(raw, directory)
+    if known in DATAGEN:
+        from semel.lab.drill.source.generator import Generator
+
+        return Generator(raw)
     raise ConfigError(
         f"connector {raw.get('name', '')}: the drill has no system for connector.class={name}. "
-        "It drills FileStreamSource"
+        "It drills FileStreamSource, the directory source and Datagen"
     )
 
 
-def _text(dice: random.Random) -> str:
+def text_of(dice: random.Random) -> str:
     kind = dice.random()
     if kind < 0.02:
         return "long " * dice.randrange(1000, 6000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +28,15 @@ class Findings:
 
 class Tally:
     """The records of one consumer. ``expected`` has the number of each record by its value; it may
-    grow meanwhile."""
+    grow meanwhile. Those of one ``lane`` stand in their order in each partition."""
 
-    def __init__(self, expected: Mapping[bytes | None, int]) -> None:
+    def __init__(
+        self, expected: Mapping[bytes | None, int], lane: Callable[[int], int] = lambda _number: 0
+    ) -> None:
         self._expected = expected
+        self._lane = lane
         self._times = bytearray()
-        self._latest: dict[TopicPartition, int] = {}
+        self._latest: dict[tuple[TopicPartition, int], int] = {}
         self._complete = 0
         self.newest = -1
         self.records = 0
@@ -51,8 +54,9 @@ class Tally:
                 self._times.extend(bytes(number + 1 - len(self._times)))
             tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
             if not self._times[number]:  # one that comes again is told as such
-                self.disordered += number < self._latest.get(tp, -1)
-                self._latest[tp] = number
+                place = tp, self._lane(number)
+                self.disordered += number < self._latest.get(place, -1)
+                self._latest[place] = number
             self._times[number] = min(self._times[number] + 1, 255)
             self.newest = max(self.newest, number)
 
