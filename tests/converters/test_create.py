@@ -40,7 +40,6 @@ def test_converters_have_kafka_connects_names(name: str, wanted: type[Converter]
     [
         ("JsonConvertor", "no such converter; did you mean JsonConverter?"),
         ("AvroConverter", "More than one converter matches alias AvroConverter. Please use full"),
-        ("io.confluent.connect.protobuf.ProtobufConverter", "not available yet"),
         ("", "available are AvroConverter, BooleanConverter, ByteArrayConverter"),
     ],
 )

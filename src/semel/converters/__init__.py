@@ -28,6 +28,12 @@ _OURS = {
     "io.confluent.connect.json.JsonSchemaConverter": (
         "semel.converters.jsonschema:JsonSchemaConverter"
     ),
+    "io.confluent.connect.protobuf.ProtobufConverter": (
+        "semel.converters.protobuf:ProtobufConverter"
+    ),
+    "io.apicurio.registry.utils.converter.ProtobufConverter": (
+        "semel.converters.protobuf:ApicurioProtobufConverter"
+    ),
     "org.apache.kafka.connect.converters.BooleanConverter": (
         "semel.converters.primitives:BooleanConverter"
     ),
@@ -48,7 +54,6 @@ _OURS = {
     ),
 }
 
-_MISSING = ("protobuf",)
 _OWN_FORMAT = "io.apicurio.registry.utils.converter.ExtJsonConverter"
 
 
@@ -121,13 +126,10 @@ def create(
 def _unknown(name: str, known: list[str]) -> str:
     shorts = sorted({full.rpartition(".")[2] for full in known})
     listed = "available are " + ", ".join(shorts)
-    short = name.rpartition(".")[2].lower()
     if name == _OWN_FORMAT:
         return (
             "it stores Kafka Connect's own schemas in Apicurio, which no other converter reads. "
             "Write JSON with JsonSchemaConverter, or with JsonConverter"
         )
-    if any(format_ in short for format_ in _MISSING):
-        return f"this format is not available yet; {listed}"
     near = difflib.get_close_matches(name, [*known, *shorts], n=1)
     return f"no such converter{f'; did you mean {near[0]}?' if near else ''}; {listed}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
 from semel.converters.avro import columns, rows
-from semel.converters.avro.cursor import Content
 from semel.converters.avro.derive import Writing, schema_of
 from semel.converters.avro.parse import parse
 from semel.converters.avro.promotion import incompatible
@@ -17,7 +16,7 @@ from semel.converters.avro.schema import Node
 from semel.converters.avro.write import write
 from semel.converters.base import Converter
 from semel.converters.registry import config as keys
-from semel.converters.registry import registration
+from semel.converters.registry import mixed, registration
 from semel.converters.registry.client import AVRO, Registry, Schema
 from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
 from semel.converters.registry.framing import Framed
@@ -106,23 +105,5 @@ class ApicurioAvroConverter(AvroConverter):
 
 def contents(node: Node, framed: Framed) -> Contents:
     """Values in columns; those that columns are not sure of are read alone."""
-    if not node.columnar:
-        found, good, refused = rows.read(node, framed.contents())
-        return Contents(found, pa.array(good, pa.int64()), refused)
-    try:
-        content = Content(framed.data)
-        found, unsure = columns.read(node, content, framed.starts, framed.ends)
-    except pa.ArrowInvalid:  # a text that is not what it should stand for
-        unsure = np.arange(len(framed.rows))
-    if not len(unsure):
-        return Contents(found)
-    alone, good, why = rows.read(node, framed.only(unsure).contents())
-    refused = {int(unsure[row]): reason for row, reason in why.items()}
-    at = unsure[np.array(good, np.int64)]
-    if len(unsure) == len(framed.rows):
-        return Contents(alone, pa.array(at), refused)
-    sure = np.delete(np.arange(len(framed.rows)), unsure)
-    both = pa.concat_arrays([found.take(pa.array(sure)), alone])
-    where = np.concatenate([sure, at])
-    order = np.argsort(where)
-    return Contents(both.take(pa.array(order)), pa.array(where[order]), refused)
+    in_columns = partial(columns.read, node) if node.columnar else None
+    return mixed.contents(framed, in_columns, partial(rows.read, node))

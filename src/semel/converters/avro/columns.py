@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.avro.cursor import Content, Cursor, Longs
 from semel.converters.avro.schema import (
     Array,
     Decimal,
@@ -21,6 +20,7 @@ from semel.converters.avro.schema import (
     Record,
     Union,
 )
+from semel.converters.cursor import Content, Cursor, Longs
 from semel.converters.json_text import place
 
 _ROUNDS = 500

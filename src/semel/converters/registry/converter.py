@@ -83,6 +83,10 @@ class RegistryConverter(Converter):
             ValueError: they do not fit.
         """
 
+    def _split(self, group: Framed) -> list[Framed]:
+        """Messages of one schema, apart where they are of several types."""
+        return [group]
+
     def for_topic(self, topic: str) -> Converter:
         """See :meth:`Converter.for_topic`."""
         if topic not in self._topics:
@@ -135,7 +139,8 @@ class RegistryConverter(Converter):
             Unavailable: the registry cannot be reached.
             ServiceError: it refuses the login.
         """
-        groups, others = unframed(values)
+        found_groups, others = unframed(values)
+        groups = [part for group in found_groups for part in self._split(group)]
         failures = [self._foreign(row, values[row].as_py()) for row in others.tolist()]
         parts = []
         for group in groups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,15 @@ HEADER = 5
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Messages of one schema: their rows, and where each begins and ends in ``data``."""
+    """Messages of one schema: their rows, and where each begins and ends in ``data``. ``message``
+    says which message of a schema that has several they are."""
 
     schema_id: int
     rows: Longs
     data: npt.NDArray[np.uint8]
     starts: Longs
     ends: Longs
+    message: tuple[int, ...] | str = ()
 
     def column(self) -> pa.Array:
         """What was written."""
@@ -39,8 +41,8 @@ class Framed:
 
     def only(self, which: Longs) -> Framed:
         """Some of the messages."""
-        return Framed(
-            self.schema_id, self.rows[which], self.data, self.starts[which], self.ends[which]
+        return replace(
+            self, rows=self.rows[which], starts=self.starts[which], ends=self.ends[which]
         )
 
 

@@ -1,11 +1,12 @@
-"""A place in each of many Avro values, and the reading of what stands there, for all at once.
+"""A place in each of many Avro or Protobuf values, and the reading of what stands there, for all at
+once.
 
 A value's bytes do not say where a field begins: it begins where the one before it ends. But at any
-moment all values of one schema are about to read the same thing. So what is read for one is read
+moment many values of one schema are about to read the same thing. So what is read for one is read
 for all: numpy gathers the next bytes of each value, and each place moves by what it has read.
 
 No value reads beyond its own end. One that would, or that holds what is not plainly right, is
-marked as *unsure* and read again alone (:mod:`semel.converters.avro.rows`), which decides.
+marked as *unsure* and read again alone (the module ``rows`` of its format), which decides.
 """
 
 from __future__ import annotations
@@ -97,11 +98,15 @@ class Cursor:
         return found
 
     def long(self) -> Longs:
-        """A number of variable length of each (zigzag)."""
+        """A number of variable length of each, as Avro writes signed ones."""
+        return zigzag(self.varint())
+
+    def varint(self) -> npt.NDArray[np.uint64]:
+        """A number of variable length of each."""
         first = self.content.bytes[self.at]
         if not (first & 0x80).any():
             self.skip(np.ones(len(self), np.int64))
-            return _zigzag(first.astype(np.uint64))
+            return first.astype(np.uint64)
         words = self.content.load("<u8", self.at).astype(np.uint64, copy=False)
         ends = ~words & _CONTINUED
         lowest = ends & (~ends + _ONE)
@@ -112,7 +117,7 @@ class Cursor:
         if len(longer):
             found[longer], sizes[longer] = self._longer(longer, found[longer])
         self.skip(sizes)
-        return _zigzag(found)
+        return found
 
     def _longer(
         self, rows: Longs, begun: npt.NDArray[np.uint64]
@@ -135,7 +140,8 @@ class Cursor:
         return elements(self.content.bytes, starts, starts + sizes)
 
 
-def _zigzag(found: npt.NDArray[np.uint64]) -> Longs:
+def zigzag(found: npt.NDArray[np.uint64]) -> Longs:
+    """Signed numbers, whose sign stands in the lowest bit."""
     return ((found >> _ONE) ^ (~(found & _ONE) + _ONE)).view(np.int64)
 
 

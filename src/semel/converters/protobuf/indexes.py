@@ -1,0 +1,103 @@
+"""Which message of its file a value is: a list of indexes stands in front of it, the first one
+among the messages of the file, the next one among those inside that, and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from semel.converters.bytestrings import elements
+from semel.converters.cursor import Content, Cursor
+from semel.converters.registry.framing import Framed
+
+FIRST = (0,)
+DAMAGED = (-1,)
+"""Instead of indexes that cannot be read."""
+_DEEPEST = 100
+_LONGEST = 120
+"""Bytes of a name."""
+
+
+def split(group: Framed) -> list[Framed]:
+    """Values by their messages, without the indexes."""
+    present = group.starts < group.ends
+    if present.all() and not group.data[group.starts].any():  # by far the most: the first message
+        return [replace(group, starts=group.starts + 1, message=FIRST)]
+    cursor = Cursor(Content(group.data), group.starts.copy(), group.ends)
+    counts = cursor.long()
+    cursor.doubt((counts < 0) | (counts > _DEEPEST))
+    counts = np.where(cursor.unsure, 0, counts)
+    for number in range(int(counts.max(initial=0))):
+        which = np.flatnonzero((counts > number) & ~cursor.unsure)
+        inner = cursor.take(which)
+        inner.long()
+        cursor.put(which, inner)
+    return _apart(group, cursor, _indexes)
+
+
+def _apart(
+    group: Framed, cursor: Cursor, message_of: Callable[[bytes], tuple[int, ...] | str]
+) -> list[Framed]:
+    found = []
+    written = elements(cursor.content.bytes, group.starts, cursor.at).dictionary_encode()
+    codes = written.indices.to_numpy()
+    for code, value in enumerate(written.dictionary.to_pylist()):
+        mine = np.flatnonzero((codes == code) & ~cursor.unsure)
+        if len(mine):
+            some = replace(group.only(mine), starts=cursor.at[mine], message=message_of(value))
+            found.append(some)
+    damaged = np.flatnonzero(cursor.unsure)
+    if len(damaged):
+        found.append(replace(group.only(damaged), message=DAMAGED))
+    return found
+
+
+def split_by_name(group: Framed) -> list[Framed]:
+    """Values by their messages, whose names stand in front of them, as Apicurio's serializer writes
+    them: a message of one text, behind its length."""
+    cursor = Cursor(Content(group.data), group.starts.copy(), group.ends)
+    sizes = cursor.varint()
+    cursor.doubt(sizes > np.uint64(_LONGEST))
+    cursor.skip(np.where(cursor.unsure, np.uint64(0), sizes).astype(np.int64))
+    return _apart(group, cursor, _name)
+
+
+def _name(written: bytes) -> str | tuple[int, ...]:
+    size = 1 if written[0] < 0x80 else 2
+    if written[size : size + 1] != b"\n" or len(written) - size < 2:
+        return DAMAGED
+    try:
+        return written[size + 2 :].decode()
+    except UnicodeDecodeError:
+        return DAMAGED
+
+
+def _indexes(written: bytes) -> tuple[int, ...]:
+    data = np.frombuffer(written, np.uint8)
+    cursor = Cursor(Content(data), np.zeros(1, np.int64), np.full(1, len(data)))
+    count = int(cursor.long()[0])
+    return tuple(int(cursor.long()[0]) for _ in range(count)) or FIRST
+
+
+def prefix(message: Sequence[int]) -> bytes:
+    """The bytes of indexes."""
+    if tuple(message) == FIRST:
+        return b"\0"
+    return b"".join(_varint(number << 1) for number in (len(message), *message))
+
+
+def name_prefix(name: str) -> bytes:
+    """The bytes of a name, as Apicurio's serializer writes them."""
+    text = name.encode()
+    inner = b"\n" + _varint(len(text)) + text
+    return _varint(len(inner)) + inner
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])

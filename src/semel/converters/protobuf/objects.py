@@ -1,0 +1,108 @@
+"""What :class:`semel.converters.protobuf.rows.Reader` reads, as Arrow and as JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from semel.converters.protobuf.schema import (
+    Field,
+    Known,
+    Map,
+    Message,
+    Node,
+    Oneof,
+    Recursion,
+    Scalar,
+    Wrapped,
+)
+
+
+def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
+    """What a reader has read, in Arrow. None, inside what is null, may be of any type."""
+    match node:
+        case Message():
+            columns = [
+                _column(column, [None if v is None else v[n] for v in values])
+                for n, column in enumerate(node.columns)
+            ]
+            return _struct(columns, [c.arrow for c in node.columns], values)
+        case Wrapped():
+            return _column(node.value, values)
+        case Map():
+            flat = [each for v in values for each in v or ()]
+            keys, items = (
+                _column(field, [pair[n] for pair in flat])
+                for n, field in enumerate(node.entry.fields)
+            )
+            return pa.MapArray.from_arrays(_offsets(values), keys, items, mask=_mask(values))
+        case Recursion():
+            return pa.ExtensionArray.from_storage(node.type, pa.array(values, pa.string()))
+    return pa.array(values, node.type)
+
+
+def _column(column: Field | Oneof, values: Sequence[Any]) -> pa.Array:
+    if isinstance(column, Oneof):
+        members = [
+            _column(field, [None if v is None else v[n] for v in values])
+            for n, field in enumerate(column.fields)
+        ]
+        return _struct(members, [f.arrow for f in column.fields], values)
+    if column.repeated and not column.is_map:
+        flat = [each for v in values for each in v or ()]
+        items = arrow(column.node, flat)
+        return pa.ListArray.from_arrays(_offsets(values), items, mask=_mask(values))
+    return arrow(column.node, values)
+
+
+def _struct(columns: list[pa.Array], fields: list[pa.Field], values: Sequence[Any]) -> pa.Array:
+    if not columns:
+        return pa.array([None if v is None else {} for v in values], pa.struct([]))
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=_mask(values))
+
+
+def _offsets(values: Sequence[Any]) -> pa.Array:
+    ends = [0]
+    for value in values:
+        ends.append(ends[-1] + len(value or ()))
+    return pa.array(ends, pa.int32())
+
+
+def _mask(values: Sequence[Any]) -> pa.Array:
+    return pa.array([v is None for v in values], pa.bool_())
+
+
+def plain(node: Node, value: Any) -> Any:
+    """A value as JSON shows it."""
+    if value is None:
+        return None
+    match node:
+        case Message():
+            return {c.name: _plain_column(c, v) for c, v in zip(node.columns, value, strict=True)}
+        case Wrapped():
+            return plain(node.value.node, value)
+        case Map():
+            key, item = (f.node for f in node.entry.fields)
+            if isinstance(key, Scalar) and key.kind == "string":
+                return {k: plain(item, v) for k, v in value}
+            return [[plain(key, k), plain(item, v)] for k, v in value]
+        case Recursion():
+            return json.loads(value)
+        case Known():
+            return str(pa.scalar(value, node.type).as_py())
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _plain_column(column: Field | Oneof, value: Any) -> Any:
+    if isinstance(column, Oneof):
+        if value is None:
+            return None
+        members = zip(column.fields, value, strict=True)
+        return {f.name: _plain_column(f, v) for f, v in members if v is not None}
+    if column.repeated and not column.is_map:
+        return [plain(column.node, each) for each in value]
+    return plain(column.node, value)

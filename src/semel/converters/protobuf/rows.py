@@ -1,0 +1,362 @@
+"""Protobuf messages one at a time: what columns are not sure of, and types inside themselves."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from semel.converters.protobuf.known_values import FIRST_SECOND, LAST_SECOND
+from semel.converters.protobuf.objects import arrow, plain
+from semel.converters.protobuf.schema import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    Enum,
+    Field,
+    Known,
+    Map,
+    Message,
+    Node,
+    Oneof,
+    Recursion,
+    Scalar,
+    Wrapped,
+)
+
+_DEEPEST = 100
+_END_GROUP = 4
+_LAYOUT = {
+    "double": "<d",
+    "float": "<f",
+    "fixed32": "<I",
+    "fixed64": "<q",
+    "sfixed32": "<i",
+    "sfixed64": "<q",
+}
+_NUMERIC = {VARINT, FIXED32, FIXED64}
+_NANOS = 1_000_000_000
+
+Pieces = dict[int, list[Any]]
+"""What a message holds, by the numbers of its fields: values, of messages their bytes."""
+
+
+class Damaged(Exception):
+    """Why bytes are not a message of their type."""
+
+
+class Reader:
+    """Reads messages to Python's objects: messages as tuples of their columns, oneofs as tuples of
+    their members, maps as pairs."""
+
+    def __init__(self) -> None:
+        self._path: list[str] = []
+        self._nested = 0
+        self._defaults = False
+
+    def whole(self, node: Node, data: bytes) -> Any:
+        """The value of a message.
+
+        Raises:
+            Damaged: names the field and what is wrong there.
+        """
+        match node:
+            case Message():
+                return self._message(node, data)
+            case Known():
+                return self._known(node, self._message(node.message, data))
+            case Wrapped():
+                return self._message(node.message, data)[0]
+            case Recursion():
+                inner = node.named[node.name]
+                found = plain(inner, self._message(inner, data))
+                return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+        raise AssertionError(node)
+
+    def _refuse(self, why: str) -> NoReturn:
+        path = ".".join(self._path)
+        raise Damaged(f"field {path}: {why}" if path else why)
+
+    def _message(self, node: Message, data: bytes) -> tuple[Any, ...]:
+        self._nested += 1
+        if self._nested > _DEEPEST:
+            self._refuse(f"nested more than {_DEEPEST} levels deep")
+        pieces = self._pieces(node, data)
+        found = []
+        for column in node.columns:
+            if isinstance(column, Oneof):
+                present = [f for f in column.fields if f.number in pieces]
+                members = tuple(
+                    self._field(f, pieces) if f in present else None for f in column.fields
+                )
+                found.append(members if present else None)
+            else:
+                found.append(self._field(column, pieces))
+        self._nested -= 1
+        return tuple(found)
+
+    def _field(self, field: Field, pieces: Pieces) -> Any:
+        self._path.append(field.name)
+        found = self._value(field, pieces.get(field.number))
+        self._path.pop()
+        return found
+
+    def _value(self, field: Field, here: list[Any] | None) -> Any:
+        node = field.node
+        if isinstance(node, Map):
+            entries = [self._message(node.entry, data) for data in here or ()]
+            return list(dict(entries).items())
+        if field.repeated:
+            return [self._shown(field, value) for value in here or ()]
+        if here is None:
+            if field.required and not self._defaults:
+                self._refuse("required, but missing")
+            if field.always:
+                return self._empty(node)
+            return None if field.explicit else self._shown(field, field.default)
+        if not field.is_message:
+            return self._shown(field, here[-1])
+        if len(here) > 1:  # they are merged, which is as if they were one; each must be whole
+            for data in here:
+                self._checked(node, data)
+        return self.whole(node, b"".join(here))
+
+    def _empty(self, node: Node) -> Any:
+        """A message that is absent, but not null: in it nothing is required."""
+        before, self._defaults = self._defaults, True
+        found = self.whole(node, b"")
+        self._defaults = before
+        return found
+
+    def _checked(self, node: Node, data: bytes) -> None:
+        message = node.message if isinstance(node, (Known, Wrapped)) else node
+        if isinstance(message, Recursion):
+            message = message.named[message.name]
+        assert isinstance(message, Message)
+        pieces = self._pieces(message, data)
+        for field in message.fields:
+            if field.is_message and not isinstance(field.node, Map):
+                for one in pieces.get(field.number, ()):
+                    self._checked(field.node, one)
+
+    def _shown(self, field: Field, value: Any) -> Any:
+        node = field.node
+        if isinstance(node, Enum):
+            return node.shown(value)
+        if isinstance(node, Scalar):
+            if node.narrow is not None:
+                most = 2 ** (node.narrow.bit_width - 1)
+                if not -most <= value < most:
+                    self._refuse(f"{value} is not within {-most} and {most - 1}")
+            return value
+        return self.whole(node, value)
+
+    def _pieces(self, node: Message, data: bytes) -> Pieces:
+        found: Pieces = {}
+        at = 0
+        while at < len(data):
+            number, wire, at = self._tag(data, at)
+            field = node.by_number.get(number)
+            mine = field is not None and field.node.wire == wire
+            packed = (
+                field is not None
+                and field.repeated
+                and wire == BYTES
+                and field.node.wire in _NUMERIC
+            )
+            if field is None or not (mine or packed):
+                at = self._skip(data, at, number, wire)
+                continue
+            self._path.append(field.name)
+            if packed:
+                values, at = self._packed(field.node, data, at)
+            else:
+                value, at = self._one(field.node, data, at)
+                values = [value]
+            if isinstance(field.node, Enum) and field.node.closed:
+                values = [v for v in values if v in field.node.names]
+            self._path.pop()
+            if values or packed:
+                if field.oneof is not None:
+                    others = [f for f in node.fields if f.oneof == field.oneof and f is not field]
+                    for other in others:
+                        found.pop(other.number, None)
+                found.setdefault(number, []).extend(values)
+        return found
+
+    def _tag(self, data: bytes, at: int) -> tuple[int, int, int]:
+        tag, at = self._varint(data, at)
+        if tag >= 2**32 or tag < 8:
+            self._refuse(f"there is no tag {tag}")
+        return tag >> 3, tag & 7, at
+
+    def _skip(self, data: bytes, at: int, number: int, wire: int) -> int:
+        match wire:
+            case 0:
+                at = self._varint(data, at)[1]
+            case 1 | 5:
+                at = self._take(data, at, 8 if wire == FIXED64 else 4)[1]
+            case 2:
+                at = self._bytes(data, at)[1]
+            case 3:
+                self._nested += 1
+                if self._nested > _DEEPEST:
+                    self._refuse(f"nested more than {_DEEPEST} levels deep")
+                while True:
+                    inner, kind, at = self._tag(data, at)
+                    if kind == _END_GROUP:
+                        break
+                    at = self._skip(data, at, inner, kind)
+                self._nested -= 1
+                if inner != number:
+                    self._refuse(f"group {number} ends as group {inner}")
+            case 4:
+                self._refuse(f"group {number} ends, but did not begin")
+            case _:
+                self._refuse(f"there is no wire type {wire}")
+        return at
+
+    def _varint(self, data: bytes, at: int) -> tuple[int, int]:
+        found = 0
+        for count in range(11):
+            if count == 10:
+                self._refuse("a number of more than ten bytes")
+            if at + count >= len(data):
+                self._refuse("the record ends too early")
+            byte = data[at + count]
+            found |= (byte & 0x7F) << 7 * count
+            if byte < 0x80:
+                break
+        return found & (2**64 - 1), at + count + 1
+
+    def _take(self, data: bytes, at: int, size: int) -> tuple[bytes, int]:
+        if at + size > len(data):
+            self._refuse(f"the record ends {at + size - len(data)} bytes too early")
+        return data[at : at + size], at + size
+
+    def _bytes(self, data: bytes, at: int) -> tuple[bytes, int]:
+        size, at = self._varint(data, at)
+        if size > 2**31 - 1:
+            self._refuse(f"a length of {size} bytes")
+        return self._take(data, at, size)
+
+    def _packed(self, node: Node, data: bytes, at: int) -> tuple[list[Any], int]:
+        inside, at = self._bytes(data, at)
+        found, place = [], 0
+        while place < len(inside):
+            value, place = self._one(node, inside, place)
+            found.append(value)
+        return found, at
+
+    def _one(self, node: Node, data: bytes, at: int) -> tuple[Any, int]:
+        if isinstance(node, Enum):
+            number, at = self._varint(data, at)
+            return _signed(number, 32), at
+        if not isinstance(node, Scalar):
+            return self._bytes(data, at)
+        if node.wire == VARINT:
+            number, at = self._varint(data, at)
+            return _of_varint(node.kind, number), at
+        if node.wire == BYTES:
+            value, at = self._bytes(data, at)
+            return self._text(node, value) if node.kind == "string" else value, at
+        layout = _LAYOUT[node.kind]
+        value, at = self._take(data, at, struct.calcsize(layout))
+        return struct.unpack(layout, value)[0], at
+
+    def _text(self, node: Scalar, value: bytes) -> str:
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            if not node.strict:
+                return value.decode(errors="replace")
+            self._refuse(f"not UTF-8: byte 0x{value[error.start]:02x} at position {error.start}")
+
+    def _known(self, node: Known, parts: tuple[Any, ...]) -> Any:
+        match node.kind:
+            case "Timestamp":
+                seconds, nanos = parts
+                if not FIRST_SECOND <= seconds <= LAST_SECOND or not 0 <= nanos < _NANOS:
+                    self._refuse(f"{seconds} seconds and {nanos} nanoseconds are no timestamp")
+                return seconds * 1000 + nanos // 1_000_000
+            case "Date":
+                try:
+                    return (datetime.date(*parts) - datetime.date(1970, 1, 1)).days
+                except (ValueError, OverflowError):
+                    self._refuse("year {}, month {}, day {} are no date".format(*parts))
+            case "TimeOfDay":
+                hours, minutes, seconds, nanos = parts
+                try:
+                    datetime.time(hours, minutes, seconds)
+                except (ValueError, OverflowError):
+                    nanos = -1
+                if not 0 <= nanos < _NANOS:
+                    self._refuse(
+                        "hours {}, minutes {}, seconds {}, nanos {} are no time of day".format(
+                            *parts
+                        )
+                    )
+                return ((hours * 60 + minutes) * 60 + seconds) * 1000 + nanos // 1_000_000
+        return self._decimal(node, *parts)
+
+    def _decimal(self, node: Known, digits: bytes, precision: int, scale: int) -> decimal.Decimal:
+        if not digits:
+            self._refuse("a decimal of no bytes")
+        number = decimal.Decimal(int.from_bytes(digits, "big", signed=True))
+        if abs(scale) > 10_000 or len(digits) > 1000:
+            self._refuse(f"a decimal of {len(digits)} bytes with the scale {scale}")
+        exact = decimal.Context(prec=20_000)
+        found = number.scaleb(-scale, exact)
+        if precision:  # Java rounds to the digits that a decimal claims to have
+            rounding = decimal.ROUND_HALF_UP
+            found = decimal.Context(prec=precision, rounding=rounding).plus(found)
+        kind = node.logical
+        try:
+            shown = found.quantize(decimal.Decimal(1).scaleb(-kind.scale), context=exact)
+        except decimal.InvalidOperation:
+            shown = decimal.Decimal("NaN")
+        if shown != found or len(shown.as_tuple().digits) > kind.precision:
+            self._refuse(
+                f"{found} does not fit {kind}. Declare precision and scale of the field in "
+                "(confluent.field_meta)"
+            )
+        return shown
+
+
+def _signed(number: int, bits: int) -> int:
+    number &= 2**bits - 1
+    return number - 2**bits if number >> (bits - 1) else number
+
+
+def _of_varint(kind: str, number: int) -> int | bool:
+    match kind:
+        case "int32":
+            return _signed(number, 32)
+        case "uint32":
+            return number & (2**32 - 1)
+        case "sint32":
+            number &= 2**32 - 1
+            return (number >> 1) ^ -(number & 1)
+        case "sint64":
+            return (number >> 1) ^ -(number & 1)
+        case "bool":
+            return number != 0
+    return _signed(number, 64)
+
+
+def read(node: Node, values: Sequence[bytes]) -> tuple[pa.Array, list[int], dict[int, str]]:
+    """Values in Arrow with their indices, and why the others cannot be read."""
+    found, rows, refused = [], [], {}
+    for row, value in enumerate(values):
+        try:
+            found.append(Reader().whole(node, value))
+            rows.append(row)
+        except Damaged as error:
+            refused[row] = str(error)
+    return arrow(node, found), rows, refused

@@ -1,0 +1,124 @@
+"""Where the fields of many messages stand.
+
+A message is a sequence of tags, each with its value; fields that are absent are not there. Programs
+write fields in the order of their numbers. So in each step all messages whose next tag is the
+smallest one are read on, while the others wait: a field that all have is read in one step, wherever
+it stands in each message. Fields in another order only take more steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from semel.converters.cursor import Cursor, Longs
+from semel.converters.protobuf.schema import BYTES, FIXED32, FIXED64, VARINT
+
+_STEPS = 1000
+"""Messages that take more are read alone: those with long lists whose items are not packed."""
+_DONE = 2**62
+_LARGEST = np.uint64(2**31 - 1)
+_LARGEST_TAG = np.uint64(2**32 - 1)
+
+
+@dataclass(slots=True)
+class Found:
+    """The values of one tag: of which messages, where, and the numbers if they are such."""
+
+    rows: Longs
+    starts: Longs
+    ends: Longs
+    numbers: npt.NDArray[np.uint64] | None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def only(self, which: npt.NDArray[np.generic]) -> Found:
+        """Some of them."""
+        numbers = None if self.numbers is None else self.numbers[which]
+        return Found(self.rows[which], self.starts[which], self.ends[which], numbers)
+
+
+def scan(cursor: Cursor, wanted: frozenset[int]) -> dict[int, Found]:
+    """The values of these tags, each in the order of the messages."""
+    tags = np.full(len(cursor), _DONE, np.int64)
+    _next(cursor, tags, None)
+    steps: dict[int, list[Found]] = {}
+    for _ in range(_STEPS):
+        tag = int(tags.min(initial=_DONE))
+        if tag == _DONE:
+            break
+        chosen = tags == tag
+        rows = np.flatnonzero(chosen)
+        every = len(rows) == len(cursor)
+        inner = cursor if every else cursor.take(rows)
+        found = _value(inner, rows, tag)
+        if tag in wanted:
+            steps.setdefault(tag, []).append(found)
+        _next(inner, tags, None if every else rows)
+        if not every:
+            cursor.put(rows, inner)
+    else:
+        cursor.doubt(tags != _DONE)
+    return {tag: _joined(parts) for tag, parts in steps.items()}
+
+
+def _next(cursor: Cursor, tags: Longs, rows: Longs | None) -> None:
+    """Read the tags of what comes next. Without ``rows`` the cursor is that of all messages."""
+    more = (cursor.at < cursor.end) & ~cursor.unsure
+    if more.all():
+        found = _tag(cursor)
+    else:
+        found = np.full(len(cursor), _DONE, np.int64)
+        which = np.flatnonzero(more)
+        if len(which):
+            some = cursor.take(which)
+            found[which] = _tag(some)
+            cursor.put(which, some)
+    if rows is None:
+        tags[:] = found
+    else:
+        tags[rows] = found
+
+
+def _tag(cursor: Cursor) -> Longs:
+    found = cursor.varint()
+    wrong = (found > _LARGEST_TAG) | (found < np.uint64(8))  # there is no field 0
+    cursor.doubt(wrong)
+    tags: Longs = np.where(cursor.unsure, _DONE, found.astype(np.int64))
+    return tags
+
+
+def _value(cursor: Cursor, rows: Longs, tag: int) -> Found:
+    wire = tag & 7
+    starts = cursor.at
+    numbers = None
+    if wire == VARINT:
+        numbers = cursor.varint()
+    elif wire in (FIXED32, FIXED64):
+        cursor.skip(np.full(len(cursor), 4 if wire == FIXED32 else 8, np.int64))
+    elif wire == BYTES:
+        sizes = cursor.varint()
+        starts = cursor.at
+        cursor.doubt(sizes > _LARGEST)
+        cursor.skip(np.where(cursor.unsure, np.uint64(0), sizes).astype(np.int64))
+    else:  # a group, or what is no value
+        cursor.doubt(np.ones(len(cursor), np.bool_))
+    return Found(rows, starts, cursor.at.copy(), numbers)
+
+
+def _joined(parts: list[Found]) -> Found:
+    if len(parts) == 1:
+        return parts[0]
+    numbers = None
+    if parts[0].numbers is not None:
+        numbers = np.concatenate([p.numbers for p in parts if p.numbers is not None])
+    both = Found(
+        np.concatenate([p.rows for p in parts]),
+        np.concatenate([p.starts for p in parts]),
+        np.concatenate([p.ends for p in parts]),
+        numbers,
+    )
+    return both.only(np.argsort(both.starts, kind="stable"))

@@ -1,0 +1,264 @@
+"""The parts of Protobuf schemas, as Kafka Connect understands them, with their Arrow types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from semel.converters.json_columns import JSON
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+"""Wire types."""
+SCALARS: Mapping[str, tuple[int, pa.DataType, Any]] = {
+    "double": (FIXED64, pa.float64(), 0.0),
+    "float": (FIXED32, pa.float32(), 0.0),
+    "int32": (VARINT, pa.int32(), 0),
+    "int64": (VARINT, pa.int64(), 0),
+    "uint32": (VARINT, pa.int64(), 0),
+    "uint64": (VARINT, pa.int64(), 0),
+    "sint32": (VARINT, pa.int32(), 0),
+    "sint64": (VARINT, pa.int64(), 0),
+    "fixed32": (FIXED32, pa.int64(), 0),
+    "fixed64": (FIXED64, pa.int64(), 0),
+    "sfixed32": (FIXED32, pa.int32(), 0),
+    "sfixed64": (FIXED64, pa.int64(), 0),
+    "bool": (VARINT, pa.bool_(), False),
+    "string": (BYTES, pa.string(), ""),
+    "bytes": (BYTES, pa.binary(), b""),
+}
+"""How they are written, the type of their values, and what stands for one that is absent. Kafka
+Connect has no unsigned numbers: those of 32 bits become longs, and those of 64 bits, too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A part of a schema. ``type`` is the Arrow type of its values."""
+
+    @property
+    def type(self) -> pa.DataType:
+        raise NotImplementedError
+
+    @property
+    def wire(self) -> int:
+        """The wire type of one value."""
+        return BYTES
+
+    @property
+    def parts(self) -> Sequence[Node]:
+        return ()
+
+    @cached_property
+    def columnar(self) -> bool:
+        """Whether values can be read in columns: not those of recursive types."""
+        return all(part.columnar for part in self.parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Scalar(Node):
+    """``narrow`` is the smaller type of numbers that ``connect.type`` declares; ``strict`` if texts
+    must be UTF-8, which proto2 does not ask for."""
+
+    kind: str
+    narrow: pa.DataType | None = None
+    strict: bool = True
+
+    @property
+    def type(self) -> pa.DataType:
+        return self.narrow or SCALARS[self.kind][1]
+
+    @property
+    def wire(self) -> int:
+        return SCALARS[self.kind][0]
+
+
+@dataclass(frozen=True, eq=False)
+class Enum(Node):
+    """Names by number. A closed one has no other numbers."""
+
+    name: str
+    values: tuple[tuple[str, int], ...]
+    closed: bool = False
+    as_number: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.int32() if self.as_number else pa.string()
+
+    @property
+    def wire(self) -> int:
+        return VARINT
+
+    @cached_property
+    def names(self) -> Mapping[int, str]:
+        """The first name of each number."""
+        found: dict[int, str] = {}
+        for name, number in self.values:
+            found.setdefault(number, name)
+        return found
+
+    def unknown(self, number: int) -> str:
+        """The name of a number that has none, as Java's library gives it."""
+        return f"UNKNOWN_ENUM_VALUE_{self.name}_{number}"
+
+    def shown(self, number: int) -> str | int:
+        """The value of a number."""
+        return number if self.as_number else self.names.get(number) or self.unknown(number)
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A field of a message.
+
+    Args:
+        explicit: an absent one is null; otherwise it has its default.
+        always: an absent message is an empty one.
+        nullable: as Kafka Connect's schema says it.
+    """
+
+    name: str
+    number: int
+    node: Node
+    repeated: bool = False
+    explicit: bool = False
+    required: bool = False
+    always: bool = False
+    nullable: bool = True
+    oneof: str | None = None
+    default: Any = None
+    """What stands for it where it is absent: a number, a text, bytes."""
+
+    @property
+    def is_map(self) -> bool:
+        return isinstance(self.node, Map)
+
+    @cached_property
+    def type(self) -> pa.DataType:
+        if self.repeated and not self.is_map:
+            return pa.list_(self.node.type)
+        return self.node.type
+
+    @property
+    def arrow(self) -> pa.Field:
+        return pa.field(self.name, self.type, self.nullable)
+
+    @property
+    def is_message(self) -> bool:
+        return self.node.wire == BYTES and not isinstance(self.node, Scalar)
+
+
+@dataclass(frozen=True, eq=False)
+class Oneof:
+    """Fields of which a message has one at most: a struct with a field for each."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def arrow(self) -> pa.Field:
+        return pa.field(self.name, pa.struct([f.arrow for f in self.fields]))
+
+
+@dataclass(frozen=True, eq=False)
+class Message(Node):
+    """Fields by their numbers, and the columns that are made of them."""
+
+    name: str
+    columns: tuple[Field | Oneof, ...]
+
+    @cached_property
+    def type(self) -> pa.DataType:
+        return pa.struct([c.arrow for c in self.columns])
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        found: list[Field] = []
+        for column in self.columns:
+            found += column.fields if isinstance(column, Oneof) else [column]
+        return tuple(found)
+
+    @cached_property
+    def by_number(self) -> Mapping[int, Field]:
+        return {f.number: f for f in self.fields}
+
+    @cached_property
+    def tags(self) -> frozenset[int]:
+        """The tags of fields, those of packed ones among them."""
+        packed = {f.number << 3 | BYTES for f in self.fields if f.repeated}
+        return frozenset({f.number << 3 | f.node.wire for f in self.fields} | packed)
+
+    @property
+    def parts(self) -> Sequence[Node]:
+        return [f.node for f in self.fields]
+
+
+@dataclass(frozen=True, eq=False)
+class Known(Node):
+    """A message that stands for a value of another type: ``Timestamp``, ``Date``, ``TimeOfDay`` or
+    ``Decimal``."""
+
+    kind: str
+    message: Message
+    logical: pa.DataType
+
+    @property
+    def type(self) -> pa.DataType:
+        return self.logical
+
+    @property
+    def parts(self) -> Sequence[Node]:
+        return [self.message]
+
+
+@dataclass(frozen=True, eq=False)
+class Wrapped(Node):
+    """A message of one field, ``value``, that stands for it."""
+
+    message: Message
+
+    @property
+    def value(self) -> Field:
+        return self.message.fields[0]
+
+    @property
+    def type(self) -> pa.DataType:
+        return self.value.type
+
+    @property
+    def parts(self) -> Sequence[Node]:
+        return [self.message]
+
+
+@dataclass(frozen=True, eq=False)
+class Map(Node):
+    """Messages of two fields, ``key`` and ``value``; of equal keys the last one counts."""
+
+    entry: Message
+
+    @cached_property
+    def type(self) -> pa.DataType:
+        key, value = self.entry.fields
+        return pa.map_(key.type, value.type)
+
+    @property
+    def parts(self) -> Sequence[Node]:
+        return [self.entry]
+
+
+@dataclass(frozen=True, eq=False)
+class Recursion(Node):
+    """A message inside itself. Arrow has no such types, so its values are JSON."""
+
+    name: str
+    named: Mapping[str, Message] = field(repr=False)
+
+    @property
+    def type(self) -> pa.DataType:
+        return JSON
+
+    @cached_property
+    def columnar(self) -> bool:
+        return False
