@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel.converters.avro import columns, rows
-from semel.converters.avro.cursor import Content
 from semel.converters.avro.parse import SchemaError, parse
 from semel.converters.avro.schema import Array
+from semel.converters.cursor import Content
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import Reached
 from semel.sources.directory.texts import Broken, Chunk, Format
