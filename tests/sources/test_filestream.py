@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from semel.errors import ConfigError, ServiceError
 from semel.plan import plan_source
-from semel.sources import filestream
+from semel.sources import growing
 from semel.sources.base import Source, SourceBatch
 
 
@@ -40,11 +42,11 @@ def begun(source: Source, offset: Mapping[str, Any] | None = None) -> Iterator[S
 
 
 def lines(batches: Iterator[SourceBatch | None]) -> tuple[list[str], Mapping[str, Any] | None]:
-    """The lines up to where nothing more is there, and the last offset."""
+    """The lines up to where nothing more is there, and the last offset as Kafka Connect sees it."""
     found: list[str] = []
     offset = None
     while (batch := next(batches)) is not None:
-        offset = batch.offset
+        offset = {"position": batch.offset["position"]}
         for records in batch.records:
             assert records.topic == "lines"
             found += records.values.to_pylist()
@@ -85,7 +87,7 @@ def test_reading_goes_on_behind_any_batch(path: Path, make: Callable[..., Source
 def test_a_line_longer_than_a_block_is_one_line(
     path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filestream, "_BLOCK", 4)
+    monkeypatch.setattr(growing, "_BLOCK", 4)
     path.write_text("a" * 1000 + "\nb\n")
     assert lines(begun(make())) == (["a" * 1000, "b"], {"position": 1003})
 
@@ -129,7 +131,7 @@ def test_a_replaced_file_is_read_to_its_end_first(
     path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line that nobody will end is delivered, in one commit with the new file's position."""
-    monkeypatch.setattr(filestream, "_QUIET", 0.0)
+    monkeypatch.setattr(growing, "_QUIET", 0.0)
     path.write_text("one\ntw")
     reader = begun(make())
     assert lines(reader)[0] == ["one"]
@@ -172,3 +174,156 @@ def test_a_file_without_permission_is_refused(
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(ServiceError, match=r"Permission denied\. Grant read permission"):
         next(begun(make()))
+
+
+def write(path: Path, *found: str) -> None:
+    path.write_text("".join(f"{line}\n" for line in found))
+
+
+def reached(source: Source) -> Mapping[str, Any]:
+    """The offset behind everything."""
+    offset: Mapping[str, Any] = {}
+    for batch in begun(source):
+        if batch is None:
+            return offset
+        offset = batch.offset
+    raise AssertionError("the file ended")
+
+
+class TestRotatedWhileStopped:
+    """The offset tells the file that it was reached in from another one."""
+
+    def test_the_old_file_is_read_to_its_end_first(
+        self, path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        write(path, "one", "two")
+        offset = reached(make())
+        with path.open("a") as file:
+            file.write("three\nfo")
+        path.rename(path.with_name("lines.txt.1"))
+        write(path, "new", "new", "new, and longer")
+        found, last = lines(begun(make(), offset))
+        assert found == ["three", "fo", "new", "new", "new, and longer"]
+        assert last == {"position": path.stat().st_size}
+        assert f"reading {path}.1 to its end first" in caplog.text
+
+    def test_reading_goes_on_from_each_offset_on_the_way(
+        self, path: Path, make: Callable[..., Source]
+    ) -> None:
+        write(path, *(f"a{n}" for n in range(6)))
+        offset = reached(make())
+        with path.open("a") as file:
+            file.write("b0\nb1\nb2\nb3")
+        first, second = path.with_name("lines-2.txt"), path.with_name("lines-1.txt")
+        path.rename(first)
+        os.utime(first, (1_600_000_000, 1_600_000_000))
+        write(second, *(f"c{n}" for n in range(4)))
+        write(path.with_name("lines-of-others.txt"), "not these")
+        write(path, *(f"d{n}" for n in range(4)))
+        source, found = make(batch_size="1"), []
+        while (batch := next(begun(source, offset))) is not None:
+            offset = batch.offset
+            found += [v for r in batch.records for v in r.values.to_pylist()]
+        assert found == [f"{c}{n}" for c in "bcd" for n in range(4)]
+
+    def test_one_that_is_nowhere_is_told(
+        self, path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        write(path, "one", "two")
+        offset = reached(make())
+        write(path, "six", "ten", "new")
+        assert lines(begun(make(), offset))[0] == ["six", "ten", "new"]
+        assert "has other bytes before the position 8 than it had" in caplog.text
+
+    def test_a_copy_of_a_file_that_was_cut_is_read_to_its_end(
+        self, path: Path, make: Callable[..., Source]
+    ) -> None:
+        write(path, "one", "two")
+        reader = begun(make())
+        lines(reader)
+        write(path.with_name("lines.txt.1"), "one", "two", "three")
+        write(path, "n")
+        assert lines(reader)[0] == ["three", "n"]
+
+    def test_a_file_that_was_cut_and_grew_again_between_two_looks_is_noticed(
+        self, path: Path, make: Callable[..., Source]
+    ) -> None:
+        write(path, "one", "two")
+        reader = begun(make())
+        lines(reader)
+        with path.open("r+") as file:  # the same file
+            file.write("six\nten\nnew\n")
+        assert lines(reader)[0] == ["six", "ten", "new"]
+
+
+class TestGzip:
+    def test_lines_are_read_and_gone_on_with(self, path: Path, make: Callable[..., Source]) -> None:
+        packed = path.with_name("lines.gz")
+        expected = [f"größe {n}" for n in range(20)]
+        packed.write_bytes(gzip.compress("\n".join(expected).encode()))
+        source, offset, found = make(file=str(packed), batch_size="3"), None, []
+        while (batch := next(begun(source, offset))) is not None:
+            offset = batch.offset
+            found += batch.records[0].values.to_pylist()
+        assert found == expected
+        assert offset is not None
+        assert offset["position"] == len("\n".join(expected).encode())
+
+    def test_one_that_is_still_written_is_waited_for(
+        self, path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        packed = path.with_name("lines.gz")
+        content = gzip.compress("".join(f"{n}\n" for n in range(9999)).encode())
+        packed.write_bytes(content[:-1000])
+        reader = begun(make(file=str(packed)))
+        some = lines(reader)[0]
+        assert 0 < len(some) < 9999
+        assert "ends too early for a gzip file" in caplog.text
+        packed.write_bytes(content)
+        more: list[str] = []
+        while len(some) + len(more) < 9999:
+            more += lines(reader)[0]
+        assert some + more == [str(n) for n in range(9999)]
+
+    def test_a_new_one_under_the_name_is_read_from_its_beginning(
+        self, path: Path, make: Callable[..., Source]
+    ) -> None:
+        packed = path.with_name("lines.gz")
+        packed.write_bytes(gzip.compress(b"one\n"))
+        reader = begun(make(file=str(packed)))
+        assert lines(reader)[0] == ["one"]
+        packed.unlink()
+        packed.with_suffix(".new").write_bytes(gzip.compress(b"six\nten"))
+        packed.with_suffix(".new").rename(packed)
+        assert lines(reader)[0] == ["six", "ten"]
+
+    def test_what_is_no_gzip_is_refused(self, path: Path, make: Callable[..., Source]) -> None:
+        packed = path.with_name("lines.gz")
+        packed.write_text("plain\n")
+        with pytest.raises(ServiceError, match=r"lines\.gz is not what gzip makes"):
+            next(begun(make(file=str(packed))))
+
+
+def test_other_character_sets_are_read(path: Path, make: Callable[..., Source]) -> None:
+    path.write_bytes("größe\r\nzwei\n".encode("latin-1"))
+    assert lines(begun(make(file_charset="ISO-8859-1"))) == (["größe", "zwei"], {"position": 12})
+    with pytest.raises(ConfigError, match="must write line ends as ASCII does"):
+        make(file_charset="UTF-16")
+    with pytest.raises(ConfigError, match="is no character set"):
+        make(file_charset="klingon")
+
+
+def test_files_that_match_a_pattern_are_partitions(path: Path, make: Callable[..., Source]) -> None:
+    for name in ("a.log", "b.log", "c.txt"):
+        write(path.with_name(name), name)
+    source = make(file="", file_pattern=f"{path.parent}/*.log")
+    found = source.partitions()
+    assert found == [{"filename": str(path.with_name(n))} for n in ("a.log", "b.log")]
+    assert [lines(source.read(p, None))[0] for p in found] == [["a.log"], ["b.log"]]
+    path.with_name("a.log").unlink()
+    write(path.with_name("d.log"), "d")
+    assert len(source.partitions()) == 3, "one that is gone may still be read"
+    relative = make(file="", file_pattern="*.log", file_directory=str(path.parent))
+    assert relative.partitions() == [{"filename": "b.log"}, {"filename": "d.log"}]
+    with pytest.raises(ConfigError, match="exclude each other"):
+        make(file_pattern="*")

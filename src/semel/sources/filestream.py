@@ -1,24 +1,19 @@
-"""FileStreamSource: the lines of a file that grows, as Kafka Connect's connector reads them."""
+"""FileStreamSource: the lines of files that grow, as Kafka Connect's connector reads them."""
 
 from __future__ import annotations
 
-import logging
-import os
-import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import codecs
+import glob
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
-
-import pyarrow as pa
+from typing import Any
 
 from semel.config import HIGH, LOW, MEDIUM, SourceConnectorConfig, Type, key, read
 from semel.delivery import Support
-from semel.errors import ConfigError, Problem, ServiceError, TransientError
+from semel.errors import ConfigError, Problem
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition
-from semel.sources.lines import ENDS, split, text
-
-log = logging.getLogger(__name__)
+from semel.sources.growing import GrowingFile, Place
 
 CLASSES = (
     "org.apache.kafka.connect.file.FileStreamSourceConnector",
@@ -28,11 +23,21 @@ CLASSES = (
 
 _FILENAME, _POSITION = "filename", "position"
 """Kafka Connect's names in the source partition and offset."""
+_TAIL = "tail"
+"""A checksum of the bytes before the position. Kafka Connect passes over it."""
 
-_BLOCK = 8 * 1024 * 1024
-_QUIET = 1.0
-"""Seconds without a byte after which a file that was replaced is taken to be finished: a program
-that has not noticed yet may still write to it."""
+
+def _charset(name: str) -> None:
+    ascii_text = "".join(map(chr, range(9, 127)))
+    try:
+        codecs.lookup(name)
+        if ascii_text.encode(name) == ascii_text.encode("ascii"):
+            return
+    except LookupError:
+        raise ValueError("is no character set, such as UTF-8 or ISO-8859-1") from None
+    except UnicodeError:
+        pass
+    raise ValueError("must write line ends as ASCII does. Use the directory source")
 
 
 @dataclass(frozen=True)
@@ -41,14 +46,30 @@ class FileStreamConfig:
 
     file: str = key(
         "file",
-        doc="The file to read.",
+        "",
+        "The file to read.",
         importance=HIGH,
+        group="File",
+    )
+    pattern: str = key(
+        "file.pattern",
+        "",
+        "Read all files whose paths match this instead, such as /var/log/app/*.log.",
+        importance=MEDIUM,
         group="File",
     )
     directory: str = key(
         "file.directory",
         "",
         "The directory of a relative file; where semel was started if empty.",
+        importance=LOW,
+        group="File",
+    )
+    charset: str = key(
+        "file.charset",
+        "UTF-8",
+        "The character set of the files.",
+        validator=_charset,
         importance=LOW,
         group="File",
     )
@@ -69,24 +90,38 @@ class FileStreamConfig:
     )
 
     def __post_init__(self) -> None:
+        problems = []
+        if not self.file.strip() and not self.pattern.strip():
+            problems.append(
+                Problem("file", "file is required. The file to read; or set file.pattern")
+            )
+        if self.file.strip() and self.pattern.strip():
+            problems.append(Problem("file", "file and file.pattern exclude each other: set one"))
         if "," in self.topic:
-            raise ConfigError(
+            problems.append(
                 Problem("topic", f"topic={self.topic} must be one topic, without commas")
             )
+        if problems:
+            raise ConfigError(*problems)
 
 
 class FileStreamSource(Source):
-    """One source partition, the file; its offset is the position behind the last line in bytes."""
+    """A source partition for each file; its offset is the position behind the last line in
+    bytes."""
 
     section = FileStreamConfig
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
         self._config = read(FileStreamConfig, connector.originals)
-        self._path = Path(self._config.directory, self._config.file)
+        self._known: dict[str, None] = {}
+        if self._config.pattern:
+            self.refresh = 5.0
 
     def describe(self) -> dict[str, str]:
-        return {"reads": f"lines of {self._path}", "writes": f"topic {self._config.topic}"}
+        config = self._config
+        which = Path(config.directory, config.file or config.pattern)
+        return {"reads": f"lines of {which}", "writes": f"topic {config.topic}"}
 
     def exactly_once(self) -> Support:
         return Support(
@@ -104,7 +139,14 @@ class FileStreamSource(Source):
         return [self._config.topic]
 
     def partitions(self) -> Sequence[SourcePartition]:
-        return [{_FILENAME: self._config.file}]
+        if not self._config.pattern:
+            return [{_FILENAME: self._config.file}]
+        root = Path(self._config.directory)
+        # Path.glob takes no absolute pattern.
+        found = glob.glob(self._config.pattern, root_dir=root, recursive=True)  # noqa: PTH207
+        # One that is gone may have been renamed, and is read to its end.
+        self._known |= dict.fromkeys(sorted(f for f in found if (root / f).is_file()))
+        return [{_FILENAME: name} for name in self._known]
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
         if partition.keys() != {_FILENAME}:
@@ -112,135 +154,35 @@ class FileStreamSource(Source):
                 f"connector {self._name}: source partition {dict(partition)} must be a "
                 f'{_FILENAME}, such as {{"{_FILENAME}": "{self._config.file}"}}'
             )
-        self._position(offset)
+        self._place(partition, offset)
 
     def read(
         self, partition: SourcePartition, offset: SourceOffset | None
     ) -> Iterator[SourceBatch | None]:
-        position = 0 if offset is None else self._position(offset)
-        while True:
-            file = yield from self._opened()
-            with file:
-                if position:
-                    position = yield from self._checked(file, position)
-                file.seek(position)
-                yield from self._lines(file, position)
-            position = 0
+        place = Place() if offset is None else self._place(partition, offset)
+        config = self._config
+        path = Path(config.directory, str(partition[_FILENAME]))
+        file = GrowingFile(self._name, path, config.charset, config.batch_size)
+        for found in file.read(place):
+            if found is None:
+                yield None
+            elif not len(found.values):
+                yield SourceBatch((), _offset(found.place))
+            else:
+                yield SourceBatch.of(config.topic, found.values, _offset(found.place))
 
-    def _position(self, offset: SourceOffset) -> int:
-        found = offset.get(_POSITION, 0)
+    def _place(self, partition: SourcePartition, offset: SourceOffset) -> Place:
+        found, tail = offset.get(_POSITION, 0), offset.get(_TAIL)
         if isinstance(found, bool) or not isinstance(found, int) or found < 0:
             raise ConfigError(
-                f"connector {self._name}: source offset {dict(offset)} of file {self._path} must "
-                f"have a {_POSITION} of 0 or more. Correct it with semel offsets set, or forget it "
-                "with semel offsets reset"
+                f"connector {self._name}: source offset {dict(offset)} of file "
+                f"{partition.get(_FILENAME)} must have a {_POSITION} of 0 or more. Correct it with "
+                "semel offsets set, or forget it with semel offsets reset"
             )
-        return found
+        return Place(found, tail if isinstance(tail, int) else None)
 
-    def _opened(self) -> Generator[None, None, BinaryIO]:
-        """Wait for the file to be there."""
-        said = False
-        while True:
-            try:
-                return self._path.open("rb", buffering=0)
-            except FileNotFoundError:
-                if not said:
-                    log.warning(
-                        "connector %s: file %s is not there: waiting for it",
-                        *(self._name, self._path),
-                    )
-                said = True
-            except IsADirectoryError:
-                raise ConfigError(
-                    f"connector {self._name}: file={self._path} is a directory. Name a file in it"
-                ) from None
-            except PermissionError as error:
-                raise ServiceError(
-                    f"connector {self._name}: file {self._path} cannot be read: {error.strerror}. "
-                    "Grant read permission to the user that runs the tasks"
-                ) from None
-            except OSError as error:
-                raise self._failed(error) from None
-            yield None
 
-    def _checked(self, file: BinaryIO, position: int) -> Generator[SourceBatch, None, int]:
-        """Where to read on, in a file of which only the position is known.
-
-        Raises:
-            ConfigError: it is not the file that the position was reached in.
-        """
-        size = os.fstat(file.fileno()).st_size
-        if size < position:
-            yield self._from_the_beginning(
-                f"has {size} bytes, fewer than the position {position}: it was cut or replaced"
-            )
-            return 0
-        file.seek(position - 1)
-        if file.read(1) not in ENDS:
-            raise ConfigError(
-                f"connector {self._name}: file {self._path}: no line begins at position "
-                f"{position}. Was the file replaced, or has Kafka Connect stored the position, "
-                "which counts characters instead of bytes? Set the right one with semel offsets "
-                "set, or forget it with semel offsets reset"
-            )
-        return position
-
-    def _lines(self, file: BinaryIO, position: int) -> Iterator[SourceBatch | None]:
-        """The lines of a file from a position on, until it is cut or another one has its name."""
-        rest, size, quiet_since = b"", _BLOCK, 0.0
-        while True:
-            try:
-                block = file.read(size)
-            except OSError as error:
-                raise self._failed(error) from None
-            if block:
-                quiet_since = time.monotonic()
-                rest += block
-                used = 0
-                for lines, length in split(rest, self._config.batch_size):
-                    used += length
-                    yield self._batch(lines, position + used)
-                position += used
-                rest = rest[used:]
-                size = _BLOCK if used else 2 * size  # a long line is not looked through each time
-                continue
-            there = self._there()
-            here = os.fstat(file.fileno())
-            read_until = position + len(rest)
-            if here.st_size < read_until:
-                yield self._from_the_beginning(
-                    f"has {here.st_size} bytes, but {read_until} were read: it was cut"
-                )
-                return
-            replaced = there is not None and not os.path.samestat(there, here)
-            if replaced and time.monotonic() - quiet_since > _QUIET:
-                yield self._from_the_beginning("was replaced by another one", rest)
-                return
-            yield None
-
-    def _there(self) -> os.stat_result | None:
-        """What has the file's name now."""
-        try:
-            return self._path.stat()
-        except OSError:
-            return None  # renamed; another one may come
-
-    def _from_the_beginning(self, why: str, rest: bytes = b"") -> SourceBatch:
-        """What ends one file and begins the next: a last line without its end, and position 0. If
-        it were not committed now, a larger new file would be read from the old position after a
-        crash."""
-        log.warning(
-            "connector %s: file %s %s: reading it from its beginning",
-            *(self._name, self._path, why),
-        )
-        if not rest:
-            return SourceBatch((), {_POSITION: 0})
-        return self._batch(pa.array([text(rest.removesuffix(b"\r"))], pa.string()), 0)
-
-    def _batch(self, lines: pa.Array, position: int) -> SourceBatch:
-        return SourceBatch.of(self._config.topic, lines, {_POSITION: position})
-
-    def _failed(self, error: OSError) -> TransientError:
-        return TransientError(
-            f"connector {self._name}: file {self._path} cannot be read: {error.strerror}"
-        )
+def _offset(place: Place) -> dict[str, Any]:
+    if place.tail is None:
+        return {_POSITION: place.position}
+    return {_POSITION: place.position, _TAIL: place.tail}

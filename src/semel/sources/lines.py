@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,25 +14,25 @@ ENDS = (b"\n", b"\r")
 """What the last byte of a line's end is."""
 
 
-def split(block: bytes, most: int) -> Iterator[tuple[pa.Array, int]]:
+def split(block: bytes, most: int, charset: str = "UTF-8") -> Iterator[tuple[pa.Array, int]]:
     """The whole lines at the beginning of a block, at most ``most`` at a time, without their ends,
     and how many bytes each lot takes with them.
 
     A line ends with LF, CR LF or CR. A CR at the very end of the block ends none yet: an LF may
-    follow.
+    follow. The character set writes ASCII as it is.
     """
     ends = ends_of(block)
     begin = 0
     for first in range(0, len(ends), most):
         count = min(most, len(ends) - first)
         end = int(ends[first + count - 1])
-        yield _lines(block[begin:end], count), end - begin
+        yield _lines(block[begin:end], count, charset), end - begin
         begin = end
 
 
-def text(line: bytes) -> str:
-    """UTF-8 as a string; what is none becomes U+FFFD, as in Java."""
-    return line.decode("utf-8", "replace")
+def text(line: bytes, charset: str = "UTF-8") -> str:
+    """Bytes as a string; what is none becomes U+FFFD, as in Java."""
+    return line.decode(charset, "replace")
 
 
 def ends_of(block: bytes) -> np.ndarray:
@@ -45,12 +46,14 @@ def ends_of(block: bytes) -> np.ndarray:
     return np.flatnonzero(feeds | returns) + 1
 
 
-def _lines(block: bytes, count: int) -> pa.Array:
+def _lines(block: bytes, count: int, charset: str) -> pa.Array:
     """The lines of a block that ends with a line's end."""
-    try:
-        whole = pa.array([block], pa.binary()).cast(pa.string())
-    except pa.ArrowInvalid:  # not UTF-8
-        whole = pa.array([text(block)], pa.string())
+    whole = None
+    if charset.upper() in ("UTF-8", "UTF8"):
+        with contextlib.suppress(pa.ArrowInvalid):
+            whole = pa.array([block], pa.binary()).cast(pa.string())
+    if whole is None:
+        whole = pa.array([text(block, charset)], pa.string())
     if b"\r" in block:
         pieces = pc.split_pattern_regex(whole, "\r\n|\r|\n")
     else:

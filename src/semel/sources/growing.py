@@ -1,0 +1,338 @@
+"""The lines of a file that grows, is cut, or gives its name to another one."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import os
+import re
+import time
+import zlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from semel.errors import ConfigError, ServiceError, TransientError
+from semel.sources.lines import ENDS, split, text
+
+log = logging.getLogger(__name__)
+
+_BLOCK = 8 * 1024 * 1024
+_QUIET = 1.0
+"""Seconds without a byte after which a file that was replaced is taken to be finished: a program
+that has not noticed yet may still write to it."""
+_BEHIND = 256
+"""Bytes before a position that tell the file that it was reached in from another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in bytes, and the checksum of those before it; None where it is not known."""
+
+    position: int = 0
+    tail: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines, and the place behind them."""
+
+    values: pa.Array
+    place: Place
+
+
+_BEGINNING = Place()
+_NONE = pa.array([], pa.string())
+Found = Iterator[Lines | None]
+
+
+class GrowingFile:
+    """One file of a connector."""
+
+    def __init__(self, connector: str, path: Path, charset: str, most: int) -> None:
+        self._connector = connector
+        self._path = path
+        self._charset = charset
+        self._most = most
+        self._packed = path.suffix == ".gz"
+
+    def read(self, place: Place) -> Found:
+        """The lines from a place on; None where there is nothing now."""
+        while True:
+            file = yield from self._opened()
+            with file:
+                if place.position:
+                    place = yield from self._checked(file, place)
+                if self._packed:
+                    yield from self._unpacked(file, place)
+                else:
+                    yield from self._lines(file, place)
+            place = _BEGINNING
+
+    def _opened(self) -> Generator[None, None, BinaryIO]:
+        """Wait for the file to be there."""
+        said = False
+        while True:
+            try:
+                return self._path.open("rb", buffering=0)
+            except FileNotFoundError:
+                if not said:
+                    self._warn("is not there: waiting for it")
+                said = True
+            except IsADirectoryError:
+                raise ConfigError(
+                    f"connector {self._connector}: file={self._path} is a directory. Name a file "
+                    "in it"
+                ) from None
+            except PermissionError as error:
+                raise ServiceError(
+                    f"connector {self._connector}: file {self._path} cannot be read: "
+                    f"{error.strerror}. Grant read permission to the user that runs the tasks"
+                ) from None
+            except OSError as error:
+                raise self._failed(error) from None
+            yield None
+
+    def _checked(self, file: BinaryIO, place: Place) -> Generator[Lines | None, None, Place]:
+        """Where to read on, in a file of which only a place is known.
+
+        Raises:
+            ConfigError: it is not the file that the place was reached in.
+        """
+        behind, size = self._before(file, place.position)
+        if size < place.position:
+            what = f"has {size} bytes, fewer than the position {place.position}"
+        elif place.tail is not None and zlib.crc32(behind) != place.tail:
+            what = f"has other bytes before the position {place.position} than it had"
+        elif place.tail is None and behind[-1:] not in ENDS:
+            raise ConfigError(
+                f"connector {self._connector}: file {self._path}: no line begins at position "
+                f"{place.position}. Was the file replaced, or has Kafka Connect stored the "
+                "position, which counts characters instead of bytes? Set the right one with semel "
+                "offsets set, or forget it with semel offsets reset"
+            )
+        else:
+            return place
+        yield from self._moved_on(f"{what}: it was cut or replaced", place)
+        return _BEGINNING
+
+    def _before(self, file: BinaryIO, position: int) -> tuple[bytes, int]:
+        """The bytes before a position, and how many there are in all, or up to there."""
+        if self._packed:
+            try:
+                return _skipped(gzip.GzipFile(fileobj=file), position)
+            except (EOFError, OSError, zlib.error):
+                return b"", 0
+            finally:
+                file.seek(0)
+        begin = max(0, position - _BEHIND)
+        file.seek(begin)
+        return file.read(position - begin), os.fstat(file.fileno()).st_size
+
+    # Files that have lost the name
+
+    def _moved_on(self, why: str, place: Place, rest: bytes = b"") -> Found:
+        """Another file has the name, or nothing of it is left: read what the one before has behind
+        the place, if it is found, then begin anew."""
+        for path, begin in self._earlier(place):
+            self._warn(f"{why}: reading {path} to its end first")
+            rest = b""
+            with path.open("rb", buffering=0) as file:
+                yield from self._lines(file, begin, ends=True)
+        yield self._from_the_beginning(why, rest)
+
+    def _earlier(self, place: Place) -> Sequence[tuple[Path, Place]]:
+        """The file that a place was reached in, under another name, and those that had the name
+        after it and lost it too."""
+        if place.tail is None or self._packed:
+            return []
+        try:
+            beside = [p for p in self._path.parent.iterdir() if p.name.startswith(self._path.stem)]
+            beside = [p for p in beside if p != self._path and p.is_file() and p.suffix != ".gz"]
+            beside.sort(key=lambda p: p.stat().st_mtime_ns)
+            for number, path in enumerate(beside):
+                if self._is_of(path, place):
+                    later = [p for p in beside[number + 1 :] if self._was_rotated(p)]
+                    return [(path, place), *((p, _BEGINNING) for p in later)]
+        except OSError as error:
+            raise self._failed(error) from None
+        return []
+
+    def _is_of(self, path: Path, place: Place) -> bool:
+        with path.open("rb", buffering=0) as file:
+            behind, size = self._before(file, place.position)
+            return size >= place.position and zlib.crc32(behind) == place.tail
+
+    def _was_rotated(self, path: Path) -> bool:
+        """Whether a name is what log rotation makes of this one."""
+        stem, ending = re.escape(self._path.stem), re.escape(self._path.suffix)
+        number = r"[.-]\d[-\d._T:]*"
+        return re.fullmatch(f"{stem}({ending}{number}|{number}{ending})", path.name) is not None
+
+    # Lines
+
+    def _lines(self, file: BinaryIO, place: Place, *, ends: bool = False) -> Found:
+        """The lines of a file from a place on, until it is cut or another one has its name; or if
+        it ``ends``, until its end."""
+        position = place.position
+        behind, _ = self._before(file, position)
+        file.seek(position)
+        rest, size, quiet_since, idle = b"", _BLOCK, 0.0, False
+        while True:
+            try:
+                block = file.read(size)
+            except OSError as error:
+                raise self._failed(error) from None
+            if block and idle and not _continues(file, position + len(rest), behind + rest):
+                reached = Place(position, zlib.crc32(behind))
+                yield from self._moved_on("has other bytes than were read: it was cut", reached)
+                return
+            if block:
+                quiet_since, idle = time.monotonic(), False
+                rest += block
+                used = 0
+                before = behind
+                for values, length in split(rest, self._most, self._charset):
+                    used += length
+                    behind = (before + rest[max(0, used - _BEHIND) : used])[-_BEHIND:]
+                    yield Lines(values, Place(position + used, zlib.crc32(behind)))
+                position += used
+                rest = rest[used:]
+                size = _BLOCK if used else 2 * size  # a long line is not looked through each time
+                continue
+            idle = True
+            if ends:
+                if rest:
+                    position += len(rest)
+                    behind = (behind + rest)[-_BEHIND:]
+                    yield self._last(rest, Place(position, zlib.crc32(behind)))
+                return
+            there, here = self._there(), os.fstat(file.fileno())
+            read_until = position + len(rest)
+            if here.st_size < read_until:
+                reached = Place(position, zlib.crc32(behind) if position else None)
+                yield from self._moved_on(
+                    f"has {here.st_size} bytes, but {read_until} were read: it was cut", reached
+                )
+                return
+            replaced = there is not None and not os.path.samestat(there, here)
+            if replaced and time.monotonic() - quiet_since > _QUIET:
+                yield self._from_the_beginning("was replaced by another one", rest)
+                return
+            yield None
+
+    def _unpacked(self, file: BinaryIO, place: Place) -> Found:
+        """The lines of a file that gzip has made, whose positions count what is in it. Its end is
+        the end of the last line; what comes behind later is read on."""
+        while True:
+            here = os.fstat(file.fileno())
+            try:
+                for found in self._content(file, place):
+                    place = found.place
+                    yield found
+            except EOFError:
+                self._warn("ends too early for a gzip file: waiting for the rest")
+            except (OSError, zlib.error) as error:
+                raise ServiceError(
+                    f"connector {self._connector}: file {self._path} is not what gzip makes: "
+                    f"{error}. Name another file, or rename one that is plain"
+                ) from None
+            while _same(self._there(), here) and _same(os.fstat(file.fileno()), here):
+                yield None
+            there = self._there()
+            if there is not None and not os.path.samestat(there, here):
+                yield self._from_the_beginning("was replaced by another one")
+                return
+            file.seek(0)
+            if place.position and (yield from self._checked(file, place)) != place:
+                place = _BEGINNING
+            yield None
+
+    def _content(self, file: BinaryIO, place: Place) -> Iterator[Lines]:
+        file.seek(0)
+        with closing(gzip.GzipFile(fileobj=file)) as content:
+            behind, position = _skipped(content, place.position)
+            rest = b""
+            for block in _blocks(content):
+                rest += block
+                used, before = 0, behind
+                for values, length in split(rest, self._most, self._charset):
+                    used += length
+                    behind = (before + rest[max(0, used - _BEHIND) : used])[-_BEHIND:]
+                    yield Lines(values, Place(position + used, zlib.crc32(behind)))
+                position += used
+                rest = rest[used:]
+            if rest:
+                behind = (behind + rest)[-_BEHIND:]
+                yield self._last(rest, Place(position + len(rest), zlib.crc32(behind)))
+
+    def _there(self) -> os.stat_result | None:
+        """What has the file's name now."""
+        try:
+            return self._path.stat()
+        except OSError:
+            return None  # renamed; another one may come
+
+    def _from_the_beginning(self, why: str, rest: bytes = b"") -> Lines:
+        """What ends one file and begins the next: a last line without its end, and position 0. If
+        it were not committed now, a larger new file would be read from the old position after a
+        crash."""
+        self._warn(f"{why}: reading it from its beginning")
+        return self._last(rest, _BEGINNING) if rest else Lines(_NONE, _BEGINNING)
+
+    def _last(self, rest: bytes, place: Place) -> Lines:
+        """A line without its end."""
+        line = text(rest.removesuffix(b"\r"), self._charset)
+        return Lines(pa.array([line], pa.string()), place)
+
+    def _warn(self, what: str) -> None:
+        log.warning("connector %s: file %s %s", self._connector, self._path, what)
+
+    def _failed(self, error: OSError) -> TransientError:
+        return TransientError(
+            f"connector {self._connector}: file {self._path} cannot be read: {error.strerror}"
+        )
+
+
+def _continues(file: BinaryIO, position: int, read: bytes) -> bool:
+    """Whether what was read last still stands before a position."""
+    last = read[-_BEHIND:]
+    return os.pread(file.fileno(), len(last), position - len(last)) == last
+
+
+def _skipped(content: Any, position: int) -> tuple[bytes, int]:
+    """The last bytes before a position, and how many bytes were there to pass over."""
+    behind, passed = b"", 0
+    while passed < position and (block := content.read1(min(position - passed, _BLOCK))):
+        behind = (behind + block)[-_BEHIND:]
+        passed += len(block)
+    return behind, passed
+
+
+def _blocks(content: Any) -> Iterator[bytes]:
+    """What a gzip file holds; all that can be read before it is known that it ends too early."""
+    held = b""
+    try:
+        while block := content.read1(_BLOCK):
+            held += block
+            if len(held) >= _BLOCK:
+                yield held
+                held = b""
+    except EOFError:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
+
+
+def _same(one: os.stat_result | None, other: os.stat_result) -> bool:
+    """Whether a file is unchanged, or its name is gone for now."""
+    if one is None:
+        return True
+    facts = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+    return all(getattr(one, f) == getattr(other, f) for f in facts)
