@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
 from semel.errors import ConfigError, Problem
+from semel.sources.directory import filepulse
 from semel.sources.directory.textkeys import TextKeys
 
 _SPOOLDIR = "com.github.jcustenborder.kafka.connect.spooldir."
@@ -24,6 +25,7 @@ CLASSES = (
     *OF_SPOOLDIR,
     "DirectorySource",
     "Directory",
+    filepulse.CLASS,
 )
 FORMATS = ("csv", "json", "text", "parquet", "avro")
 NONE, DELETE, MOVE, MOVE_BY_DATE = "none", "delete", "move", "movebydate"

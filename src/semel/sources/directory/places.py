@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -155,12 +156,12 @@ def _local(root: Path, recursive: bool) -> list[Found] | None:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        if recursive:
-                            folders.append(Path(entry.path))
-                    elif entry.is_file():
-                        name = Path(entry.path).relative_to(root).as_posix()
-                        found.append(_found(name, entry.stat()))
+                    with contextlib.suppress(FileNotFoundError):  # another task has moved it
+                        if entry.is_dir(follow_symlinks=False):
+                            folders += [Path(entry.path)] if recursive else []
+                        elif entry.is_file():
+                            name = Path(entry.path).relative_to(root).as_posix()
+                            found.append(_found(name, entry.stat()))
         except FileNotFoundError:
             if folder == root and not root.exists():
                 return None

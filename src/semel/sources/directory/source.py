@@ -7,7 +7,9 @@ so, and again after a restart if it did not: an offset whose file is done is nev
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
 import time
 import zlib
@@ -32,7 +34,7 @@ from semel.sources.base import (
     StoredOffset,
     source_records,
 )
-from semel.sources.directory import files
+from semel.sources.directory import filepulse, files
 from semel.sources.directory.config import DELETE, IGNORED, MOVE_BY_DATE, NONE, DirectoryConfig
 from semel.sources.directory.files import BROKEN, DONE, FILE_NAME, Reached
 from semel.sources.directory.formats import formats_of
@@ -54,13 +56,18 @@ class DirectorySource(Source):
 
     section = DirectoryConfig
     ignored = IGNORED
-    prefixes = ("storage.options.",)
+    prefixes = ("storage.options.", *filepulse.PREFIXES)
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
         self._tasks = connector.tasks_max
-        self._config = config = read(DirectoryConfig, connector.originals)
+        given: Mapping[str, str] = connector.originals
+        of_filepulse = connector.connector_class.strip() == filepulse.CLASS
+        self._config = config = read(
+            DirectoryConfig, filepulse.translated(given) if of_filepulse else given
+        )
         self._formats = formats_of(config, connector.connector_class.strip())
+        self._line_field = "message" if of_filepulse and self._formats.name == "text" else ""
         self._paths = {
             _INPUT: config.input_path,
             _FINISHED: config.finished_path,
@@ -94,7 +101,7 @@ class DirectorySource(Source):
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         found: dict[str, str] = {}
-        for name in (_INPUT, _FINISHED, _ERROR):
+        for name in (_INPUT, _FINISHED, _ERROR, *filepulse.PATHS):
             found |= absolute(raw, name)
         return found
 
@@ -177,6 +184,7 @@ class DirectorySource(Source):
             partition = {FILE_NAME: found.name}
             offset = given.get(found.name)
             if offset is None and (offset := stored(partition)) is not None:
+                given[found.name] = offset
                 self._finish(found, offset)  # a crash was between the commit and this
             for records, reached in self._on(found, offset):
                 given[found.name] = reached.offset(found)
@@ -242,6 +250,8 @@ class DirectorySource(Source):
     def _records(self, values: pa.Array, found: Found) -> ConnectRecords:
         config = self._config
         keys = stamps = None
+        if self._line_field:
+            values = pa.StructArray.from_arrays([values], names=[self._line_field])
         names = self._formats.key_fields
         if names:
             fields = [self._field(values, n, found) for n in names]
@@ -283,7 +293,7 @@ class DirectorySource(Source):
         young, ready = False, []
         for found in listed:
             own_name = found.name.rpartition("/")[2]
-            if zlib.crc32(found.name.encode()) % self._tasks != shard:
+            if zlib.crc32(os.fsencode(found.name)) % self._tasks != shard:
                 continue
             if own_name.endswith(config.processing) or not self._pattern.fullmatch(own_name):
                 continue
@@ -301,6 +311,10 @@ class DirectorySource(Source):
         reached = self._reached(offset)
         if not reached.state or not files.is_of(offset, found) or not self._moves(reached):
             return
+        with contextlib.suppress(FileNotFoundError):  # an earlier run does the same
+            self._clean(found, reached)
+
+    def _clean(self, found: Found, reached: Reached) -> None:
         if reached.state == BROKEN:
             self._places.move(found, _INPUT, _ERROR)
         elif self._config.cleanup == DELETE:

@@ -119,14 +119,20 @@ class SourceInjector(Strikes[SourceMark]):
         return seconds
 
     def _file_rotated(self, fault: Fault) -> float:
-        """Let another file take the name, every other time while the connector is stopped. What is
-        not read by then would be lost, so all is."""
+        """Let another file take the name, every other time while the connector is stopped and has
+        not read all of the old one."""
         file, writer = self._file(), self._stage.writer
         if not fault.skip % 2:
             with writer.no_burst():
                 file.rotate(writer.unwritten(1))
             return self.gone_on(self.mark())
-        return self._while_stopped(lambda: file.rotate(writer.unwritten(0)))
+
+        def change() -> None:
+            writer.by_hand(50)
+            file.rotate(writer.unwritten(1))
+            writer.by_hand(50)
+
+        return self._while_stopped(change)
 
     def _file_cut(self, fault: Fault) -> float:
         """Cut the file, every other time while the connector is stopped."""
