@@ -24,6 +24,22 @@ def of_numbers(numbers: npt.NDArray[Any], size: int) -> pa.Array:
     return of_bytes(content, np.full(len(numbers), size, np.int64))
 
 
+def varints(numbers: npt.NDArray[np.uint64]) -> pa.Array:
+    """Numbers of variable length: seven bits in each byte, the lowest first."""
+    sizes = np.ones(len(numbers), np.int64)
+    for shift in range(7, 64, 7):
+        longer = numbers >= np.uint64(1 << shift)
+        if not longer.any():
+            break
+        sizes += longer
+    width = int(sizes.max(initial=1))
+    places = np.arange(width)
+    groups = (numbers[:, None] >> (places * 7).astype(np.uint64)).astype(np.uint8)
+    more = np.where(places < sizes[:, None] - 1, 0x80, 0)
+    content: npt.NDArray[np.uint8] = ((groups & 0x7F) | more).astype(np.uint8)
+    return of_bytes(content[places < sizes[:, None]], sizes)
+
+
 def unscaled(decimals: pa.Array) -> pa.Array:
     """The fewest bytes of each decimal's unscaled number, two's complement, big-endian. Of null it
     is any."""

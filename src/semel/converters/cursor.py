@@ -34,6 +34,7 @@ class Content:
         self.bytes = np.concatenate([data, np.zeros(_SPARE, np.uint8)])
         self.length = len(data)
         self._last_bytes: Longs | None = None
+        self._last_before: Longs | None = None
 
     def load(self, kind: str, at: Longs) -> npt.NDArray[np.generic]:
         """Numbers of this type, from these places on."""
@@ -47,6 +48,13 @@ class Content:
         if self._last_bytes is None:
             self._last_bytes = np.flatnonzero(self.bytes[: self.length] < 0x80)
         return self._last_bytes
+
+    def last_before(self, at: Longs) -> Longs:
+        """How many of them stand before each of these places."""
+        if self._last_before is None:
+            counts = np.cumsum(self.bytes[: self.length] < 0x80, dtype=np.int64)
+            self._last_before = np.concatenate([np.zeros(1, np.int64), counts])
+        return self._last_before[at]
 
 
 class Cursor:
@@ -104,9 +112,23 @@ class Cursor:
     def varint(self) -> npt.NDArray[np.uint64]:
         """A number of variable length of each."""
         first = self.content.bytes[self.at]
-        if not (first & 0x80).any():
+        longer = np.flatnonzero(first >= 0x80)
+        if not len(longer):
             self.skip(np.ones(len(self), np.int64))
             return first.astype(np.uint64)
+        if len(longer) > len(self) // 2:
+            return self._long()
+        found = first.astype(np.uint64)
+        some = self.take(longer)
+        found[longer] = some._long()
+        sizes = np.ones(len(self), np.int64)
+        sizes[longer] = some.at - self.at[longer]
+        self.unsure[longer] |= some.unsure
+        self.skip(sizes)
+        return found
+
+    def _long(self) -> npt.NDArray[np.uint64]:
+        """A number of variable length of each, of which many have several bytes."""
         words = self.content.load("<u8", self.at).astype(np.uint64, copy=False)
         ends = ~words & _CONTINUED
         lowest = ends & (~ends + _ONE)

@@ -22,7 +22,7 @@ from semel.converters.avro.schema import (
     Record,
     Union,
 )
-from semel.converters.bytestrings import of_bytes, of_numbers, unscaled
+from semel.converters.bytestrings import of_numbers, unscaled, varints
 from semel.converters.json_columns import JSON
 
 Piece = Any
@@ -183,19 +183,7 @@ def _cast(values: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
 def longs(numbers: npt.NDArray[Any]) -> pa.Array:
     """Numbers of variable length (zigzag)."""
     signed = numbers.astype(np.int64)
-    bits = ((signed << 1) ^ (signed >> 63)).view(np.uint64)
-    sizes = np.ones(len(bits), np.int64)
-    for shift in range(7, 64, 7):
-        longer = bits >= np.uint64(1 << shift)
-        if not longer.any():
-            break
-        sizes += longer
-    width = int(sizes.max(initial=1))
-    places = np.arange(width)
-    groups = (bits[:, None] >> (places * 7).astype(np.uint64)).astype(np.uint8)
-    more = np.where(places < sizes[:, None] - 1, 0x80, 0)
-    content: npt.NDArray[np.uint8] = ((groups & 0x7F) | more).astype(np.uint8)
-    return of_bytes(content[places < sizes[:, None]], sizes)
+    return varints(((signed << 1) ^ (signed >> 63)).view(np.uint64))
 
 
 def _lengths(values: pa.Array) -> pa.Array:

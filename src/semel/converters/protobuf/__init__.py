@@ -7,13 +7,17 @@ from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.converters.base import Converter
 from semel.converters.protobuf import columns, indexes, rows
+from semel.converters.protobuf.derive import Writing, schema_of, wrapper_of
 from semel.converters.protobuf.files import SchemaError
 from semel.converters.protobuf.link import Linked, Reading
+from semel.converters.protobuf.promotion import incompatible
 from semel.converters.protobuf.schema import Node
 from semel.converters.protobuf.serialized import file_of
+from semel.converters.protobuf.write import write
 from semel.converters.registry import config as keys
 from semel.converters.registry import mixed, registration
 from semel.converters.registry.client import PROTOBUF, Registry, Schema
@@ -45,7 +49,11 @@ _READ_NAME, _READ_INDEXES = (
 
 
 class ProtobufConverter(RegistryConverter):
-    """Protobuf's binary encoding, read in columns."""
+    """Protobuf's binary encoding, read and written in columns.
+
+    Args:
+        scrub: see ``scrub.invalid.names``.
+    """
 
     KEYS = keys.KEYS | registration.KEYS | _READING.keys() | _WITHOUT_EFFECT | {SCRUB}
     format = PROTOBUF
@@ -57,9 +65,13 @@ class ProtobufConverter(RegistryConverter):
         *,
         reading: Reading | None = None,
         registration: Registration | None = None,
+        scrub: bool = False,
     ) -> None:
         super().__init__(registry, where, registration)
         self._reading = reading or Reading()
+        self._writing = Writing(
+            self._reading.optional_for_nullables, self._reading.wrapper_for_nullables, scrub
+        )
 
     @classmethod
     def configured(
@@ -70,14 +82,18 @@ class ProtobufConverter(RegistryConverter):
             where,
             reading=_reading(config, where),
             registration=Registration.configured(config, is_key=is_key, where=where),
+            scrub=keys.flag(config, SCRUB, False, where),
         )
 
     def _split(self, group: Framed) -> list[Framed]:
         return indexes.split(group)
 
-    def _reader(self, schema: Schema) -> Reader:
+    def _linked(self, schema: Schema) -> Linked:
         references = {name: file_of(text) for name, text in schema.references}
-        linked = Linked(file_of(schema.text), references, self._reading)
+        return Linked(file_of(schema.text), references, self._reading)
+
+    def _reader(self, schema: Schema) -> Reader:
+        linked = self._linked(schema)
         nodes: dict[tuple[int, ...] | str, Node | str] = {}
 
         def read(framed: Framed) -> Contents:
@@ -92,10 +108,26 @@ class ProtobufConverter(RegistryConverter):
         return read
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
-        raise ValueError("Protobuf is only read yet")
+        return schema_of(kind, self._writing)
 
     def _writer(self, schema: Schema, derived: str | None) -> Writer:
-        raise ValueError("Protobuf is only read yet")
+        linked = self._linked(schema)
+        if derived is not None:
+            wrong = list(incompatible(linked, Linked(file_of(derived), {}, self._reading)))
+            if wrong:
+                raise ValueError(registration.unfit(schema, wrong))
+
+        def written(values: pa.Array) -> pa.Array:
+            message = linked.indexes_of(_name_of(values.type))
+            node = linked.root(linked.name_of(message))
+            begin = pa.scalar(self._begin(linked.name_of(message), message), pa.binary())
+            return pc.binary_join_element_wise(begin, write(node, values), b"")
+
+        return written
+
+    def _begin(self, name: str, message: tuple[int, ...]) -> bytes:
+        """What stands before a value."""
+        return indexes.prefix(message)
 
 
 class ApicurioProtobufConverter(ProtobufConverter):
@@ -111,10 +143,11 @@ class ApicurioProtobufConverter(ProtobufConverter):
         *,
         reading: Reading | None = None,
         registration: Registration | None = None,
+        scrub: bool = False,
         named: bool = True,
         indexed: bool = False,
     ) -> None:
-        super().__init__(registry, where, reading=reading, registration=registration)
+        super().__init__(registry, where, reading=reading, registration=registration, scrub=scrub)
         self._named, self._indexed = named, indexed
 
     @classmethod
@@ -127,9 +160,14 @@ class ApicurioProtobufConverter(ProtobufConverter):
             where,
             reading=_reading({"flatten.unions": "true", **translated}, where),
             registration=Registration.configured(translated, is_key=is_key, where=where),
+            scrub=keys.flag(config, SCRUB, False, where),
             named=keys.flag(config, _READ_NAME, True, where),
             indexed=keys.flag(config, _READ_INDEXES, False, where),
         )
+
+    def _begin(self, name: str, message: tuple[int, ...]) -> bytes:
+        begin = indexes.prefix(message) if self._indexed else b""
+        return begin + indexes.name_prefix(name.rpartition(".")[2]) if self._named else begin
 
     def _split(self, group: Framed) -> list[Framed]:
         parts = indexes.split(group) if self._indexed else [replace(group, message=indexes.FIRST)]
@@ -138,6 +176,11 @@ class ApicurioProtobufConverter(ProtobufConverter):
         whole = [part for part in parts if part.message != indexes.DAMAGED]
         damaged = [part for part in parts if part.message == indexes.DAMAGED]
         return [named for part in whole for named in indexes.split_by_name(part)] + damaged
+
+
+def _name_of(kind: pa.DataType) -> str | None:
+    """The message of values of a type, if only one will do."""
+    return None if pa.types.is_struct(kind) else wrapper_of(kind)
 
 
 def _reading(config: Mapping[str, str], where: str) -> Reading:

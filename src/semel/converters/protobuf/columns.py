@@ -265,8 +265,7 @@ def _unpacked(node: Node, packed: Found, cursor: Cursor) -> Found:
     starts, ends = packed.starts, packed.ends
     if node.wire == VARINT:
         last = cursor.content.last_bytes
-        first = np.searchsorted(last, starts)
-        beyond = np.searchsorted(last, ends)
+        first, beyond = cursor.content.last_before(starts), cursor.content.last_before(ends)
         wrong = (ends > starts) & (cursor.content.bytes[ends - 1] >= 0x80)
     else:
         size = 4 if node.wire == FIXED32 else 8

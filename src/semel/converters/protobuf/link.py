@@ -103,6 +103,17 @@ class Linked:
             messages = inner[index].messages
         return ".".join(path)
 
+    def indexes_of(self, name: str | None) -> tuple[int, ...]:
+        """The indexes of a message by its full name; without one, those of the first.
+
+        Raises:
+            SchemaError: it is not there.
+        """
+        names = [f"{self.file.package}.{m.name}".lstrip(".") for m in self.file.messages]
+        if not names or (name is not None and name not in names):
+            raise SchemaError(f"it has no message {name or ''}".rstrip())
+        return (0 if name is None else names.index(name),)
+
     def full_name(self, name: str) -> str:
         """The full name of one of the file's messages.
 

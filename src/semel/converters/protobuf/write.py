@@ -1,0 +1,241 @@
+"""Arrow to Protobuf messages of one type: each field of all messages, then the fields joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.bytestrings import of_numbers, varints
+from semel.converters.json_columns import JSON
+from semel.converters.json_text import place
+from semel.converters.protobuf import parts
+from semel.converters.protobuf.derive import scrubbed
+from semel.converters.protobuf.parts import Unwritable
+from semel.converters.protobuf.schema import (
+    BYTES,
+    SCALARS,
+    VARINT,
+    Enum,
+    Field,
+    Known,
+    Map,
+    Message,
+    Node,
+    Oneof,
+    Recursion,
+    Scalar,
+    Wrapped,
+)
+
+_EMPTY = pa.scalar(b"", pa.binary())
+_UNSIGNED = {"uint32": pa.uint32(), "fixed32": pa.uint32()}
+
+
+def write(node: Node, values: pa.Array) -> pa.Array:
+    """The bytes of each value, none of which is null.
+
+    Raises:
+        Unwritable: names the field and what does not fit.
+    """
+    return _content(node, values, "")
+
+
+def _told(path: str) -> str:
+    return f"field {path}: " if path else ""
+
+
+def _content(node: Node, values: pa.Array, path: str) -> pa.Array:
+    """The fields of messages."""
+    match node:
+        case Message() if pa.types.is_struct(values.type):
+            return _message(node, values, path)
+        case Known():
+            return _message(node.message, parts.of(node, values, path), path)
+        case Wrapped():
+            inner = pa.StructArray.from_arrays([values], names=[node.value.name])
+            return _message(node.message, inner, path)
+        case Recursion():
+            raise Unwritable(f"{_told(path)}it contains itself, which cannot be written")
+    raise Unwritable(f"{_told(path)}{values.type} has no place in {node.type}")
+
+
+def _message(node: Message, values: pa.StructArray, path: str) -> pa.Array:
+    names = [f.name for f in values.type]
+    columns = values.flatten()
+    given = dict(zip(map(scrubbed, names), columns, strict=True))
+    given |= dict(zip(names, columns, strict=True))
+    pieces: list[tuple[int, pa.Array]] = []
+    for column in node.columns:
+        if isinstance(column, Oneof):
+            pieces += _oneof(column, given, path)
+            continue
+        found = given.get(column.name)
+        if found is None:
+            if column.required:
+                raise Unwritable(f"{_told(_inner(path, column))}it is missing, but required")
+            continue
+        pieces.append((column.number, _field(column, found, _inner(path, column))))
+    if not pieces:
+        return pa.repeat(_EMPTY, len(values))
+    arrays = [piece for _, piece in sorted(pieces, key=lambda pair: pair[0])]
+    return arrays[0] if len(arrays) == 1 else pc.binary_join_element_wise(*arrays, _EMPTY)
+
+
+def _inner(path: str, field: Field) -> str:
+    return f"{path}.{field.name}".strip(".")
+
+
+def _oneof(oneof: Oneof, given: Mapping[str, pa.Array], path: str) -> list[tuple[int, pa.Array]]:
+    """The first member that is not null, as in Kafka Connect."""
+    union = given.get(oneof.name)
+    members = given
+    if union is not None and pa.types.is_struct(union.type):
+        names = [f.name for f in union.type]
+        members = dict(zip(names, union.flatten(), strict=True))
+    pieces: list[tuple[int, pa.Array]] = []
+    taken: Any = None
+    for field in oneof.fields:
+        found = members.get(field.name)
+        if found is None:
+            continue
+        if taken is not None:
+            found = pc.if_else(taken, pa.scalar(None, found.type), found)
+        pieces.append((field.number, _field(field, found, _inner(path, field))))
+        valid = found.is_valid()
+        taken = valid if taken is None else pc.or_(taken, valid)
+    return pieces
+
+
+def _field(field: Field, values: pa.Array, path: str) -> pa.Array:
+    """The bytes of a field, none where it is absent."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if field.required and values.null_count:
+        raise Unwritable(f"{_told(path)}null, but its schema requires a value")
+    count = len(values)
+    present = values.is_valid()
+    if values.null_count:
+        values = values.drop_null()
+    if not len(values):
+        return pa.repeat(_EMPTY, count)
+    written = _repeated(field, values, path) if field.repeated else _single(field, values, path)
+    if len(written) == count:
+        return written
+    return pc.fill_null(place(written, pc.indices_nonzero(present), count), _EMPTY)
+
+
+def _single(field: Field, values: pa.Array, path: str) -> pa.Array:
+    node = field.node
+    if not isinstance(node, (Scalar, Enum)):
+        return _behind(_tag(field, BYTES), _sized(_content(node, values, path)))
+    values = _physical(node, values, path)
+    written = _behind(_tag(field, node.wire), _payload(node, values))
+    if field.explicit or field.required:
+        return written
+    return pc.if_else(_is_default(field, values), _EMPTY, written)
+
+
+def _is_default(field: Field, values: pa.Array) -> pa.Array:
+    """Which values stand for an absent field, too: those are not written."""
+    if pa.types.is_floating(values.type) and not field.default:  # -0.0 is another value
+        bits = np.ascontiguousarray(values.to_numpy()).view(f"i{values.type.bit_width // 8}")
+        return pa.array(bits == 0)
+    return pc.equal(values, pa.scalar(field.default, values.type))
+
+
+def _tag(field: Field, wire: int) -> pa.Scalar:
+    number = varints(np.array([field.number << 3 | wire], np.uint64))
+    return number[0]
+
+
+def _behind(tag: pa.Scalar, values: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(tag, values, _EMPTY)
+
+
+def _sized(content: pa.Array) -> pa.Array:
+    sizes = pc.binary_length(content).to_numpy().astype(np.uint64)
+    return pc.binary_join_element_wise(varints(sizes), content, _EMPTY)
+
+
+def _physical(node: Node, values: pa.Array, path: str) -> pa.Array:
+    """Values of the type that is written."""
+    if isinstance(node, Enum):
+        return _numbers_of(node, values, path)
+    assert isinstance(node, Scalar)
+    if values.type == JSON:
+        values = values.storage
+    if pa.types.is_temporal(values.type):
+        values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    if values.type == pa.uint64() and node.kind in ("uint64", "fixed64"):
+        return values.view(pa.int64())  # the same bits
+    wanted = node.narrow or _UNSIGNED.get(node.kind, SCALARS[node.kind][1])
+    return parts.cast(values, wanted, path)
+
+
+def _numbers_of(node: Enum, values: pa.Array, path: str) -> pa.Array:
+    if pa.types.is_integer(values.type):
+        return parts.cast(values, pa.int32(), path)
+    names = [name for name, _ in node.values]
+    found = pc.index_in(parts.cast(values, pa.string(), path), pa.array(names))
+    if found.null_count:
+        other = values.filter(found.is_null())[0]
+        raise Unwritable(f"{_told(path)}{other} is none of {', '.join(names)}")
+    return pa.array([number for _, number in node.values], pa.int32()).take(found)
+
+
+def _payload(node: Node, values: pa.Array) -> pa.Array:
+    kind = node.kind if isinstance(node, Scalar) else "int32"
+    if node.wire == BYTES:
+        return _sized(values.cast(pa.binary()))
+    if node.wire == VARINT:
+        return varints(_bits(kind, values))
+    numbers = values.to_numpy()
+    return of_numbers(numbers, numbers.dtype.itemsize)
+
+
+def _bits(kind: str, values: pa.Array) -> npt.NDArray[np.uint64]:
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    signed: npt.NDArray[np.int64] = values.to_numpy().astype(np.int64)
+    if kind.startswith("s"):
+        signed = (signed << 1) ^ (signed >> 63)
+    return signed.view(np.uint64)
+
+
+def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
+    node = field.node
+    if isinstance(node, Map):
+        if not pa.types.is_map(values.type):
+            raise Unwritable(f"{_told(path)}{values.type} has no place in {node.type}")
+        offsets = values.offsets.to_numpy()
+        first, last = int(offsets[0]), int(offsets[-1])
+        pairs = [values.keys[first:last], values.items[first:last]]
+        entries = pa.StructArray.from_arrays(pairs, names=["key", "value"])
+        written = _sized(_message(node.entry, entries, path))
+        return _joined(_behind(_tag(field, BYTES), written), offsets)
+    if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
+        raise Unwritable(f"{_told(path)}{values.type} has no place in {field.type}")
+    offsets = values.offsets.to_numpy()
+    items = values.flatten()
+    if pa.types.is_dictionary(items.type):
+        items = items.dictionary_decode()
+    if items.null_count:
+        raise Unwritable(f"{_told(path)}a list holds null, for which Protobuf has no place")
+    if not isinstance(node, (Scalar, Enum)):
+        return _joined(_behind(_tag(field, BYTES), _sized(_content(node, items, path))), offsets)
+    payload = _payload(node, _physical(node, items, path))
+    if node.wire == BYTES:
+        return _joined(_behind(_tag(field, BYTES), payload), offsets)
+    packed = _behind(_tag(field, BYTES), _sized(_joined(payload, offsets)))
+    return pc.if_else(pa.array(np.diff(offsets) > 0), packed, _EMPTY)
+
+
+def _joined(items: pa.Array, offsets: npt.NDArray[Any]) -> pa.Array:
+    """The items of each list, behind one another."""
+    places = pa.array((offsets - offsets[0]).astype(np.int32))
+    return pc.binary_join(pa.ListArray.from_arrays(places, items), _EMPTY)
