@@ -28,6 +28,7 @@ pytestmark = pytest.mark.integration
 
 AVRO = "io.confluent.connect.avro.AvroConverter"
 JSON = "io.confluent.connect.json.JsonSchemaConverter"
+PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
 AMOUNT = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 ITEM = {
     "type": "record",
@@ -226,7 +227,10 @@ def test_json_takes_its_types_from_its_schema(
     assert [tuple(r) for r in rows] == [(1, "1.50", "{a}"), (2, None, "{}")]
 
 
-@pytest.mark.parametrize(("converter", "kind"), [(AVRO, "AVRO"), (JSON, "JSON")])
+@pytest.mark.parametrize(
+    ("converter", "kind"),
+    [(AVRO, "AVRO"), (JSON, "JSON"), pytest.param(PROTOBUF, "PROTOBUF", marks=pytest.mark.long)],
+)
 def test_a_source_registers_what_it_writes(
     converter: str,
     kind: str,
@@ -256,4 +260,5 @@ def test_a_source_registers_what_it_writes(
     found = [seen.value or b"" for seen in consume(kafka.bootstrap_servers, lines)]
     assert [int.from_bytes(value[1:5], "big") for value in found] == [latest.schema_id] * 2
     wanted = {"AVRO": [b"\x06one", b"\x06two"], "JSON": [b'"one"', b'"two"']}
+    wanted["PROTOBUF"] = [b"\x02\x0e\n\x03one", b"\x02\x0e\n\x03two"]  # the eighth wrapper
     assert [value[5:] for value in found] == wanted[kind]
