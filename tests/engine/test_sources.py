@@ -212,10 +212,10 @@ def test_fewer_tasks_than_before_fence_those_beyond(
     connector = plan_source(source()).connector
     offsets = SourceOffsets(connector, Cluster(client_config(connector, "admin")))
     offsets.prepare()
-    assert own(connector, offsets, 3, fences=True).tasks == 3
+    assert own(connector, offsets, [()] * 3, fences=True).tasks == 3
     producer = Transactions(f"connector {connector.name}", client_config(connector, "producer"))
     producer.open(connector.transactional_id(2))
-    found = own(connector, offsets, 1, fences=True)
+    found = own(connector, offsets, [()], fences=True)
     assert offsets.read().owner == found == Owner(found.run, 1)
     with pytest.raises(LedgerConflict, match="Does another run"):
         producer.run(lambda p, _failed: p.produce(connector.originals["topic"], b"late"), [], None)
@@ -244,8 +244,8 @@ def test_a_task_of_an_earlier_run_that_starts_again_finds_itself_replaced(
     connector = planned.connector
     offsets = SourceOffsets(connector, Cluster(client_config(connector, "admin")))
     offsets.prepare()
-    owner = own(connector, offsets, 1, fences=True)
-    own(connector, offsets, 2, fences=True)
+    owner = own(connector, offsets, [()], fences=True)
+    own(connector, offsets, [()] * 2, fences=True)
     spec = spec_of(planned, owner)
     line: Any = SimpleNamespace(
         stop=threading.Event(), paused=threading.Event(), send=lambda _report: None
@@ -339,7 +339,7 @@ def test_a_transaction_that_the_brokers_abort_again_and_again_is_not_called_anot
     line: Any = SimpleNamespace(
         stop=SimpleNamespace(wait=lambda _seconds: False), send=lambda _report: None
     )
-    spec = spec_of(planned, own(connector, offsets, 1, fences=True))
+    spec = spec_of(planned, own(connector, offsets, [()], fences=True))
     task = spec.task(0, 0, line)
     for _ in range(5):
         task._conflict(LedgerConflict("fenced"))

@@ -39,12 +39,16 @@ class Inside:
         client = worker_client(config)
         self._ends = ExitStack()
         with ExitStack() as ends:
-            runtime = ends.enter_context(Runtime(spark))
+            runtime = self.runtime = ends.enter_context(Runtime(spark))
             self.worker = ends.enter_context(ClusterWorker(runtime, config, client))
             herder = self.worker.herder
             ends.enter_context(serving(herder, config, Cluster(client), runtime))
             self.api = ends.enter_context(httpx.Client(base_url=url, timeout=PATIENCE))
             self._ends = ends.pop_all()
+
+    def starts(self, name: str) -> int:
+        """How often a connector has been started here."""
+        return self.runtime.connectors[name].tally.starts
 
     def end(self) -> None:
         self._ends.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 from uuid import uuid4
@@ -12,9 +13,11 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from semel.audit.source import audit_source
 from semel.connect.cluster.records import configured
 from semel.errors import ConfigError
 from semel.lab.embedded import Kafka
+from semel.plan import plan_source
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import (
@@ -153,6 +156,110 @@ def test_connectors_move_no_more_than_they_must(
     for config in configs:
         wait_for(lambda name: offset(again.api, name) == 50, config["name"])
         assert_nothing_lost_nothing_twice(config, range(50))
+
+
+def spread(api: httpx.Client, name: str) -> list[tuple[str, str]]:
+    """The states of a connector's tasks, and the workers that run them."""
+    found = api.get(f"/connectors/{name}/status")
+    if found.status_code == 404:
+        return []
+    return [(task["state"], task["worker_id"]) for task in found.json()["tasks"]]
+
+
+def workers_of(api: httpx.Client, name: str) -> Counter[str]:
+    return Counter(worker for is_in, worker in spread(api, name) if is_in == "RUNNING")
+
+
+def test_the_tasks_of_a_sink_spread_over_workers_and_few_of_them_move(
+    join: Join, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic(partitions=4)
+    produce(source, records(100))
+    one, two = join(), join()
+    config = configure(source, {"tasks.max": "4"})
+    name = config["name"]
+    made = one.api.post("/connectors", json={"name": name, "config": config})
+    assert made.status_code == 201, made.text
+    wait_until(lambda: workers_of(two.api, name) == {one.id: 2, two.id: 2})
+    wait_until(lambda: offset(two.api, name) == 100)
+
+    before = spread(one.api, name)
+    starts = [member.starts(name) for member in (one, two)]
+    three = join()
+    wait_until(lambda: sorted(workers_of(one.api, name).values()) == [1, 1, 2])
+    after = spread(one.api, name)
+    assert sum(x != y for x, y in zip(before, after, strict=True)) == 1
+    produce(source, records(100, start=100))
+    wait_until(lambda: offset(three.api, name) == 200)
+    assert [member.starts(name) for member in (one, two)] == starts == [1, 1]
+
+    # Whoever is asked, a task's own worker restarts it.
+    [task] = [n for n, (_, worker) in enumerate(after) if worker == three.id]
+    assert one.api.post(f"/connectors/{name}/tasks/{task}/restart").status_code == 204
+    assert two.api.put(f"/connectors/{name}/pause").status_code == 202
+    wait_until(lambda: {of for of, _ in spread(one.api, name)} == {"PAUSED"})
+    assert two.api.put(f"/connectors/{name}/resume").status_code == 202
+    assert one.api.put(f"/connectors/{name}/stop").status_code == 204
+    assert spread(three.api, name) == []
+    assert one.api.put(f"/connectors/{name}/resume").status_code == 202
+    wait_until(lambda: sorted(workers_of(one.api, name).values()) == [1, 1, 2])
+
+    # Fewer tasks, then a worker less.
+    fewer = {**config, "tasks.max": "2"}
+    assert three.api.put(f"/connectors/{name}/config", json=fewer).status_code == 200
+    wait_until(lambda: sorted(workers_of(one.api, name).values()) == [1, 1])
+    wait_until(lambda: len(spread(one.api, name)) == 2)
+    one.end()
+    produce(source, records(100, start=200))
+    wait_until(lambda: offset(three.api, name) == 300)
+    wait_until(lambda: one.id not in workers_of(three.api, name))
+    wait_until(lambda: workers_of(three.api, name).total() == 2)
+    assert_nothing_lost_nothing_twice(config, range(300))
+
+
+def test_the_tasks_of_a_source_spread_over_workers_and_few_of_them_move(
+    join: Join, topic: MakeTopic
+) -> None:
+    copied = topic(partitions=2)
+    one, two = join(), join()
+    name, count = f"made-{uuid4().hex[:8]}", 6000
+    config = {
+        "name": name,
+        "connector.class": "Datagen",
+        "kafka.topic": copied,
+        "quickstart": "orders",
+        "max.interval": "3",
+        "iterations": str(count),
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "tasks.max": "4",
+    }
+    made = one.api.post("/connectors", json={"name": name, "config": config})
+    assert made.status_code == 201, made.text
+    wait_until(lambda: workers_of(two.api, name) == {one.id: 2, two.id: 2})
+    starts = [member.starts(name) for member in (one, two)]
+    three = join()
+    wait_until(lambda: sorted(workers_of(one.api, name).values()) == [1, 1, 2])
+    assert [member.starts(name) for member in (one, two)] == starts == [1, 1]
+
+    def leave(member: Inside, others: Sequence[Inside]) -> None:
+        member.end()
+        wait_until(lambda: workers_of(others[0].api, name).keys() == {o.id for o in others})
+        wait_until(lambda: workers_of(others[0].api, name).total() == 4)
+
+    first = next(m for m in (one, two) if m.id == spread(three.api, name)[0][1])
+    other = two if first is one else one
+    leave(first, [other, three])  # who divides the source for all
+    leave(other, [three])
+
+    def offsets() -> list[int]:
+        found = three.api.get(f"/connectors/{name}/offsets").json()["offsets"]
+        return [each["offset"]["current.iteration"] for each in found]
+
+    wait_until(lambda: sum(offsets()) == 4 * count)
+    planned = plan_source(three.config.inherited(config))
+    found = audit_source(planned)
+    assert (found.records, found.lost, found.duplicated) == (4 * count, 0, 0)
 
 
 def test_what_cannot_run_here_fails_with_its_name_and_stays(

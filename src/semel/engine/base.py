@@ -14,7 +14,7 @@ from semel.config import CommonConfig, ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine.control import Report
 from semel.engine.deliveries import Deliveries
-from semel.engine.orders import Orders
+from semel.engine.orders import Orders, Share
 from semel.engine.states import State, Status
 from semel.errors import ConfigError, SemelError, ServiceError
 from semel.kafka.cluster import Cluster
@@ -49,7 +49,7 @@ class Run:
     have been prepared. ``observe`` is told the progress several times a second; ``stop`` and
     ``paused`` are set from outside, and ``restarts`` holds the tasks to start anew. With
     ``keeps_going`` a task that fails leaves the others running, as in Kafka Connect; otherwise it
-    ends the connector.
+    ends the connector. ``share`` are the tasks that run in this process.
     """
 
     connector: ConnectorConfig
@@ -63,6 +63,7 @@ class Run:
     paused: threading.Event = field(default_factory=threading.Event)
     restarts: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     keeps_going: bool = False
+    share: Share = field(default_factory=Share)
 
     @property
     def orders(self) -> Orders:
@@ -74,6 +75,7 @@ class Run:
             self.until_caught_up,
             self.keeps_going,
             self.observe,
+            self.share,
         )
 
     def over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:

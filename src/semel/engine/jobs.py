@@ -82,10 +82,12 @@ class Job:
 
 
 class TaskJobs:
-    """The jobs of one task, one after the other, and the task's state. ``restarts`` counts the jobs
-    that have ended early."""
+    """The jobs of one task, one after the other, and the task's state. ``restarts`` counts those
+    that have ended early, ``jobs`` all, with those of an earlier life of the task."""
 
-    def __init__(self, spark: Callable[[], SparkContext], spec: TaskSpec, index: int) -> None:
+    def __init__(
+        self, spark: Callable[[], SparkContext], spec: TaskSpec, index: int, jobs: int = 0
+    ) -> None:
         self._spark = spark
         self._spec = spec
         self.index = index
@@ -93,7 +95,7 @@ class TaskJobs:
         self.status = Status(State.UNASSIGNED)
         self.error: SemelError | None = None
         self.restarts = 0
-        self._jobs = 0
+        self.jobs = jobs
         self._newest = -1
         self._backoff = Backoff()
         self._started = self._due = time.monotonic()
@@ -173,8 +175,8 @@ class TaskJobs:
 
     def _start(self) -> None:
         self._again = False
-        self.job = Job(self._spark(), self._spec, self.index, self._jobs)
-        self._jobs += 1
+        self.job = Job(self._spark(), self._spec, self.index, self.jobs)
+        self.jobs += 1
         self._started, self._ended = time.monotonic(), None
         self._spoke = False
 

@@ -4,12 +4,55 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel.engine.base import Progress
+
+
+class Share:
+    """Which of a connector's tasks run in this process: all, or those that a cluster of workers has
+    given it. May be changed while the connector runs, from any thread."""
+
+    def __init__(self, tasks: Collection[int] | None = None) -> None:
+        self._lock = threading.Lock()
+        self._wanted = None if tasks is None else frozenset(tasks)
+        self._held: frozenset[int] = frozenset()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all tasks, however many there are."""
+        return self._wanted is None
+
+    def want(self, tasks: Collection[int] | None) -> None:
+        """Change it: tasks that are no longer of it end after what they have in hand."""
+        with self._lock:
+            self._wanted = None if tasks is None else frozenset(tasks)
+
+    def of(self, count: int) -> list[int]:
+        """Those of so many tasks that are to run here."""
+        wanted = self._wanted
+        return [n for n in range(count) if wanted is None or n in wanted]
+
+    def hold(self, count: int, running: Iterable[int]) -> frozenset[int]:
+        """Note what is at work from now on: what is to run here, and what is ``running`` and has to
+        end yet. Returns what is to run."""
+        with self._lock:
+            found = frozenset(self.of(count))
+            self._held = found | frozenset(running)
+        return found
+
+    def let_go(self) -> None:
+        """Note that no task is at work."""
+        with self._lock:
+            self._held = frozenset()
+
+    def holds(self, task: int) -> bool:
+        """Whether a task is at work here, or may be in a moment."""
+        with self._lock:
+            return task in self._held or self._wanted is None or task in self._wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +62,8 @@ class Orders:
     ``stop`` ends it after the batch in hand, ``paused`` keeps it from reading, ``restarts`` holds
     the numbers of tasks to start anew: all three may change while it runs. ``until_caught_up`` ends
     it when what Kafka held at the start is committed; with ``keeps_going`` a task that fails leaves
-    the others running. ``observe`` is called with the totals several times a second.
+    the others running. ``observe`` is called with the totals several times a second. ``share`` are
+    the tasks that run in this process; it may change, too.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -28,6 +72,7 @@ class Orders:
     until_caught_up: bool = False
     keeps_going: bool = False
     observe: Callable[[Progress], None] = lambda _progress: None
+    share: Share = field(default_factory=Share)
 
     def observed_by(self, observe: Callable[[Progress], None]) -> Orders:
         """The same orders, with another observer."""

@@ -39,6 +39,8 @@ class Supervisor:
         self.progress = Progress()
         self._totals: dict[tuple[int, int, int], Report] = {}
         self._tasks: dict[int, TaskJobs] = {}
+        self._leaving: dict[int, float] = {}
+        self._jobs: dict[int, int] = {}
         self._round = 0
         self._paused = False
         self._warned = False
@@ -47,19 +49,22 @@ class Supervisor:
     def supervise(
         self, server: ControlServer, spec: TaskSpec, count: int, over: Callable[[Progress], bool]
     ) -> Progress:
-        """Start this many tasks, listen to them and restart them, until the run is ``over`` and all
-        tasks have ended. May be called again, with other tasks.
+        """Start those of so many tasks that are to run here, listen to them and restart them, until
+        the run is ``over`` and all tasks have ended. May be called again, with other tasks.
 
         Raises:
             SemelError: what ended the run.
         """
         self._round += 1
+        self._error = None
         self._paused = False
         self.progress.tasks.clear()
-        self._tasks = {n: TaskJobs(self._spark, spec, n) for n in range(count)}
+        self._tasks, self._leaving, self._jobs = {}, {}, {}
         began, deadline = time.monotonic(), None
         try:
             while deadline is None or any(task.job for task in self._tasks.values()):
+                if deadline is None:
+                    self._heed_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
                 self._listen(server)
                 self._look(speak, stopping=deadline is not None)
@@ -74,20 +79,38 @@ class Supervisor:
                     self._cancel()  # an open transaction rolls back
         finally:
             self._end_jobs()
+            self._orders.share.let_go()
         self._orders.observe(self.progress)
         if self._error is not None:
             raise self._error
         return self.progress
 
+    def _heed_share(self, server: ControlServer, spec: TaskSpec, count: int) -> None:
+        """Add the tasks that are to run here by now, and end those that are not any more."""
+        wanted = self._orders.share.hold(count, self._tasks)
+        for n in sorted(wanted - self._tasks.keys()):
+            self._tasks[n] = TaskJobs(self._spark, spec, n, self._jobs.get(n, 0))
+        now = time.monotonic()
+        for n in [n for n in self._tasks if n not in wanted or n in self._leaving]:
+            task, due = self._tasks[n], self._leaving.setdefault(n, now + SETTLE)
+            server.stop_task(n)  # again and again: it may have started just now
+            if now > due:
+                task.cancel()
+            if task.job is None:
+                self._jobs[n] = task.jobs
+                self.progress.tasks.pop(n, None)
+                del self._tasks[n], self._leaving[n]
+
     def _look(self, speak: Collection[int], *, stopping: bool) -> None:
         """Start the tasks that are due, and handle those that have ended."""
         for n, task in self._tasks.items():
             try:
-                task.look(speaks=n in speak, stopping=stopping)
+                task.look(speaks=n in speak, stopping=stopping or n in self._leaving)
             except SparkGone:
                 if self._error is None and not self._orders.stop.is_set():
                     raise  # otherwise who stops all has stopped Spark first
-            if task.error is not None and self._fails_all(task.error):
+            leaves = n in self._leaving
+            if task.error is not None and not leaves and self._fails_all(task.error):
                 self._end(task.error)
         self.progress.states = {n: task.status for n, task in self._tasks.items()}
         self.progress.restarts = sum(task.restarts for task in self._tasks.values())
@@ -151,7 +174,10 @@ class Supervisor:
         if report.kind == "log":
             about = {"task": report.task}
             log.warning("task %d: %s", report.task, report.message, extra=about)
-        self._tasks[report.task].hear(report)
+        task = self._tasks.get(report.task)
+        if task is None:
+            return  # it has ended, and is another worker's
+        task.hear(report)
         if report.kind in ("progress", "assigned"):
             self._count(report)
 

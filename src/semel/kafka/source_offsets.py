@@ -27,7 +27,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic, Values
 
-_RUN, _TASKS = "run", "tasks"
+_RUN, _TASKS, _PARTS = "run", "tasks", "parts"
 
 Record = tuple[bytes, bytes | None]
 """Key and value."""
@@ -35,10 +35,12 @@ Record = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The run that owns a connector, and its number of tasks."""
+    """The run that owns a connector, and its number of tasks. Where several processes share the
+    tasks, ``parts`` are the source partitions of each: one process divides for all."""
 
     run: str = ""
     tasks: int = 0
+    parts: Sequence[Sequence[Mapping[str, Any]]] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,10 @@ class StoredOffsets:
 
     def owned_by(self, owner: Owner) -> Record:
         """What says who owns the connector."""
-        return _dumped([self.connector, None]), _dumped({_RUN: owner.run, _TASKS: owner.tasks})
+        facts: dict[str, Any] = {_RUN: owner.run, _TASKS: owner.tasks}
+        if owner.parts:
+            facts[_PARTS] = [[dict(each) for each in part] for part in owner.parts]
+        return _dumped([self.connector, None]), _dumped(facts)
 
 
 class SourceOffsets:
@@ -147,7 +152,7 @@ class SourceOffsets:
                     keys[canonical(partition)] = key
                 case [str(connector), None] if connector == name:
                     facts = self._offset(key, value)
-                    owner = Owner(str(facts.get(_RUN, "")), int(facts.get(_TASKS, 0)))
+                    owner = _owner(facts)
         latest = {canonical(p): (p, o) for p, o in offsets}
         return StoredOffsets(name, tuple(latest.values()), owner, keys)
 
@@ -161,6 +166,10 @@ class SourceOffsets:
                 "Stop it, and set the offset with semel offsets set"
             )
         return offset
+
+
+def _owner(facts: Mapping[str, Any]) -> Owner:
+    return Owner(str(facts.get(_RUN, "")), int(facts.get(_TASKS, 0)), facts.get(_PARTS, ()))
 
 
 def canonical(partition: Mapping[str, Any]) -> str:

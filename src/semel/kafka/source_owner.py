@@ -20,22 +20,31 @@ _AT_ONCE = 8
 
 
 def own(
-    connector: SourceConnectorConfig, offsets: SourceOffsets, tasks: int, *, fences: bool
+    connector: SourceConnectorConfig,
+    offsets: SourceOffsets,
+    parts: Sequence[Sequence[Mapping[str, Any]]],
+    *,
+    fences: bool,
+    shared: bool = False,
 ) -> Owner:
-    """Take the connector over for a new run of so many tasks; with ``fences``, which exactly-once
-    needs, end what the tasks of all earlier runs still do.
+    """Take the connector over for a new run whose tasks have these ``parts``; with ``fences``,
+    which exactly-once needs, end what the tasks of all earlier runs still do. The parts are written
+    only where the tasks are ``shared`` with other processes.
 
     The record that names the new owner comes first. It keeps the largest number of tasks until all
-    of them are fenced, so that a crash in between leaves none unfenced.
+    of them are fenced, so that a crash in between leaves none unfenced. Until then it has no parts,
+    so that no other process starts tasks.
     """
+    tasks = len(parts)
     most = max(tasks, offsets.owner().tasks)
-    owner = Owner(uuid.uuid4().hex, tasks)
+    owner = Owner(uuid.uuid4().hex, tasks, parts)
     plain = PlainProducer(f"connector {connector.name}", client_config(connector, "producer"))
     _write(plain, connector, offsets, Owner(owner.run, most))
     if fences:
         _fence(connector, range(most))
-    if most != tasks:
-        _write(plain, connector, offsets, owner)
+    if most != tasks or shared:
+        told = owner if shared else Owner(owner.run, tasks)
+        _write(plain, connector, offsets, told)
     plain.drop()
     return owner
 
@@ -45,7 +54,7 @@ def alter(
 ) -> None:
     """Store offsets by hand, all or none; None forgets a partition. A run that is at work finds out
     that it has been replaced, and stops."""
-    own(connector, offsets, offsets.owner().tasks, fences=True)
+    own(connector, offsets, [()] * offsets.owner().tasks, fences=True)
     stored = offsets.read()
     records = [stored.record(*each) for each in wanted]
     transactions = Transactions(f"connector {connector.name}", client_config(connector, "producer"))

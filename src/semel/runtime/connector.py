@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from semel.engine.orders import Orders
+from semel.engine.orders import Orders, Share
 from semel.engine.states import State, Status
 from semel.errors import Fenced, SemelError
 from semel.plan import AnyPlan, SourcePlan, plan_any
@@ -59,6 +59,7 @@ class Connector:
         until_caught_up: bool = False,
         observe: Callable[[Progress], None] | None = None,
         initial_state: State = State.RUNNING,
+        tasks: Collection[int] | None = None,
     ) -> None:
         check_runnable(planned, transform)
         self._first: AnyPlan | None = planned
@@ -68,6 +69,7 @@ class Connector:
         self._until_caught_up = until_caught_up
         self._observe = observe or (lambda _progress: None)
         self._wanted = initial_state
+        self._share = Share(tasks)
         self._lock = threading.RLock()
         self._run: _Run | None = None
         self._tally = Tally()
@@ -110,6 +112,16 @@ class Connector:
             if run is None or wanted is State.STOPPED or not run.alive:
                 return ConnectorStatus(self.name, Status(State.STOPPED))
             return ConnectorStatus(self.name, Status(wanted), self._task_states(run))
+
+    def share(self, tasks: Collection[int] | None) -> None:
+        """Run these tasks of it here, or all: others end after what they have in hand."""
+        self._share.want(tasks)
+
+    def holds(self, task: int) -> bool:
+        """Whether a task of it is at work here, or may be in a moment."""
+        with self._lock:
+            run = self._run
+            return run is not None and run.alive and self._share.holds(task)
 
     def pause(self) -> None:
         """Keep the tasks, and let them read nothing once what they have in hand is committed."""
@@ -182,8 +194,8 @@ class Connector:
     def _has_failed(self) -> bool:
         return self._run is not None and self._run.error is not None
 
-    def _numbers(self) -> range:
-        return range(self._planned.connector.tasks_max)
+    def _numbers(self) -> list[int]:
+        return self._share.of(self._planned.connector.tasks_max)
 
     def _task_states(self, run: _Run) -> dict[int, Status]:
         known = run.progress.states if run.progress is not None else {}
@@ -196,7 +208,10 @@ class Connector:
         planned, self._first = self._first, None
         self._planned = planned or plan_any(self._planned.connector.originals, self._transform)
         orders = Orders(
-            until_caught_up=self._until_caught_up, keeps_going=True, observe=self._observe
+            until_caught_up=self._until_caught_up,
+            keeps_going=True,
+            observe=self._observe,
+            share=self._share,
         )
         if self._wanted is State.PAUSED:
             orders.paused.set()

@@ -147,6 +147,7 @@ def _work(
             orders.paused,
             orders.restarts,
             orders.keeps_going,
+            orders.share,
         )
         if planned.engine == "micro-batch":
             from semel.engine.microbatch.engine import MicroBatchEngine

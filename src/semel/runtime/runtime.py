@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,10 @@ class Runtime:
         until_caught_up: bool = False,
         observe: Callable[[Progress], None] | None = None,
         initial_state: State = State.RUNNING,
+        tasks: Collection[int] | None = None,
     ) -> Connector:
-        """Add a connector, and start it unless its initial state is ``STOPPED`` (KIP-980).
+        """Add a connector, and start it unless its initial state is ``STOPPED`` (KIP-980); only
+        these of its ``tasks``, where other processes run the rest.
 
         Args are those of :func:`semel.run`.
 
@@ -80,6 +82,7 @@ class Runtime:
                 until_caught_up=until_caught_up,
                 observe=observe,
                 initial_state=initial_state,
+                tasks=tasks,
             )
             self._connectors[name] = made
         return made

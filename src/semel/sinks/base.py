@@ -90,6 +90,10 @@ class Sink(ABC):
     defaults: ClassVar[Mapping[str, str]] = {}
     """Defaults of this sink for keys that all connectors have."""
 
+    local: ClassVar[bool] = False
+    """Whether the target is a file of one machine: then all tasks run on one worker of a
+    cluster."""
+
     prefixes: ClassVar[tuple[str, ...]] = ()
     """The sink takes all keys with these prefixes."""
 

@@ -174,6 +174,9 @@ class Source(ABC):
     """Whether records that are read anew come in the order in which they came first. The audit then
     compares the order, too."""
 
+    local: bool = False
+    """Whether only one machine has what is read: all tasks then run on one worker of a cluster."""
+
     refresh: float = 60.0
     """Seconds between two questions for the partitions."""
 

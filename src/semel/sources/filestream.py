@@ -110,6 +110,7 @@ class FileStreamSource(Source):
     bytes."""
 
     section = FileStreamConfig
+    local = True
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name

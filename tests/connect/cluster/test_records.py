@@ -80,7 +80,7 @@ def test_a_stopped_connector_is_paused_for_older_workers() -> None:
 
 def test_what_is_written_is_read_again() -> None:
     configs = Configs()
-    assignment = Assignment(3, {"a": "http://w:1"})
+    assignment = Assignment(3, {"a": ("http://w:1", "http://w:2")}, {"a": "v"})
     for key, value in [
         records.configured("a", {"file": "ü"}),
         records.levelled("root", "INFO"),

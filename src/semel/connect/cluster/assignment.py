@@ -1,48 +1,94 @@
-"""Which worker runs which connector: evenly, and with as few moves as possible."""
+"""Which worker runs which tasks: evenly, and with as few moves as possible."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+Owners = Mapping[str, Sequence[str]]
+"""The worker of each share of each connector. A share is a task, or the connector as a whole."""
+_Share = tuple[str, int]
 
 
 def assign(
-    connectors: Iterable[str],
+    shares: Mapping[str, int],
     workers: Collection[str],
-    before: Mapping[str, str],
+    before: Owners,
     awaited: Collection[str] = (),
-) -> dict[str, str]:
-    """Give each connector a worker.
+) -> dict[str, tuple[str, ...]]:
+    """Give each share of each connector a worker.
 
-    A connector stays where it is, unless that worker is gone or has two more than another one. A
-    worker that is ``awaited`` because it ended in order keeps its connectors until then; they run
-    nowhere meanwhile.
+    A share stays where it is, unless that worker is gone or has two more than another one. First
+    tasks are divided evenly, as their workers answer for the connectors, and all shares together;
+    those of a connector spread over the workers. A worker that is ``awaited`` because it ended in
+    order keeps its shares until then; they run nowhere meanwhile.
 
     Args:
-        connectors: their names.
+        shares: connectors, and how many shares each has.
         workers: the workers that are there. Nothing is assigned if there are none.
         before: the assignment until now.
         awaited: workers that are expected back.
     """
-    names = sorted(connectors)
     if not workers:
         return {}
     keeping = {*workers, *awaited}
-    found = {name: before[name] for name in names if before.get(name) in keeping}
-    load = Counter(dict.fromkeys(workers, 0))
-    load.update(worker for worker in found.values() if worker in load)
-    for name in names:
-        if name not in found:
-            found[name] = _least(load)
-            load[found[name]] += 1
-    for name in names:
-        least = _least(load)
-        if load.get(found[name], 0) > load[least] + 1:
-            load[found[name]] -= 1
-            load[least] += 1
-            found[name] = least
-    return found
+    firsts = [(name, 0) for name in sorted(shares)]
+    others = [(name, n) for name in sorted(shares) for n in range(1, shares[name])]
+    kept = {(name, n): w for name, owners in before.items() for n, w in enumerate(owners)}
+    found = {share: kept[share] for share in firsts + others if kept.get(share) in keeping}
+    loads = _Loads(workers)
+    for share in firsts:
+        if share in found:
+            loads.add(share, found[share])
+    _level(firsts, found, loads)
+    for share in others:
+        if share in found:
+            loads.add(share, found[share])
+    _level(others, found, loads)
+    return {name: tuple(found[name, n] for n in range(shares[name])) for name in sorted(shares)}
 
 
-def _least(load: Mapping[str, int]) -> str:
-    return min(sorted(load), key=lambda worker: load[worker])
+def _level(shares: Sequence[_Share], found: dict[_Share, str], loads: _Loads) -> None:
+    """Place those that have no worker, then move some until no worker has two more than another:
+    first those whose worker has most of their connector."""
+    for share in shares:
+        if share not in found:
+            found[share] = loads.least(share[0])
+            loads.add(share, found[share])
+    for only_most in (True, False):
+        for share in shares:
+            worker, to = found[share], loads.least(share[0])
+            uneven = loads.of(worker) > loads.of(to) + 1
+            if uneven and (loads.has_most(share[0], worker) or not only_most):
+                loads.move(share, worker, to)
+                found[share] = to
+
+
+class _Loads:
+    """How many shares each worker has: in all, and of each connector."""
+
+    def __init__(self, workers: Iterable[str]) -> None:
+        self._all = Counter(dict.fromkeys(workers, 0))
+        self._of: Counter[tuple[str, str]] = Counter()
+
+    def of(self, worker: str) -> int:
+        return self._all.get(worker, 0)
+
+    def add(self, share: _Share, worker: str) -> None:
+        if worker in self._all:
+            self._all[worker] += 1
+            self._of[share[0], worker] += 1
+
+    def move(self, share: _Share, worker: str, to: str) -> None:
+        self._all[worker] -= 1
+        self._of[share[0], worker] -= 1
+        self.add(share, to)
+
+    def least(self, connector: str) -> str:
+        """The worker that has least, and of those the one with least of this connector."""
+        return min(sorted(self._all), key=lambda w: (self._all[w], self._of[connector, w]))
+
+    def has_most(self, connector: str, worker: str) -> bool:
+        """Whether no connector has more shares on a worker than this one."""
+        here = (n for (_, w), n in self._of.items() if w == worker)
+        return self._of[connector, worker] == max(here, default=0)

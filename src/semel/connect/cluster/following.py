@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from semel.config.cluster import ClusterConfig
@@ -26,6 +26,7 @@ from semel.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
+_FREE = Status(State.UNASSIGNED)
 _READ_BACK = 2.0
 """Seconds in which a report should have been read back; then it is written again."""
 
@@ -41,7 +42,8 @@ class Following:
         self._membership = membership
         self._runtime = runtime
         self._hosted: dict[str, Hosted] = {}
-        self._waiting: dict[str, float] = {}
+        self._waiting: dict[tuple[str, int], float] = {}
+        self._absences = 0
         self._written: dict[bytes, tuple[bytes | None, float]] = {}
         self._topics: dict[str, Mapping[str, int]] = {}
 
@@ -54,7 +56,8 @@ class Following:
             if self._hosted[name].want(mine.get(name)) and name not in mine:
                 self._report(list(self._released(name)))
                 del self._hosted[name]
-        self._report([record for name in mine for record in self._changed(name)])
+        hosted = [name for name in mine if name in self._hosted]
+        self._report([record for name in hosted for record in self._changed(name)])
 
     def end(self) -> None:
         """End all connectors, and say that others may have them. Waits for that as long as it may
@@ -83,68 +86,128 @@ class Following:
 
     def _assigned(self) -> dict[str, Wanted]:
         group = self._membership.group
-        me = self._config.url
-        if me not in group.members:
+        if self._config.url not in group.members or self._was_absent():
             return {}
         with self._store.changed:
             configs = self._store.configs
-            mine = {
-                name: self._wanted(name)
-                for name, worker in configs.assignment.workers.items()
-                if worker == me and name in configs.connectors
-            }
-            released = {n for n in mine if n in self._hosted or self._is_released(n, group.members)}
-        for name in list(self._waiting):
-            if name not in mine or name in released:
-                del self._waiting[name]
-        return {name: wanted for name, wanted in mine.items() if name in released}
+            names = [
+                name
+                for name, owners in configs.assignment.workers.items()
+                if self._config.url in owners and name in configs.connectors
+            ]
+            found = {name: self._runnable(name, _ids(group.members)) for name in names}
+        return {name: wanted for name, wanted in found.items() if wanted is not None}
 
-    def _wanted(self, name: str) -> Wanted:
+    def _was_absent(self) -> bool:
+        """Whether others may have had this worker's work meanwhile: then it lets go of all of it
+        first, which they have fenced."""
+        if self._absences == self._membership.absences:
+            return False
+        if self._hosted:
+            return True
+        self._absences = self._membership.absences
+        return False
+
+    def _runnable(self, name: str, members: Collection[str]) -> Wanted | None:
+        """What of a connector can run here by now; None for nothing."""
         configs = self._store.configs
         config = configs.connectors[name]
+        mine = configs.assignment.tasks(name, self._config.url)
+        hosted = self._hosted.get(name)
+        before = hosted.wanted if hosted is not None else None
+        goes_on = before is not None and before.config == config
+        tasks: frozenset[int] | None = None
+        if mine is None:
+            has_all = goes_on and before is not None and before.tasks is None
+            if not has_all and not self._is_released(name, None, members):
+                return None
+        else:
+            # The first task's worker prepares the store and divides the source for all.
+            if 0 not in mine and not goes_on and not self._is_prepared(name, members):
+                return None
+            tasks = frozenset(
+                n
+                for n in mine
+                if (hosted is not None and hosted.holds(n)) or self._is_released(name, n, members)
+            )
+            if hosted is None and not tasks:
+                return None
         run = as_taken_over(config, configs.tasks.get(name))
-        return Wanted(config, configs.target(name), run)
+        return Wanted(config, configs.target(name), run, tasks, configs.version(name))
 
-    def _is_released(self, name: str, members: frozenset[str]) -> bool:
-        """Whether the worker that had a connector has let go of it, has gone, or takes too long:
-        two at a time would do no harm, but conflict."""
-        part = self._store.statuses.connectors.get(name)
-        if part is None or part.state == State.UNASSIGNED or part.worker == self._config.id:
+    def _is_prepared(self, name: str, members: Collection[str]) -> bool:
+        """Whether the first task has been started with the present configuration, or its worker is
+        not there."""
+        first = self._store.statuses.tasks.get(name, {}).get(0)
+        if first is None:
+            return False
+        begun = first.state in (State.RUNNING, State.PAUSED, State.FAILED)
+        is_current = first.version == self._store.configs.version(name)
+        return first.worker not in members or (begun and is_current)
+
+    def _is_released(self, name: str, task: int | None, members: Collection[str]) -> bool:
+        """Whether the worker that had a task, or any of the connector with None, has let go of it,
+        has gone, or takes too long: two at a time would do no harm, but conflict."""
+        statuses = self._store.statuses
+        tasks = statuses.tasks.get(name, {})
+        whole = [*tasks.values(), statuses.connectors.get(name)]
+        parts = whole if task is None else [tasks.get(task)]
+        waiting = (name, -1 if task is None else task)
+        if all(part is None or self._is_free(part, members) for part in parts):
+            self._waiting.pop(waiting, None)
             return True
-        if part.worker not in {urlsplit(url).netloc for url in members}:
-            return True
-        since = self._waiting.setdefault(name, time.monotonic())
+        since = self._waiting.setdefault(waiting, time.monotonic())
         return time.monotonic() - since > self._config.rebalance_timeout_ms / 1000
+
+    def _is_free(self, part: StateRecord, members: Collection[str]) -> bool:
+        free = part.state == State.UNASSIGNED or part.worker not in members
+        return free or part.worker == self._config.id
 
     # Reports
 
     def _changed(self, name: str) -> Iterator[Record]:
-        """What the status topic does not say of a connector yet."""
-        status = self._hosted[name].status
-        if status is None:
+        """What the status topic does not say yet of what runs here."""
+        hosted = self._hosted[name]
+        status, wanted = hosted.status, hosted.wanted
+        if status is None or wanted is None:
             return
         with self._store.changed:
             statuses = self._store.statuses
             connector = statuses.connectors.get(name)
             tasks = dict(statuses.tasks.get(name, {}))
             used = set(statuses.topics.get(name, ()))
-        now = self._part(status.connector)
-        if connector != now:
-            yield stated(name, now)
+            shares = len(self._store.configs.assignment.workers.get(name, ()))
+        if wanted.tasks is None or 0 in wanted.tasks:
+            now = self._part(status.connector)
+            if connector != now:
+                yield stated(name, now)
+        elif connector is not None and self._is_left(hosted, 0, connector):
+            yield stated(name, self._part(_FREE))
         for number, task in status.tasks.items():
-            if tasks.pop(number, None) != (part := self._part(task)):
-                yield task_stated(name, number, part)
-        for number in tasks:
-            yield task_stated(name, number, None)
-        positions, before = self._hosted[name].topics, self._topics.get(name, {})
+            if wanted.tasks is None or number in wanted.tasks:
+                part = self._part(task, "" if number else hosted.version)
+                if tasks.pop(number, None) != part:
+                    yield task_stated(name, number, part)
+        for number, record in tasks.items():
+            is_mine = wanted.tasks is None or number in wanted.tasks
+            if is_mine or (0 in (wanted.tasks or ()) and number >= shares):
+                yield task_stated(name, number, None)
+            elif self._is_left(hosted, number, record):
+                yield task_stated(name, number, self._part(_FREE))
+        positions, before = hosted.topics, self._topics.get(name, {})
         self._topics[name] = positions
         for topic, at in positions.items():
             if topic not in used and before.get(topic) != at and self._config.topic_tracking:
                 yield topic_used(name, topic, int(time.time() * 1000))
 
+    def _is_left(self, hosted: Hosted, task: int, record: StateRecord) -> bool:
+        """Whether a task has been here, and nobody knows yet that it is not any more."""
+        is_mine = record.worker == self._config.id and record.state != State.UNASSIGNED
+        return is_mine and not hosted.holds(task)
+
     def _released(self, name: str) -> Iterator[Record]:
         """That this worker runs a connector no more, unless another one runs it already."""
-        free = self._part(Status(State.UNASSIGNED))
+        free = self._part(_FREE)
         self._topics.pop(name, None)
         with self._store.changed:
             statuses = self._store.statuses
@@ -157,9 +220,9 @@ class Following:
                 if task.worker == free.worker:
                     yield task_stated(name, number, free)
 
-    def _part(self, status: Status) -> StateRecord:
+    def _part(self, status: Status, version: str = "") -> StateRecord:
         epoch = self._store.configs.assignment.epoch
-        return StateRecord(str(status.state), self._config.id, epoch, status.trace)
+        return StateRecord(str(status.state), self._config.id, epoch, status.trace, version)
 
     def _report(self, records: list[Record]) -> None:
         now = time.monotonic()
@@ -174,3 +237,8 @@ class Following:
             log.warning("group %s: states could not be reported: %s", self._config.group_id, error)
             return
         self._written |= {key: (value, now) for key, value in new}
+
+
+def _ids(urls: Collection[str]) -> set[str]:
+    """Workers' ids, of their URLs."""
+    return {urlsplit(url).netloc for url in urls}

@@ -87,7 +87,7 @@ class ClusterHerder(Herder):
 
     def restart(self, name: str) -> None:
         self.config(name)
-        self._own(name)
+        self._own(name, 0)
         hosted = self._following.hosted(name)
         if hosted is not None:
             hosted.restart()
@@ -100,7 +100,7 @@ class ClusterHerder(Herder):
 
     def restart_task(self, name: str, task: int) -> None:
         self.config(name)
-        self._own(name)
+        self._own(name, task)
         hosted = self._following.hosted(name)
         try:
             if hosted is None:
@@ -158,13 +158,13 @@ class ClusterHerder(Herder):
         if not self._wait_for(lambda: self._leadership.is_held, _LEADER_IN):
             raise Nobody
 
-    def _own(self, name: str) -> None:
+    def _own(self, name: str, task: int) -> None:
         """Raises:
-        Elsewhere: another worker runs it.
+        Elsewhere: another worker runs this task.
         Nobody: none does at the moment.
         """
         with self._store.changed:
-            owner = self._store.configs.assignment.workers.get(name)
+            owner = self._store.configs.assignment.owner(name, task)
         if owner is None or owner not in self._membership.group.members:
             raise Nobody
         if owner != self._me:

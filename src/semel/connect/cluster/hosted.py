@@ -26,6 +26,9 @@ class Wanted:
     state: State
     run: Mapping[str, str] = field(compare=False)
     """what it is started with"""
+    tasks: frozenset[int] | None = None
+    """those that run here; None for all"""
+    version: str = field(default="", compare=False)
 
 
 class Hosted:
@@ -37,6 +40,7 @@ class Hosted:
         self._runtime = runtime
         self._worker = worker
         self._has: Wanted | None = None
+        self._wants: Wanted | None = None
         self._failed: Status | None = None
         self._again = False
         self._thread: threading.Thread | None = None
@@ -47,6 +51,7 @@ class Hosted:
             return False
         if wanted == self._has and not self._again:
             return True
+        self._wants = wanted
         self._thread = threading.Thread(
             target=self._bring, args=(wanted,), daemon=True, name=f"semel-hosted-{self.name}"
         )
@@ -71,6 +76,24 @@ class Hosted:
         if connector is None:
             raise LookupError(f"connector {self.name} has no task {number}")
         connector.restart_task(number)
+
+    @property
+    def wanted(self) -> Wanted | None:
+        """What it was brought to last, or is being brought to."""
+        return self._wants
+
+    @property
+    def version(self) -> str:
+        """That of the configuration with which it was started."""
+        return self._has.version if self._has is not None else ""
+
+    def holds(self, task: int) -> bool:
+        """Whether a task is at work here, or may be in a moment."""
+        for wanted in (self._has, self._wants):
+            if wanted is not None and (wanted.tasks is None or task in wanted.tasks):
+                return True
+        connector = self._connector
+        return connector is not None and connector.holds(task)
 
     @property
     def status(self) -> ConnectorStatus | None:
@@ -110,6 +133,7 @@ class Hosted:
         connector = self._connector
         same = before is not None and wanted is not None and before.config == wanted.config
         if connector is not None and wanted is not None and same:
+            connector.share(wanted.tasks)
             if wanted.state is State.PAUSED:
                 connector.pause()
             elif wanted.state is State.STOPPED:
@@ -122,4 +146,4 @@ class Hosted:
         self._failed = None
         if wanted is not None:
             run = self._worker.inherited(wanted.run)
-            self._runtime.start(run, initial_state=wanted.state)
+            self._runtime.start(run, initial_state=wanted.state, tasks=wanted.tasks)

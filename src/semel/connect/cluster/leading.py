@@ -1,9 +1,10 @@
-"""What the leader does unasked: it gives connectors to workers."""
+"""What the leader does unasked: it gives connectors and tasks to workers."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from semel.config.cluster import ClusterConfig
 from semel.connect.cluster.assignment import assign
@@ -11,9 +12,13 @@ from semel.connect.cluster.leadership import Leadership
 from semel.connect.cluster.membership import Group, Membership
 from semel.connect.cluster.records import Assignment, assigned
 from semel.connect.cluster.store import Store
-from semel.errors import LedgerConflict
+from semel.errors import LedgerConflict, SemelError
+from semel.plan import AnyPlan, SourcePlan, plan_any
 
 log = logging.getLogger(__name__)
+
+_DIVISIBLE = ("direct", "source")
+"""The engines whose tasks do not need the driver of all."""
 
 
 class Leading:
@@ -57,15 +62,39 @@ class Leading:
         store = self._store
         with store.changed:
             before = store.configs.assignment
-            connectors = list(store.configs.connectors)
+            connectors = {n: dict(c) for n, c in store.configs.connectors.items()}
+            versions = {name: store.configs.version(name) for name in connectors}
             leaving = dict(store.statuses.leaving)
         since = time.time() * 1000 - self._config.rebalance_delay_ms
         workers = [worker for worker in group.members if worker not in leaving]
         if not workers:
             return None
         awaited = [worker for worker, at in leaving.items() if at > since]
-        found = assign(connectors, workers, before.workers, awaited)
-        return None if found == before.workers else Assignment(before.epoch + 1, found)
+        known = {n: len(of) for n, of in before.workers.items() if of}
+        shares = {
+            name: known[name]
+            if name in known and before.versions.get(name) == versions[name]
+            else self._shares(config)
+            for name, config in connectors.items()
+        }
+        found = assign(shares, workers, before.workers, awaited)
+        if found == before.workers and versions == before.versions:
+            return None
+        return Assignment(before.epoch + 1, found, versions)
+
+    def _shares(self, config: Mapping[str, str]) -> int:
+        """Into how many shares a connector can be divided: its tasks, if they need not be together.
+        One that cannot run has one, and its worker says why."""
+        try:
+            planned = plan_any(self._config.inherited(config))
+        except SemelError:
+            return 1
+        try:
+            if planned.engine not in _DIVISIBLE or _is_local(planned):
+                return 1
+            return planned.connector.tasks_max
+        finally:
+            planned.close()
 
     def _forget(self) -> None:
         """Make the status topic forget connectors that are no more."""
@@ -73,3 +102,7 @@ class Leading:
             gone = self._store.statuses.known() - set(self._store.configs.connectors)
             records = [r for name in gone for r in self._store.statuses.forgetting(name)]
         self._store.report(records)
+
+
+def _is_local(planned: AnyPlan) -> bool:
+    return planned.source.local if isinstance(planned, SourcePlan) else planned.sink.local

@@ -45,6 +45,7 @@ class _Seen:
     group: Group = field(default_factory=Group)
     at: float = 0.0
     """when this worker was last seen to be a member"""
+    absences: int = 0
 
 
 class Membership:
@@ -84,6 +85,12 @@ class Membership:
         if time.monotonic() - self._seen.at > self._config.session_timeout_ms / 1000:
             return Group()
         return self._seen.group
+
+    @property
+    def absences(self) -> int:
+        """How often this worker has become a member after nobody saw it in the group for as long as
+        a session lasts."""
+        return self._seen.absences
 
     def leave(self) -> None:
         """Leave the group."""
@@ -147,6 +154,8 @@ class Membership:
                 continue
             self._seen.group = group
             if self._me in group.members:
+                if asked - self._seen.at > self._config.session_timeout_ms / 1000:
+                    self._seen.absences += 1
                 self._seen.at = asked
             self._looked()
 

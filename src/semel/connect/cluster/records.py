@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -32,10 +33,32 @@ _STATES = {word: state for state, word in _TARGETS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Which worker, by its URL, runs which connector."""
+    """Which worker, by its URL, runs which share of a connector: the only one is the connector as a
+    whole, of several each is a task. ``versions`` are those of the configurations for which it was
+    found out how many there are."""
 
     epoch: int = 0
-    workers: Mapping[str, str] = field(default_factory=dict)
+    workers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def first(self, connector: str) -> str | None:
+        """The worker that answers for a connector: that of the first task."""
+        owners = self.workers.get(connector)
+        return owners[0] if owners else None
+
+    def owner(self, connector: str, task: int) -> str | None:
+        """The worker that runs a task."""
+        owners = self.workers.get(connector)
+        if not owners:
+            return None
+        return owners[task] if task < len(owners) else owners[0]
+
+    def tasks(self, connector: str, worker: str) -> frozenset[int] | None:
+        """The tasks that a worker runs; None for all."""
+        owners = self.workers.get(connector, ())
+        if len(owners) == 1 and owners[0] == worker:
+            return None
+        return frozenset(n for n, owner in enumerate(owners) if owner == worker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +93,11 @@ class Configs:
     _firsts: dict[str, dict[str, str]] = field(default_factory=dict)
     """the configuration of each connector's first task, committed or not"""
 
+    def version(self, connector: str) -> str:
+        """What tells a connector's configuration from others."""
+        text = json.dumps(self.connectors.get(connector, {}), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
     def target(self, connector: str) -> State:
         """The state that a connector is to have."""
         return self.targets.get(connector, State.RUNNING)
@@ -86,8 +114,9 @@ class Configs:
 
     def _applied(self, name: str, facts: Mapping[str, Any] | None) -> Restart | None:
         if name == _ASSIGNMENT:
-            found = facts or {"epoch": 0, "workers": {}}
-            self.assignment = Assignment(int(found["epoch"]), dict(found["workers"]))
+            found = facts or {"epoch": 0, "workers": {}, "versions": {}}
+            workers = {of: tuple(each) for of, each in found["workers"].items()}
+            self.assignment = Assignment(int(found["epoch"]), workers, dict(found["versions"]))
         elif (connector := _after(_RESTART, name)) is not None:
             if facts is not None:
                 with_tasks = bool(facts.get("include-tasks", False))
@@ -148,25 +177,29 @@ def levelled(logger: str, level: str) -> Record:
 
 def assigned(assignment: Assignment) -> Record:
     """Who runs what."""
-    facts = {"epoch": assignment.epoch, "workers": dict(assignment.workers)}
+    workers = {name: list(owners) for name, owners in assignment.workers.items()}
+    facts = {"epoch": assignment.epoch, "workers": workers, "versions": dict(assignment.versions)}
     return _record(_ASSIGNMENT, facts)
 
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """What the status topic says of a connector or a task. ``worker`` is a worker's id, and
-    ``generation`` the epoch of the assignment under which it runs."""
+    """What the status topic says of a connector or a task. ``worker`` is a worker's id,
+    ``generation`` the epoch of the assignment under which it runs, and ``version`` that of its
+    configuration, as far as others want to know."""
 
     state: str
     worker: str
     generation: int = field(default=0, compare=False)
     trace: str = ""
+    version: str = ""
 
     def value(self) -> dict[str, Any]:
         """Its value in the topic."""
         trace = {"trace": self.trace or None}
-        facts = {"state": self.state, **trace, "worker_id": self.worker}
-        return facts | {"generation": self.generation}
+        facts: dict[str, Any] = {"state": self.state, **trace, "worker_id": self.worker}
+        facts["generation"] = self.generation
+        return facts | ({"version": self.version} if self.version else {})
 
 
 @dataclass
@@ -245,7 +278,10 @@ def _properties(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def _state(facts: Mapping[str, Any]) -> StateRecord:
     trace, generation = facts.get("trace") or "", int(facts.get("generation", 0))
-    return StateRecord(str(facts["state"]), str(facts["worker_id"]), generation, str(trace))
+    version = str(facts.get("version") or "")
+    return StateRecord(
+        str(facts["state"]), str(facts["worker_id"]), generation, str(trace), version
+    )
 
 
 def _keep(table: dict[Any, Any], key: Any, value: Any | None) -> None:

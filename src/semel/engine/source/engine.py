@@ -4,6 +4,11 @@ What a task may rely on when it starts: the offsets topic names this run as the 
 that was written, the producers of all tasks of earlier runs were fenced. So a task of an earlier
 run that lives on cannot commit, and one that is started again finds out that it has been replaced:
 no other task reads the same source partition, however the partitions were divided before.
+
+Where several workers share the tasks, the one that has the first task does this for all, and the
+offsets topic tells the others which source partitions each task has. What was divided stays so
+while the partitions are the same, whoever runs the first task: then a task that moves to another
+worker is fenced by its successor alone.
 """
 
 from __future__ import annotations
@@ -23,12 +28,12 @@ from semel.delivery import Delivery, Guarantee
 from semel.engine.base import Progress
 from semel.engine.lines import serving
 from semel.engine.orders import Orders
-from semel.engine.source.task import SourceSpec
+from semel.engine.source.task import SourceSpec, taken_over
 from semel.engine.source.topics import Topics
 from semel.engine.supervisor import Supervisor
-from semel.errors import TransientError
+from semel.errors import Fenced, TransientError
 from semel.kafka.cluster import Cluster
-from semel.kafka.source_offsets import SourceOffsets
+from semel.kafka.source_offsets import Owner, SourceOffsets
 from semel.kafka.source_owner import own
 from semel.leftbehind import Started
 from semel.sources.base import Source
@@ -37,6 +42,12 @@ from semel.transforms import known_chain
 log = logging.getLogger(__name__)
 
 Partitions = Sequence[Mapping[str, Any]]
+
+_LOOK = 0.2
+"""Seconds between two looks at who has divided a source."""
+_FENCES = 10
+"""So often in a row, tasks may be fenced although nobody has divided the source anew: by their own
+successors, while they move to another worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +83,11 @@ class SourceEngine:
         for topic in run.source.topics() if chain.goes_by_topic else ():
             topics.ensure(chain.route(topic))
         partitions = run.source.partitions()
+        if not run.orders.share.is_whole:
+            return self._run_share(partitions)
         while True:
             watch = _Watch(run.connector.name, run.source, partitions)
-            progress = self._run_tasks(partitions, watch)
+            progress = self._run_tasks(self._own(partitions), watch)
             if watch.changed is None:
                 return progress
             partitions = watch.changed
@@ -83,12 +96,79 @@ class SourceEngine:
                 *(run.connector.name, len(partitions)),
             )
 
-    def _run_tasks(self, partitions: Partitions, watch: _Watch) -> Progress:
-        """Run tasks until the run is over, or the partitions have changed."""
+    def _run_share(self, partitions: Partitions) -> Progress:
+        """Run this worker's tasks, again and again as the source is divided anew."""
+        run, stop = self._run, self._run.orders.stop
+        fenced, last = 0, Owner()
+        while not stop.is_set():
+            owner = self._divided(partitions, last)
+            if owner is None:  # the first task's worker has not divided it yet
+                stop.wait(_LOOK)
+                partitions = run.source.partitions()
+                continue
+            watch = _Watch(run.connector.name, run.source, partitions, self._may_divide)
+            try:
+                progress = self._run_tasks(owner, watch)
+            except Fenced as error:
+                fenced = fenced + 1 if owner == last else 1
+                if fenced > _FENCES:
+                    raise
+                log.info("%s; looks who has divided the source by now", error)
+                last = owner
+                stop.wait(fenced * _LOOK)
+                continue
+            if watch.changed is None:
+                return progress
+            partitions = watch.changed
+        return self._supervisor.progress
+
+    def _divided(self, partitions: Partitions, before: Owner) -> Owner | None:
+        """Who has divided these partitions; that is done here if nobody has and the first task is
+        here. None if another worker has yet to do it.
+
+        Raises:
+            Fenced: a run that does not share its tasks has taken over.
+        """
+        run = self._run
+        owner = self._offsets.owner()
+        if self._has_divided(owner, partitions):
+            return owner
+        if not self._has_first:
+            return None
+        if before.run and owner.run != before.run and not owner.parts:
+            raise taken_over(run.connector, self._offsets.topic, owner, before)
+        return self._own(partitions)
+
+    @property
+    def _has_first(self) -> bool:
+        return 0 in self._run.orders.share.of(1)
+
+    def _may_divide(self, partitions: Partitions) -> bool:
+        """Whether tasks may go on with these partitions: until another worker has divided them,
+        they go on with what they have."""
+        return self._has_first or self._has_divided(self._offsets.owner(), partitions)
+
+    def _has_divided(self, owner: Owner, partitions: Partitions) -> bool:
+        parts = self._run.source.divide(partitions, self._run.connector.tasks_max)
+        divided = [each for part in owner.parts for each in part]
+        return len(owner.parts) == len(parts) and _canonical(divided) == _canonical(partitions)
+
+    def _own(self, partitions: Partitions) -> Owner:
+        """Divide the source, and end what ran before."""
         run = self._run
         parts = run.source.divide(partitions, run.connector.tasks_max)
-        exactly_once = run.guarantee.delivery is Delivery.EXACTLY_ONCE
-        owner = own(run.connector, self._offsets, len(parts), fences=exactly_once)
+        return own(
+            run.connector,
+            self._offsets,
+            parts,
+            fences=run.guarantee.delivery is Delivery.EXACTLY_ONCE,
+            shared=not run.orders.share.is_whole,
+        )
+
+    def _run_tasks(self, owner: Owner, watch: _Watch) -> Progress:
+        """Run tasks until the run is over, or the partitions have changed."""
+        run = self._run
+        parts = owner.parts
         server, address = serving(self._spark())
         spec = SourceSpec(
             connector=run.connector,
@@ -115,9 +195,17 @@ class SourceEngine:
 
 class _Watch:
     """Asks a source for its partitions now and then; ``changed`` are those that there are once they
-    have changed."""
+    have changed, and are ``ready``."""
 
-    def __init__(self, connector: str, source: Source, partitions: Partitions) -> None:
+    def __init__(
+        self,
+        connector: str,
+        source: Source,
+        partitions: Partitions,
+        ready: Callable[[Partitions], bool] = lambda _found: True,
+    ) -> None:
+        self._ready = ready
+        self._partitions = partitions
         self._connector = connector
         self._source = source
         self._known = _canonical(partitions)
@@ -134,7 +222,7 @@ class _Watch:
         if self._asked is None:
             if time.monotonic() >= self._due:
                 what = f"asking connector {self._connector}'s source for its partitions"
-                self._asked = Started(what, self._source.partitions)
+                self._asked = Started(what, self._ask)
             return False
         if not self._asked.ended(0):
             return False
@@ -148,6 +236,11 @@ class _Watch:
         if _canonical(found) != self._known:
             self.changed = found
         return self.changed is not None
+
+    def _ask(self) -> Partitions:
+        found = self._source.partitions()
+        is_new = _canonical(found) != self._known
+        return found if is_new and self._ready(found) else self._partitions
 
 
 def _canonical(partitions: Partitions) -> list[str]:

@@ -163,11 +163,7 @@ class SourceTask:
 
     def _check_owner(self, owner: Owner) -> None:
         if owner != self._spec.owner:
-            raise Fenced(
-                f"connector {self._connector.name}: another run of it has taken over: offsets "
-                f"topic {self._offsets.topic} names run {owner.run}, this one is "
-                f"{self._spec.owner.run}. Run it in one place only"
-            )
+            raise taken_over(self._connector, self._offsets.topic, owner, self._spec.owner)
 
     def _read(self, readers: Readers) -> bool:
         """Read and encode one round; whether anything was there."""
@@ -283,6 +279,14 @@ class SourceTask:
         except Exception as error:
             log.info("closing: %s", error)
         self._log.close()
+
+
+def taken_over(connector: SourceConnectorConfig, topic: str, owner: Owner, mine: Owner) -> Fenced:
+    """The error of a run that is not the owner any more."""
+    return Fenced(
+        f"connector {connector.name}: another run of it has taken over: offsets topic {topic} "
+        f"names run {owner.run}, this one is {mine.run}. Run it in one place only"
+    )
 
 
 class _Forwarded(logging.Handler):

@@ -65,6 +65,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
     """See :class:`~semel.sinks.transactional.TransactionalSink`."""
 
     section = FileStreamSinkConfig
+    local = True
     address = "file"
 
     capabilities = Capabilities(

@@ -288,6 +288,7 @@ class DuckdbSink(SqlSink):
 
     section = DuckdbConfig
     database_class = Duckdb
+    local = True
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:

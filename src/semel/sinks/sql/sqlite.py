@@ -346,6 +346,7 @@ class SqliteSink(SqlSink):
 
     section = SqliteConfig
     database_class = Sqlite
+    local = True
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:

@@ -66,6 +66,7 @@ class DirectorySource(Source):
         self._config = config = read(
             DirectoryConfig, filepulse.translated(given) if of_filepulse else given
         )
+        self.local = "://" not in config.input_path
         self._formats = formats_of(config, connector.connector_class.strip())
         self._line_field = "message" if of_filepulse and self._formats.name == "text" else ""
         self._paths = {

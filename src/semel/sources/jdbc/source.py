@@ -52,6 +52,7 @@ class JdbcSource(Source):
         self._said: dict[str, str] = {}
         self._looked_at: set[str] = set()
         self.refresh = self._config.table_poll_ms / 1000
+        self.local = bool(self.anchored(connector.originals))
         self.revises = self._config.by_time
         self.ordered = not (self._config.by_time and self._in_ranges)
 
