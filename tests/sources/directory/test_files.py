@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -193,6 +194,55 @@ def test_tasks_share_the_files(make: Make, folder: Path) -> None:
         assert part
         found += part
     assert sorted(found, key=int) == [str(n) for n in range(40)]
+
+
+def test_another_number_of_tasks_reads_no_file_again(make: Make, folder: Path) -> None:
+    for n in range(20):
+        write(folder / f"{n}.txt", [str(n)])
+    reading = Reading(make(cleanup_policy="none"))
+    reading.all()
+    source = make(tasks_max="3", cleanup_policy="none")
+    for shard in source.partitions():
+        batches = source.read_shard(shard, lambda p: reading.stored.get(p["fileName"]))
+        assert next(batches) is None
+
+
+def test_a_finished_path_on_another_disk_is_copied_to(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    write(folder / "a.txt", lines(3))
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert Reading(make()).all() == lines(3)
+    assert names(folder) == []
+    assert (folder.parent / "done" / "a.txt").read_text() == "line 0\nline 1\nline 2\n"
+
+
+def test_a_move_that_another_run_makes_at_the_same_time_is_no_error(
+    make: Make, folder: Path
+) -> None:
+    """One that has been replaced may wake up between its commit and its move."""
+    write(folder / "a.txt", lines(3))
+    reading = Reading(make())
+    found = reading.source._places.find("input.path", "a.txt")
+    assert found is not None
+    reading.all()
+    reading.source._finish(found, reading.stored["a.txt"])
+    assert names(folder.parent / "done") == ["a.txt"]
+
+
+def test_a_place_that_may_not_be_written_to_is_told(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/done/a.txt")
+
+    write(folder / "a.txt", lines(3))
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(ServiceError, match=r"access is denied: .*/done/a\.txt"):
+        Reading(make()).all()
 
 
 def test_many_small_files_are_committed_together(make: Make, folder: Path) -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from semel.errors import ServiceError
-from semel.sources.directory import streams
+from semel.sources.directory import streams, tables
 from semel.sources.directory.source import DirectorySource
 from tests.sources.directory.conftest import Reading
 
@@ -114,6 +114,20 @@ class TestCsv:
         while reading.step():
             reading.restart()
         assert reading.values == whole
+
+    def test_a_quote_that_is_never_closed_is_told(
+        self, make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (folder / "a.csv").write_text(CSV_ROW + '2,"open,,,,\n' + CSV_ROW.replace('"', "") * 100)
+        with pytest.raises(ServiceError, match=r"record 2: Expected 6 columns, got 2"):
+            Reading(make("csv", value_schema=VALUE, cleanup_policy="none")).all()
+        (folder / "b.csv").write_text(CSV_ROW + '2,"open,,,,\n' + "1,,,,,\n" * 1000)
+        monkeypatch.setattr(streams, "LARGEST", 1000)
+        monkeypatch.setattr(streams, "BLOCK", 100)
+        reading = Reading(make("csv", value_schema=VALUE))
+        with pytest.raises(ServiceError, match=r"has more than 1,000 bytes\. Is a quote not"):
+            reading.all()
+        assert reading.values == [ROW]
 
     @pytest.mark.parametrize(
         ("nulls", "expected"),
@@ -286,3 +300,52 @@ class TestTables:
         (folder / "a.data").write_bytes(zlib.compress(b"nothing"))
         with pytest.raises(ServiceError, match=r"it is no whole (Parquet|Avro file)"):
             Reading(make(kind)).all()
+
+
+def test_avro_of_any_schema_is_read_as_fastavro_reads_it(make: Make, folder: Path) -> None:
+    avro = {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "list", "type": {"type": "array", "items": ["null", "string"]}},
+            {"name": "map", "type": {"type": "map", "values": "double"}},
+            {"name": "flag", "type": ["null", "boolean"]},
+            {"name": "kind", "type": {"type": "enum", "name": "e", "symbols": ["A", "B"]}},
+            {"name": "mark", "type": {"type": "fixed", "name": "f", "size": 3}},
+            {"name": "bytes", "type": "bytes"},
+            {
+                "name": "inner",
+                "type": {
+                    "type": "record",
+                    "name": "i",
+                    "fields": [{"name": "x", "type": "float"}, {"name": "y", "type": "int"}],
+                },
+            },
+        ],
+    }
+    rows = [
+        {
+            "id": n * 10**9,
+            "list": ["x" * (n % 200), None][: n % 3],
+            "map": {f"k{i}": i / 2 for i in range(n % 4)},
+            "flag": None if n % 2 else True,
+            "kind": "AB"[n % 2],
+            "mark": b"abc",
+            "bytes": bytes(n % 300),
+            "inner": {"x": n / 4, "y": -n},
+        }
+        for n in range(500)
+    ]
+    out = BytesIO()
+    fastavro.writer(out, avro, rows, sync_interval=3000)
+    (folder / "a.avro").write_bytes(out.getvalue())
+    expected = [{**row, "map": [*row["map"].items()]} for row in rows]  # type: ignore[attr-defined]
+    assert Reading(make("avro")).all() == expected
+
+
+def test_snappy_and_zstandard_are_unpacked() -> None:
+    content = b"content " * 100
+    packed = pa.compress(content, "snappy", asbytes=True)
+    assert tables._snappy(packed + zlib.crc32(content).to_bytes(4, "big")) == content
+    assert tables._zstd(pa.compress(content, "zstd", asbytes=True)) == content

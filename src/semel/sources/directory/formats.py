@@ -32,7 +32,7 @@ class Formats:
                 return OfText(self.config)
         from semel.sources.directory.tables import OfAvro, OfParquet
 
-        return OfParquet(self.config) if self.name == "parquet" else OfAvro()
+        return OfParquet(self.config) if self.name == "parquet" else OfAvro(self.config)
 
     @property
     def key_fields(self) -> Sequence[str]:

@@ -21,19 +21,22 @@ class Gathered:
     most: int
     records: list[ConnectRecords] = field(default_factory=list)
     reached: dict[str, tuple[SourcePartition, SourceOffset]] = field(default_factory=dict)
+    size: int = 0
+    count: int = 0
 
     def add(
         self, records: ConnectRecords | None, partition: SourcePartition, offset: SourceOffset
     ) -> None:
         if records is not None and len(records):
             self.records.append(records)
+            self.size += int(records.values.nbytes)
+            self.count += len(records)
         self.reached[str(partition)] = partition, offset
 
     @property
     def is_full(self) -> bool:
-        size = sum(int(r.values.nbytes) for r in self.records[-_FILES:])
-        count = sum(map(len, self.records))
-        return size >= _BYTES or count >= self.most or len(self.reached) >= _FILES
+        many = len(self.reached) >= _FILES
+        return many or self.size >= _BYTES or self.count >= self.most
 
     def batch(self) -> SourceBatch:
         """Everything, as few columns as their types allow."""

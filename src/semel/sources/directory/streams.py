@@ -14,6 +14,12 @@ from semel.sources.lines import ends_of
 
 _COMPRESSED = {"gz": "gzip", "bz2": "bz2", "lz4": "lz4", "zst": "zstd", "zstd": "zstd"}
 BLOCK = 8 * 1024 * 1024
+LARGEST = 256 * 1024 * 1024
+"""Bytes of a record."""
+
+
+class TooLarge(Exception):
+    """A record does not end."""
 
 
 class Readable(Protocol):
@@ -150,7 +156,10 @@ def blocks(
         rest = rest + block if rest else block
         found = ends(rest)
         if not len(found):
-            size = 2 * max(size, len(rest))  # a long record is not looked through each time
+            if len(rest) > LARGEST:
+                raise TooLarge(f"it has more than {LARGEST:,} bytes. Is a quote not closed?")
+            # A long record is not looked through each time.
+            size = min(2 * max(size, len(rest)), LARGEST)
             continue
         size = BLOCK
         until = int(found[-1])

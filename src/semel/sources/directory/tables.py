@@ -5,23 +5,24 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel.converters.avro import columns, rows
-from semel.converters.avro.parse import SchemaError, parse
-from semel.converters.avro.schema import Array
-from semel.converters.cursor import Content
+from semel.converters.avro.parse import parse
+from semel.converters.avro.schema import Node
+from semel.sources.directory.avrorecords import records
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import Reached
 from semel.sources.directory.texts import Broken, Chunk, Format
 
 _MARK = 16
 _MAGIC = b"Obj\x01"
+_BYTES = 4 * 1024 * 1024
+"""Bytes of the blocks that are read together."""
 
 
 class OfParquet(Format):
@@ -47,7 +48,9 @@ class OfParquet(Format):
                 skip = 0
                 count += len(values)
                 yield Chunk(values, Reached(count))
-        except (pa.ArrowException, EOFError) as error:
+        except (pa.ArrowException, EOFError, OSError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise  # of the disk, not of what stands there
             reason = " ".join(str(error).split())
             raise Broken(count, f"it is no whole Parquet: {reason}") from None
 
@@ -55,38 +58,88 @@ class OfParquet(Format):
 class OfAvro(Format):
     """Records of Avro's container files."""
 
+    def __init__(self, config: DirectoryConfig) -> None:
+        self._size = config.batch_size
+
     def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
-        count = 0
-        try:
-            if file.read(4) != _MAGIC:
-                raise _Cut("its first bytes are not those of an Avro file")
-            facts = _facts(file)
-            mark = _taken(file, _MARK)
-            schema = facts.get("avro.schema", b"").decode()
-            codec = facts.get("avro.codec", b"null").decode()
-            unpack = _CODECS.get(codec)
-            if unpack is None:
-                raise _Cut(f"codec {codec} is not one of {', '.join(_CODECS)}")
-            node = Array(parse(schema))
-            while (held := _long(file, ends=True)) is not None:
-                size = _long(file)
-                block = _taken(file, size or 0)
-                if _taken(file, _MARK) != mark:
-                    raise _Cut("a block does not end with the file's mark")
-                count += held
-                if count <= reached.records or not held:
-                    continue
-                values = _values(node, held, unpack(block))
-                values = values.slice(max(0, held - (count - reached.records)))
-                yield Chunk(values, Reached(count))
-        except (_Cut, SchemaError, ValueError, pa.ArrowException, zlib.error, EOFError) as error:
-            raise Broken(
-                max(count, reached.records), f"it is no whole Avro file: {error}"
-            ) from None
+        count = 0  # records before those that are held
+        held: list[_Block] = []
+        blocks = _blocks(file)
+        why: Exception | None = None
+        while why is None:
+            block = None
+            try:
+                block = next(blocks, None)
+            except _WRONG as error:
+                why = error
+            if block is not None and count + block.records <= reached.records:
+                count += block.records
+                continue
+            full = sum(len(b.packed) for b in held) >= _BYTES
+            if held and (block is None or full or sum(b.records for b in held) >= self._size):
+                done = max(0, reached.records - count)
+                values, broken = _values(held)
+                count += len(values)
+                if len(values) > done:
+                    yield Chunk(values.slice(done), Reached(count))
+                why = broken or why
+                held = []
+            if block is None:
+                break
+            held.append(block)
+        if why is not None:
+            raise Broken(max(count, reached.records), f"it is no whole Avro file: {why}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    node: Node
+    records: int
+    packed: bytes
+    unpack: Callable[[bytes], bytes]
+
+
+def _blocks(file: BinaryIO) -> Iterator[_Block]:
+    if file.read(4) != _MAGIC:
+        raise _Cut("its first bytes are not those of an Avro file")
+    facts = _facts(file)
+    mark = _taken(file, _MARK)
+    codec = facts.get("avro.codec", b"null").decode()
+    unpack = _CODECS.get(codec)
+    if unpack is None:
+        raise _Cut(f"codec {codec} is not one of {', '.join(_CODECS)}")
+    node = parse(facts.get("avro.schema", b"").decode())
+    while (count := _long(file, ends=True)) is not None:
+        packed = _taken(file, _long(file) or 0)
+        if _taken(file, _MARK) != mark:
+            raise _Cut("a block does not end with the file's mark")
+        if count:
+            yield _Block(node, count, packed, unpack)
+
+
+def _values(held: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
+    """The records of some blocks, up to the first that cannot be read."""
+    node = held[0].node
+    try:
+        content = b"".join(b.unpack(b.packed) for b in held)
+        return records(node, sum(b.records for b in held), content), None
+    except (*_WRONG, OSError) as error:  # bz2 raises it for what is none
+        if len(held) == 1:
+            return pa.array([], node.type), error
+    parts = [pa.array([], node.type)]
+    for block in held:
+        part, why = _values([block])
+        if why is not None:
+            return pa.concat_arrays(parts), why
+        parts.append(part)
+    return pa.concat_arrays(parts), None
 
 
 class _Cut(Exception):
     """The file is not as it must be."""
+
+
+_WRONG = (_Cut, ValueError, pa.ArrowException, zlib.error, lzma.LZMAError, EOFError)
 
 
 def _taken(file: BinaryIO, size: int) -> bytes:
@@ -125,28 +178,6 @@ def _facts(file: BinaryIO) -> dict[str, bytes]:
             key = _taken(file, _long(file) or 0)
             found[key.decode()] = _taken(file, _long(file) or 0)
     return found
-
-
-def _values(node: Array, count: int, block: bytes) -> pa.Array:
-    """A block is what stands in an array between its number of items and its end."""
-    value = _written(count) + block + b"\0"
-    data = np.frombuffer(value, np.uint8)
-    if node.columnar:
-        found, unsure = columns.read(node, Content(data), np.array([0]), np.array([len(data)]))
-        if not len(unsure):
-            return found.flatten()
-    found, good, why = rows.read(node, [value])
-    if not good:
-        raise _Cut(why.get(0, "a block cannot be read"))
-    return found.flatten()
-
-
-def _written(number: int) -> bytes:
-    left, found = number << 1, bytearray()
-    while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*found, left])
 
 
 def _zstd(block: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from semel.sources.directory.schemas import Field, Parser, Unfit
 from semel.sources.directory.streams import (
     Ends,
     Readable,
+    TooLarge,
     blocks,
     is_ascii_compatible,
     line_ends,
@@ -31,6 +33,8 @@ from semel.sources.directory.streams import (
 )
 
 JSON = pa.json_()
+_LONGEST = 200
+"""Letters of a row that are shown."""
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -108,6 +112,8 @@ class OfBytes(Format):
     def _blocks(self, content: Readable, count: int) -> Iterator[tuple[bytes, np.ndarray]]:
         try:
             yield from blocks(content, self.ends, blank=self.blank)
+        except TooLarge as error:
+            raise Broken(count, str(error)) from None
         except (pa.ArrowException, UnicodeDecodeError, EOFError, OSError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
@@ -318,7 +324,8 @@ class OfCsv(OfBytes):
                 ),
             )
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            raise Unfit(" ".join(str(error).split())) from None
+            why = re.sub(r"CSV parse error: (Row #\d+: )?", "", " ".join(str(error).split()))
+            raise Unfit(why if len(why) < _LONGEST else f"{why[:_LONGEST]}...") from None
 
     def values(self, block: bytes, ends: np.ndarray) -> pa.Array:
         found = self._parsed(block, self._columns)

@@ -1,0 +1,154 @@
+"""The records of a block of an Avro file.
+
+A block does not say where its records end, so each is passed over, field by field, and then all are
+read in columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from semel.converters.avro import contents
+from semel.converters.avro.schema import (
+    Array,
+    Decimal,
+    Enum,
+    Fixed,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    Recursion,
+    Union,
+)
+from semel.converters.registry.framing import Framed
+
+Skip = Callable[[bytes, int], int]
+"""Where a value ends that begins somewhere."""
+
+_SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+
+
+def records(node: Node, count: int, block: bytes) -> pa.Array:
+    """The records of a block.
+
+    Raises:
+        ValueError: it does not hold them.
+    """
+    skip = skipper(node)
+    places, at = [0] * (count + 1), 0
+    try:
+        for number in range(count):
+            at = skip(block, at)
+            places[number + 1] = at
+    except IndexError:
+        raise ValueError("a block ends within a record") from None
+    if at != len(block):
+        raise ValueError("a block holds more than its records")
+    found = np.array(places)
+    data = np.frombuffer(block, np.uint8)
+    read = contents(node, Framed(0, np.arange(count), data, found[:-1], found[1:]))
+    if read.refused:
+        raise ValueError(next(iter(read.refused.values())))
+    return read.values
+
+
+def skipper(node: Node) -> Skip:
+    """What passes over the values of a node."""
+    if isinstance(node, Primitive):
+        if node.kind in _SIZES:
+            return _constant(_SIZES[node.kind])
+        return _number if node.kind in ("int", "long") else _sized
+    if isinstance(node, Fixed):
+        return _constant(node.size)
+    if isinstance(node, Decimal):
+        return _sized if node.size is None else _constant(node.size)
+    if isinstance(node, Enum):
+        return _number
+    if isinstance(node, Record):
+        return _sequence([skipper(field.node) for field in node.fields])
+    if isinstance(node, Union):
+        return _one_of([skipper(branch) for branch in node.branches])
+    if isinstance(node, Array):
+        return _blocks(skipper(node.item))
+    if isinstance(node, Map):
+        return _blocks(_sequence([_sized, skipper(node.value)]))
+    assert isinstance(node, Recursion)
+    known: list[Skip] = []
+
+    def inside(block: bytes, at: int) -> int:
+        if not known:
+            known.append(skipper(node.named[node.name]))
+        return known[0](block, at)
+
+    return inside
+
+
+def _constant(size: int) -> Skip:
+    return lambda _block, at: at + size
+
+
+def _number(block: bytes, at: int) -> int:
+    while block[at] > 0x7F:
+        at += 1
+    return at + 1
+
+
+def _sized(block: bytes, at: int) -> int:
+    size = block[at]
+    if size < 0x80:
+        return at + 1 + (size >> 1)
+    size, at = _long(block, at)
+    if size < 0:
+        raise ValueError("a length is negative")
+    return at + size
+
+
+def _long(block: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = block[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+
+
+def _sequence(skips: Sequence[Skip]) -> Skip:
+    def skip(block: bytes, at: int) -> int:
+        for each in skips:
+            at = each(block, at)
+        return at
+
+    return skip
+
+
+def _one_of(skips: Sequence[Skip]) -> Skip:
+    def skip(block: bytes, at: int) -> int:
+        branch, at = _long(block, at)
+        if not 0 <= branch < len(skips):
+            raise ValueError(f"branch {branch} of a union is none")
+        return skips[branch](block, at)
+
+    return skip
+
+
+def _blocks(item: Skip) -> Skip:
+    def skip(block: bytes, at: int) -> int:
+        while True:
+            count, at = _long(block, at)
+            if not count:
+                return at
+            if count < 0:  # the size in bytes follows
+                size, at = _long(block, at)
+                at += size
+                continue
+            for _ in range(count):
+                at = item(block, at)
+
+    return skip
