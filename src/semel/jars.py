@@ -32,6 +32,8 @@ HADOOP_VERSION = "3.4.2"  # the one PySpark brings
 OPENSEARCH_VERSION = "2.19.5"
 ELASTICSEARCH_VERSION = "7.17.29"
 APICURIO_VERSION = "3.0.9"  # the last for Java 17
+APICURIO_SERDES_VERSION = "2.6.8.Final"  # of later ones not all jars are on Maven Central
+PROTOBUF_JAVA_VERSION = "3.25.8"
 LOG4J_VERSION = "2.25.4"  # the one kafka_2.13 brings
 
 # Spark's jars follow the PySpark that is installed; pyproject.toml pins it.
