@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,10 @@ class Tally:
         return Findings(self.records, lost, duplicated, self.changed, self.disordered, not bad)
 
 
+_SILENCE = 10.0
+"""Seconds."""
+
+
 class Observer:
     """A ``read_committed`` consumer in a thread of its own, which counts until it is closed."""
 
@@ -83,7 +88,7 @@ class Observer:
         self, client: Mapping[str, Any], partitions: Sequence[TopicPartition], tally: Tally
     ) -> None:
         self._client = client
-        self._partitions = [KafkaPartition(*tp, 0) for tp in partitions]
+        self._next = dict.fromkeys(partitions, 0)
         self._tally = tally
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, name="observer", daemon=True)
@@ -97,21 +102,32 @@ class Observer:
             self._thread.join(10)
 
     def _read(self) -> None:
-        consumer = Consumer(
-            {
-                **self._client,
-                "group.id": "semel-drill-observer",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "reconnect.backoff.max.ms": 500,
-                "log_level": 0,
-            }
-        )
-        consumer.assign(self._partitions)
-        try:
-            while not self._stop.is_set():
-                polled = consumer.consume(1000, 0.1)
-                self._tally.add(m for m in polled if m.error() is None)
-        finally:
-            consumer.close()
+        while not self._stop.is_set():
+            consumer = Consumer(
+                {
+                    **self._client,
+                    "group.id": "semel-drill-observer",
+                    "isolation.level": "read_committed",
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "error",
+                    "reconnect.backoff.max.ms": 500,
+                    "log_level": 0,
+                }
+            )
+            consumer.assign([KafkaPartition(*tp, at) for tp, at in self._next.items()])
+            try:
+                self._read_on(consumer)
+            finally:
+                consumer.close()
+
+    def _read_on(self, consumer: Consumer) -> None:
+        """Count what comes, until nothing has come for long: librdkafka may wait for metadata of a
+        new topic for five minutes, which another consumer is given at once."""
+        heard = time.monotonic()
+        while not self._stop.is_set() and time.monotonic() - heard < _SILENCE:
+            polled = [m for m in consumer.consume(1000, 0.1) if m.error() is None]
+            self._tally.add(polled)
+            for message in polled:
+                tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                self._next[tp] = int(message.offset() or 0) + 1
+            heard = time.monotonic() if polled else heard
