@@ -17,6 +17,7 @@ from rich.console import Console
 
 from benchmarks.delta import delta
 from benchmarks.exactness import exactness
+from benchmarks.formats import formats
 from benchmarks.iceberg import iceberg
 from benchmarks.kafka_sink import kafka_sink
 from benchmarks.latency import latency
@@ -43,6 +44,7 @@ class Suite(StrEnum):
     kafka = "kafka"
     delta = "delta"
     iceberg = "iceberg"
+    formats = "formats"
     memory = "memory"
     sources = "sources"
     peers = "peers"
@@ -86,6 +88,7 @@ def main(
         "kafka": lambda r: kafka_sink(r, records, repeats, tasks),
         "delta": lambda r: delta(r, records, repeats, tasks),
         "iceberg": lambda r: iceberg(r, records, repeats, tasks),
+        "formats": lambda r: formats(r, records, repeats, tasks),
         "memory": memory,
         "sources": lambda r: sources(r, records, repeats),
         "peers": lambda r: peers(r, faults),
