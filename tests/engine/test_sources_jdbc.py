@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.source_offsets import SourceOffsets
 from semel.lab.embedded import Kafka
+from semel.lab.embedded.mariadb import MariaDB
 from semel.plan import plan_source
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
-from tests.engine.harness import LocalSpark, drive, name
+from tests.engine.harness import LocalSpark, drive, name, wait_until
 from tests.sinks.kafka.copying import consume
 from tests.sources.jdbc.conftest import executed
 
@@ -82,9 +83,18 @@ def stored(config: Config) -> list[dict[str, Any]]:
 
 def seen(config: Config) -> list[int]:
     """The numbers of the rows, as a read_committed consumer sees them."""
-    table = "" if "query" in config else "orders"
+    return of(config, "" if "query" in config else "orders")
+
+
+def of(config: Config, table: str) -> list[int]:
+    """The same of a table."""
     records = consume(config["bootstrap.servers"], config["topic.prefix"] + table)
     return [json.loads(record.value or b"")["id"] for record in records]
+
+
+def topics(config: Config) -> Collection[str]:
+    """The topics that there are."""
+    return Cluster(client_config(plan_source(config).connector, "admin")).topics()
 
 
 @pytest.mark.parametrize(
@@ -177,3 +187,74 @@ def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
     (offset,) = stored(config)
     assert offset["incrementing"] == 95
     assert offset.keys() == {"incrementing", "timestamp", "timestamp_nanos"}
+
+
+def test_a_bulk_query_that_is_killed_comes_once_and_not_again_before_its_time(
+    database: str, points: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = source(mode="bulk", poll_interval_ms="3600000")
+    insert(database, 100, 100)
+    for place in ("source.after_records", "sink.after_commit"):
+        failpoints.arm(points, place, "kill-driver")
+        assert drive(config, points) == -9
+    assert len(failpoints.fired(points)) == 2
+    start(config, until_caught_up=True).wait()
+    assert seen(config) == list(range(1, 101))
+    executed(database, "DELETE FROM orders WHERE id > 3")
+    start({**config, "poll.interval.ms": "1"}, until_caught_up=False).until(
+        lambda _: len(seen(config)) >= 106
+    )
+    assert seen(config)[100:106] == [1, 2, 3, 1, 2, 3]
+
+
+def test_a_table_that_appears_while_the_connector_runs_is_read_without_repeating_another(
+    database: str, source: Callable[..., Config], start: Start
+) -> None:
+    config = of_table(source(mode="incrementing", table_poll_interval_ms="200"))
+    config["table.whitelist"] = "orders, later"
+    prefix = config["topic.prefix"]
+    insert(database, 10, 10)
+    running = start(config)
+    wait_until(lambda: f"{prefix}orders" in topics(config) and len(seen(config)) == 10)
+    executed(
+        database,
+        "CREATE TABLE later (id bigserial PRIMARY KEY)",
+        *["INSERT INTO later DEFAULT VALUES"] * 3,
+    )
+    insert(database, 5, 5)
+    wait_until(lambda: f"{prefix}later" in topics(config) and len(of(config, "later")) == 3)
+    wait_until(lambda: len(seen(config)) == 15)
+    running.stop()
+    assert of(config, "later") == [1, 2, 3]
+    assert seen(config) == list(range(1, 16))
+
+
+@pytest.mark.long
+def test_mariadb_is_read_once_through_crashes(
+    mariadb: MariaDB, points: Path, source: Callable[..., Config], start: Start
+) -> None:
+    name_ = f"source_{uuid.uuid4().hex[:8]}"
+    url = mariadb.create_database(name_)
+    try:
+        config = of_table(source(mode="timestamp+incrementing", first_load_range_rows="30"))
+        config["connection.url"] = url
+        executed(
+            url,
+            "CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, at datetime(6) NOT NULL)",
+            "INSERT INTO orders (at) WITH RECURSIVE n (i) AS "
+            "(SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) "
+            "SELECT utc_timestamp(6) - INTERVAL 101 - i HOUR FROM n",
+        )
+        failpoints.arm(points, "sink.before_commit", "kill-driver", skip=2)
+        assert drive(config, points) == -9
+        executed(url, "UPDATE orders SET at = utc_timestamp(6) - INTERVAL 1 MINUTE WHERE id = 99")
+        failpoints.arm(points, "source.after_records", "kill-worker", skip=1)
+        start(config, spark=LocalSpark(points), until_caught_up=True).wait()
+        assert len(failpoints.fired(points)) == 2
+        assert seen(config) == [*(n for n in range(1, 101) if n != 99), 99]
+        executed(url, "INSERT INTO orders VALUES (101, utc_timestamp(6) - INTERVAL 1 SECOND)")
+        start(config, until_caught_up=True).wait()
+        assert seen(config)[-1] == 101
+        assert len(seen(config)) == 101
+    finally:
+        mariadb.drop_database(name_)

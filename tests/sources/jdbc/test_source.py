@@ -171,6 +171,33 @@ def test_a_column_that_is_added_comes_along(make: Make, execute: Execute) -> Non
     assert taken(reading)[0] == [{"id": 2, "more": "x"}]
 
 
+def test_a_column_that_is_dropped_or_becomes_wider_is_read_as_it_is_now(
+    make: Make, execute: Execute, url: str
+) -> None:
+    execute(
+        "CREATE TABLE t (id INTEGER NOT NULL, gone TEXT, wide SMALLINT)",
+        "INSERT INTO t VALUES (1, 'x', 7)",
+    )
+    source = make(mode="incrementing", incrementing_column_name="id")
+    (partition,) = source.partitions()
+    reading = source.read(partition, None)
+    assert taken(reading)[0] == [{"id": 1, "gone": "x", "wide": 7}]
+    execute("ALTER TABLE t DROP COLUMN gone", *widened(url), f"INSERT INTO t VALUES (2, {2**40})")
+    assert taken(reading)[0] == [{"id": 2, "wide": 2**40}]
+    execute("ALTER TABLE t RENAME COLUMN id TO number")
+    with pytest.raises(ConfigError, match=r"t: has no column id, .*It has number, wide"):
+        taken(reading)
+
+
+def widened(url: str) -> list[str]:
+    """Statements that make a larger number fit; SQLite's columns take any."""
+    if url.startswith("jdbc:sqlite"):
+        return []
+    if url.startswith(("jdbc:mariadb", "jdbc:mysql")):
+        return ["ALTER TABLE t MODIFY wide BIGINT"]
+    return ["ALTER TABLE t ALTER COLUMN wide TYPE BIGINT"]
+
+
 def test_a_table_that_is_not_there_any_more_is_waited_for(
     make: Make, execute: Execute, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -374,6 +401,29 @@ def test_a_large_first_load_is_read_in_ranges_and_goes_on_in_each(
     }
     last = {"incrementing": 11, "timestamp": 1_704_067_201_000, "timestamp_nanos": 0}
     assert last in offsets  # as if the rows had been read in the order of their times
+
+
+@pytest.mark.parametrize("url", ["postgresql", "mariadb"], indirect=True)
+def test_what_changed_during_a_load_is_read_before_the_next_pause(
+    make: Make, execute: Execute
+) -> None:
+    execute(ORDERS, insert((1, "a", EARLY), (2, "b", EARLY), (3, "c", EARLY)))
+    source = make(
+        mode="timestamp+incrementing",
+        timestamp_column_name="changed",
+        incrementing_column_name="id",
+        first_load_range_rows="2",
+        poll_interval_ms="3600000",
+    )
+    (partition,) = source.partitions()
+    reading = source.read(partition, None)
+    first = next(reading)
+    assert isinstance(first, SourceBatch)
+    execute(moved("3", LATER))
+    found, offset = taken(reading)
+    assert [(r["id"], r["text"]) for r in [*values(first), *found]][-1] == (3, "new")
+    assert offset is not None
+    assert offset["incrementing"] == 3
 
 
 def test_a_table_of_one_range_is_read_in_the_order_of_times(make: Make, execute: Execute) -> None:

@@ -222,9 +222,8 @@ class JdbcSource(Source):
                 ranges = Ranges(config, database, table, found)
                 load = self._load(ranges, position, until)
                 if load is not None:
-                    for values, position in ranges.read(load):
-                        self._goes_on = position.load is not None
-                        yield values, position
+                    self._goes_on = True  # behind the load, too: rows may have changed meanwhile
+                    yield from ranges.read(load)
                     return
                 if config.mode == INCREMENTING:
                     step = ranges.following(self._after(position).incrementing)
