@@ -69,6 +69,10 @@ def test_validate_touches_no_service(semel: Callable[..., Ended], written: Write
         ({"connection.url": None}, "connection.url is required"),
         ({"bootstrap.servers": None}, "or in SEMEL_BOOTSTRAP_SERVERS"),
         ({"connector.class": "FileStream"}, "is not a connector that semel has"),
+        (
+            {"connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector"},
+            "connector.class=kafka, a sink, copies topics",
+        ),
         ({"consumer.override.group.id": "mine"}, "consumer.override.group.id is set by semel"),
         ({"consumer.override.isolation.level": "read_uncommitted"}, "committed records only"),
         ({"consumer.override.no.such.key": "1"}, 'No such configuration property: "no.such.key"'),

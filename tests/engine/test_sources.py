@@ -280,6 +280,20 @@ def test_partitions_are_read_side_by_side_and_divided_anew_when_there_are_more(
     assert by_key == expected
 
 
+@pytest.mark.long
+def test_files_that_appear_and_match_a_pattern_are_read(
+    path: Path, source: Callable[..., Config], start: Start
+) -> None:
+    config = source(file_pattern=f"{path.parent}/*.log", tasks_max="2")
+    del config["file"]
+    running = start(config)
+    for n in range(3):
+        append(path.with_name(f"{n}.log"), lines(5, 5 * n))
+        wait_until(lambda n=n: len(seen(config)) == 5 * n + 5)
+    running.stop()
+    assert sorted(seen(config)) == sorted(lines(15))
+
+
 def test_an_interval_commits_many_batches_at_once(
     path: Path, source: Callable[..., Config], start: Start
 ) -> None:

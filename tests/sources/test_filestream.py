@@ -313,7 +313,12 @@ def test_other_character_sets_are_read(path: Path, make: Callable[..., Source]) 
         make(file_charset="klingon")
 
 
-def test_files_that_match_a_pattern_are_partitions(path: Path, make: Callable[..., Source]) -> None:
+def test_files_that_match_a_pattern_are_partitions(
+    path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture
+) -> None:
+    none = make(file="", file_pattern=f"{path.parent}/*.log")
+    assert [none.partitions(), none.partitions()] == [[], []]
+    assert caplog.text.count("no file matches file.pattern") == 1
     for name in ("a.log", "b.log", "c.txt"):
         write(path.with_name(name), name)
     source = make(file="", file_pattern=f"{path.parent}/*.log")

@@ -35,6 +35,17 @@ MODULE = "SEMEL_SINK_MODULE"
 _SYSTEMS = ("postgresql", "mariadb", "mysql", "sqlserver", "sqlite", "duckdb")
 
 
+_INSTEAD = {
+    "org.apache.kafka.connect.mirror.": "connector.class=kafka, a sink, copies topics from one "
+    "cluster to another, exactly once (docs/kafka.md)",
+    "Mirror": "connector.class=kafka, a sink, copies topics from one cluster to another, exactly "
+    "once (docs/kafka.md)",
+    "com.github.jcustenborder.kafka.connect.spooldir.": "connector.class=Directory reads files of "
+    "CSV, JSON, text, Parquet and Avro (docs/directory.md)",
+}
+"""What to use instead of others' connectors, by how their names begin."""
+
+
 def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     """The sink for a ``connector.class``; for a JDBC sink's, that of its ``connection.url``.
 
@@ -44,9 +55,10 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     known = _known()
     name = full_name(name, raw)
     if name not in known:
+        instead = next((text for of, text in _INSTEAD.items() if name.startswith(of)), "")
         raise ConfigError(
-            f"connector.class={name!r} is not a connector that semel has. Known: "
-            + ", ".join(sorted(known))
+            f"connector.class={name!r} is not a connector that semel has. "
+            + (instead or f"Known: {', '.join(sorted(known))}")
         )
     url = (raw or {}).get("connection.url", "").strip()
     if refers(url):  # to what only the connector's machine has

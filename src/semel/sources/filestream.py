@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import glob
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from semel.delivery import Support
 from semel.errors import ConfigError, Problem
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition
 from semel.sources.growing import GrowingFile, Place
+
+log = logging.getLogger(__name__)
 
 CLASSES = (
     "org.apache.kafka.connect.file.FileStreamSourceConnector",
@@ -116,6 +119,7 @@ class FileStreamSource(Source):
         self._name = connector.name
         self._config = read(FileStreamConfig, connector.originals)
         self._known: dict[str, None] = {}
+        self._said = False
         if self._config.pattern:
             self.refresh = 5.0
 
@@ -147,6 +151,12 @@ class FileStreamSource(Source):
         found = glob.glob(self._config.pattern, root_dir=root, recursive=True)  # noqa: PTH207
         # One that is gone may have been renamed, and is read to its end.
         self._known |= dict.fromkeys(sorted(f for f in found if (root / f).is_file()))
+        if not self._known and not self._said:
+            log.warning(
+                "connector %s: no file matches file.pattern=%s: waiting for one",
+                *(self._name, self._config.pattern),
+            )
+        self._said = True
         return [{_FILENAME: name} for name in self._known]
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
