@@ -231,6 +231,9 @@ def proof_of(item: pytest.Item) -> Proof:
 
 # The plugin
 
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+"""The marked tests of the files that were named, before any is left out."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -248,12 +251,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Recorder(), "delivery-matrix")
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTED] = [i for i in items if i.get_closest_marker("cell") is not None]
     if config.getoption("matrix"):
         others = [i for i in items if i.get_closest_marker("cell") is None]
         config.hook.pytest_deselected(items=others)
-        items[:] = [i for i in items if i.get_closest_marker("cell") is not None]
+        items[:] = config.stash[COLLECTED]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

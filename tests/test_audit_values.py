@@ -88,8 +88,18 @@ def changed(config: Config) -> tuple[int, list[ChangedRow], tuple[str, ...]]:
     return report.changed, list(report.changed_rows), report.not_judged
 
 
-@pytest.mark.parametrize("provenance", ["true", "false"])
-@pytest.mark.parametrize("keys", [{}, UPSERT, BY_KEY], ids=["insert", "upsert", "by key"])
+@pytest.mark.parametrize(
+    ("keys", "provenance"),
+    [
+        ({}, "true"),
+        (UPSERT, "true"),
+        (BY_KEY, "false"),
+        pytest.param({}, "false", marks=pytest.mark.long),
+        pytest.param(UPSERT, "false", marks=pytest.mark.long),
+        pytest.param(BY_KEY, "true", marks=pytest.mark.long),
+    ],
+    ids=["insert", "upsert", "by key", "insert-bare", "upsert-bare", "by key-traced"],
+)
 def test_a_row_changed_by_hand_is_found(
     keys: Config, provenance: str, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -64,7 +64,7 @@ KILLED = [
 ]
 SHORT = {
     *(("transactional", p) for p in ("staging.mid_file", *IN_BETWEEN)),
-    *((d, p) for d in ("at-least-once", "at-most-once") for p in LOSES),
+    *((d, "files.between_renames") for d in ("at-least-once", "at-most-once")),
 }
 
 
