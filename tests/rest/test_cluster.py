@@ -200,7 +200,7 @@ def test_the_tasks_of_a_sink_spread_over_workers_and_few_of_them_move(
     wait_until(lambda: {of for of, _ in spread(one.api, name)} == {"PAUSED"})
     assert two.api.put(f"/connectors/{name}/resume").status_code == 202
     assert one.api.put(f"/connectors/{name}/stop").status_code == 204
-    assert spread(three.api, name) == []
+    wait_until(lambda: spread(three.api, name) == [])
     assert one.api.put(f"/connectors/{name}/resume").status_code == 202
     wait_until(lambda: sorted(workers_of(one.api, name).values()) == [1, 1, 2])
 

@@ -154,7 +154,8 @@ class SourceOffsets:
                     facts = self._offset(key, value)
                     owner = _owner(facts)
         latest = {canonical(p): (p, o) for p, o in offsets}
-        return StoredOffsets(name, tuple(latest.values()), owner, keys)
+        in_order = tuple(latest[each] for each in sorted(latest))  # not as they were consumed
+        return StoredOffsets(name, in_order, owner, keys)
 
     def _offset(self, key: bytes, value: bytes) -> dict[str, Any]:
         offset = _loaded(value)

@@ -93,4 +93,7 @@ def test_a_worker_that_comes_takes_from_those_that_have_more(
 ) -> None:
     old = assign(wanted, there, {})
     found = assign(wanted, {*there, new}, old)
-    assert len(moved(old, found)) == (0 if new in there else load(found)[new])
+    moves = moved(old, found)
+    taken = 0 if new in there else load(found)[new]
+    firsts = sum(n == 0 for _, n in moves)  # are divided on their own, and others then make up
+    assert taken <= len(moves) <= taken + firsts

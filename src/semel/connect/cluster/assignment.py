@@ -50,18 +50,17 @@ def assign(
 
 def _level(shares: Sequence[_Share], found: dict[_Share, str], loads: _Loads) -> None:
     """Place those that have no worker, then move some until no worker has two more than another:
-    first those whose worker has most of their connector."""
+    from the worker that has most, and of its connectors the one that has most there."""
     for share in shares:
         if share not in found:
             found[share] = loads.least(share[0])
             loads.add(share, found[share])
-    for only_most in (True, False):
-        for share in shares:
-            worker, to = found[share], loads.least(share[0])
-            uneven = loads.of(worker) > loads.of(to) + 1
-            if uneven and (loads.has_most(share[0], worker) or not only_most):
-                loads.move(share, worker, to)
-                found[share] = to
+    while loads.are_uneven():
+        worker = loads.most()
+        here = (share for share in shares if found[share] == worker)
+        share = max(here, key=lambda share: loads.of(share[0], worker))
+        found[share] = loads.least(share[0])
+        loads.move(share, worker, found[share])
 
 
 class _Loads:
@@ -71,8 +70,11 @@ class _Loads:
         self._all = Counter(dict.fromkeys(workers, 0))
         self._of: Counter[tuple[str, str]] = Counter()
 
-    def of(self, worker: str) -> int:
-        return self._all.get(worker, 0)
+    def of(self, connector: str, worker: str) -> int:
+        return self._of[connector, worker]
+
+    def are_uneven(self) -> bool:
+        return max(self._all.values()) > min(self._all.values()) + 1
 
     def add(self, share: _Share, worker: str) -> None:
         if worker in self._all:
@@ -88,7 +90,6 @@ class _Loads:
         """The worker that has least, and of those the one with least of this connector."""
         return min(sorted(self._all), key=lambda w: (self._all[w], self._of[connector, w]))
 
-    def has_most(self, connector: str, worker: str) -> bool:
-        """Whether no connector has more shares on a worker than this one."""
-        here = (n for (_, w), n in self._of.items() if w == worker)
-        return self._of[connector, worker] == max(here, default=0)
+    def most(self) -> str:
+        """The worker that has most."""
+        return max(sorted(self._all), key=self._all.__getitem__)
