@@ -90,6 +90,7 @@ def test_killed_at_every_place(
     assert_promise_kept(config, points, found, COUNT, shows=True)
 
 
+@pytest.mark.parametrize("sql_url", some(SYSTEMS, {"mariadb"}), indirect=True)
 def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
@@ -168,7 +169,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
-@pytest.mark.parametrize("sql_url", some((*IN_FILES, "mariadb"), IN_FILES), indirect=True)
+@pytest.mark.parametrize("sql_url", some((*IN_FILES, "mariadb"), {"sqlite"}), indirect=True)
 def test_a_full_disk_is_waited_for_and_loses_nothing(
     disk: Disk,
     topic: MakeTopic,

@@ -143,6 +143,7 @@ def test_a_killed_executor_of_a_cluster_costs_nothing_but_time(
     assert_nothing_lost_nothing_twice(config, range(300))
 
 
+@pytest.mark.long
 def test_a_session_that_exists_is_used_and_left_alone(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -601,6 +601,7 @@ class TestRun:
         assert report.fenced > 0
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
 
+    @pytest.mark.long
     def test_without_the_ledger_rule_the_audit_finds_duplicates(self) -> None:
         # A lost reply makes the task commit again: only the ledger knows that it has. Several
         # faults, because some meet a commit without rows.

@@ -208,12 +208,12 @@ class TestFileStream:
     @pytest.mark.parametrize(
         "kinds",
         [
-            (Kind.WORKER_KILL, Kind.TIME_OUT, Kind.FILE_ROTATED),
+            (Kind.WORKER_KILL, Kind.FILE_ROTATED),
             pytest.param(
                 (
                     *(Kind.DRIVER_KILL, Kind.ZOMBIE, Kind.ERROR, Kind.SECOND_DRIVER),
                     *(Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE, Kind.FILE_CUT),
-                    *(Kind.BROKER_RESTART, Kind.BROKER_KILL),
+                    *(Kind.TIME_OUT, Kind.BROKER_RESTART, Kind.BROKER_KILL),
                 ),
                 marks=pytest.mark.long,
             ),

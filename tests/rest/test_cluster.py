@@ -127,6 +127,7 @@ def test_workers_share_connectors_and_any_of_them_answers(
         assert_nothing_lost_nothing_twice(config, range(100))
 
 
+@pytest.mark.long
 def test_connectors_move_no_more_than_they_must(
     join: Join, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -217,6 +218,7 @@ def test_the_tasks_of_a_sink_spread_over_workers_and_few_of_them_move(
     assert_nothing_lost_nothing_twice(config, range(300))
 
 
+@pytest.mark.long
 def test_the_tasks_of_a_source_spread_over_workers_and_few_of_them_move(
     join: Join, topic: MakeTopic
 ) -> None:

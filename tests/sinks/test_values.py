@@ -30,6 +30,8 @@ from semel.records import Commit, Records, RowsRejected
 from semel.sinks import sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.sql.sink import SqlSink
+from tests.databases import SYSTEMS
+from tests.engine.harness import some
 from tests.sinks.target import Target, records
 
 REFUSED = object()
@@ -413,6 +415,9 @@ def unseen(store: Store, number: int, written: Sequence[str]) -> list[str]:
     return wrong
 
 
+@pytest.mark.parametrize(
+    "database_url", some(("postgresql", *SYSTEMS), {"postgresql"}), indirect=True
+)
 def test_the_audit_finds_one_cell_that_was_changed_by_hand_and_no_other(store: Store) -> None:
     found = [w for n in range(len(store.columns)) for w in unseen(store, n, FIXED)]
     assert not found, "\n".join(found)

@@ -118,7 +118,7 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
     assert_each_once(config, range(COUNT))
 
 
-@pytest.fixture(params=CLUSTERS)
+@pytest.fixture(params=some(CLUSTERS, {"another cluster"}))
 def copies(request: pytest.FixtureRequest, configure: Configure) -> Callable[[str, Config], Config]:
     """Connectors into the cluster that they read from, and into another one."""
 
