@@ -12,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from typer.testing import CliRunner
 
 from semel import failpoints
@@ -41,6 +43,7 @@ from semel.runtime.source_positions import set_source_offsets
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import LocalSpark, drive, name, wait_until
+from tests.patience import PATIENCE
 from tests.sinks.kafka.copying import consume
 
 pytestmark = pytest.mark.integration
@@ -395,7 +398,12 @@ def test_a_topic_is_created_as_configured_and_never_by_accident(
 
 
 def test_a_line_that_the_topic_does_not_take_stops_the_connector(
-    path: Path, source: Callable[..., Config], topic: MakeTopic, start: Start
+    path: Path,
+    source: Callable[..., Config],
+    topic: MakeTopic,
+    start: Start,
+    kafka: Kafka,
+    offsets_topic: str,
 ) -> None:
     config = source(topic=topic(config={"max.message.bytes": "2000"}))
     append(path, [*lines(10), "x" * 3000])
@@ -404,6 +412,21 @@ def test_a_line_that_the_topic_does_not_take_stops_the_connector(
     ):
         start(config).wait()
     assert seen(config) == lines(10)
+    # Nobody has to wait for its transaction: other connectors share the topic of offsets.
+    for each in (config["topic"], offsets_topic):
+        for partition in range(3 if each == offsets_topic else 1):
+            stable, last = (
+                end(kafka, each, partition, isolation)
+                for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            )
+            assert stable == last, each
+
+
+def end(kafka: Kafka, topic: str, partition: int, isolation: IsolationLevel) -> int:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    place = TopicPartition(topic, partition)
+    asked = admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=isolation)
+    return int(asked[place].result(PATIENCE).offset)
 
 
 def test_pause_resume_and_restart(path: Path, source: Callable[..., Config]) -> None:

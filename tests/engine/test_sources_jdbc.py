@@ -15,6 +15,7 @@ from semel.audit import audit_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.source_offsets import SourceOffsets
+from semel.kafka.transactions import Transactions
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.mariadb import MariaDB
 from semel.plan import plan_source
@@ -175,6 +176,9 @@ def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
     executed(database, "UPDATE orders SET at = at - interval '30 days' WHERE id % 2 = 0")
     failpoints.arm(points, "sink.before_commit", "kill-driver", skip=3)
     assert drive(config, points) == -9
+    connector = plan_source(config).connector
+    client = client_config(connector, "producer")
+    Transactions(connector.name, client).fence(connector.transactional_id(0))
     (offset,) = stored(config)
     assert 20 <= offset["loaded"] < 100
     assert "incrementing" not in offset

@@ -231,12 +231,14 @@ class Transactions:
         except KafkaException as error:
             cause = error.args[0]
             refused = any(e.code() in RECORD_REFUSED for e in (cause, *failed))
-            if cause.txn_requires_abort() and not failed and not refused:
+            if refused:  # nobody may come who aborts it, and others wait until its time is out
+                self._abort(producer)
+                self.drop()
+                raise RecordsRefused from error
+            if cause.txn_requires_abort() and not failed:
                 self._abort(producer)
             else:  # after a failed delivery an abort may take long; the next producer aborts, too
                 self.drop()
-            if refused:
-                raise RecordsRefused from error
             raise self._meaning(error) from error
         except BaseException:
             self.drop()
