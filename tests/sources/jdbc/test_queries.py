@@ -175,3 +175,21 @@ def test_tables_are_chosen_by_name_or_full_name() -> None:
         assert not configured(mode="bulk", table_blacklist=given).takes("orders", "public.orders")
     assert not configured(mode="bulk", table_whitelist="order").takes("orders", "public.orders")
     assert configured(mode="bulk", table_include_list=r"public\..*").takes("a", "public.a")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"incrementing.column.mapping": "a"},
+            r"must be a list of .*but a is none",
+        ),
+        ({"incrementing.column.mapping": "(:id"}, "is no regular expression"),
+        ({"incrementing.column.mapping": "a:id", "incrementing.column.name": "id"}, "set one"),
+        ({"incrementing.column.mapping": "a:id", "query": "SELECT 1"}, "is for tables: with query"),
+        ({"jdbc.credentials.provider.class": "com.example.Vault"}, "it is a Java class"),
+    ],
+)
+def test_mappings_that_make_no_sense_are_refused(keys: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configured(mode="incrementing", **keys)

@@ -444,3 +444,28 @@ def test_numbers_are_read_in_ranges_that_do_not_divide_rows_of_one_number(
     source = make(mode="incrementing", **keys)
     assert ids(rows(source)[0]) == [1, 2, 2, 2, 5, 9, 9]
     assert ids(rows(source, {"incrementing": 2})[0]) == [5, 9, 9]
+
+
+def test_columns_are_named_for_each_table(make: Make, execute: Execute) -> None:
+    execute(
+        "CREATE TABLE a (id BIGINT NOT NULL, moment TIMESTAMP(6) NOT NULL)",
+        "CREATE TABLE b (number BIGINT NOT NULL, made TIMESTAMP(6), changed TIMESTAMP(6) NOT NULL)",
+        f"INSERT INTO a VALUES (1, '{EARLY}')",
+        f"INSERT INTO b VALUES (7, NULL, '{EARLY}')",
+    )
+    mapping = {
+        "mode": "timestamp+incrementing",
+        "incrementing.column.mapping": r".*\ba:id, .*\bb : number",
+        "timestamp.columns.mapping": r".*\ba:[moment], .*\bb:[made | changed]",
+    }
+    source = make(**mapping)
+    found = []
+    for partition in source.partitions():
+        with closing(source.read(partition, None)) as reading:  # type: ignore[type-var]
+            found.append(taken(reading))
+    time = {"timestamp": 1_704_067_200_250, "timestamp_nanos": 250_000_000}
+    assert [offset for _, offset in found] == [{"incrementing": n, **time} for n in (1, 7)]
+    source = make(**{**mapping, "incrementing.column.mapping": r".*\ba:id,.*:id"})
+    with pytest.raises(ConfigError, match=r"a: matches 2 entries of incrementing\.column\.mapping"):
+        for partition in source.partitions():
+            list(itertools.takewhile(bool, source.read(partition, None)))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from zoneinfo import ZoneInfo
+from dataclasses import dataclass, replace
+from typing import Any
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
 from semel.errors import ConfigError, Problem
+from semel.sources.jdbc.checks import a_time_zone, no_provider, not_relaxed
+from semel.sources.jdbc.mapping import NAME, NAMES, by_table, names_one, names_some, only
 
 CLASSES = (
     "io.confluent.connect.jdbc.JdbcSourceConnector",
@@ -19,39 +21,6 @@ CLASSES = (
 
 BULK, INCREMENTING, TIMESTAMP = "bulk", "incrementing", "timestamp"
 BOTH = "timestamp+incrementing"
-
-IGNORED = {
-    "batch.max.rows": "batches are bounded by their bytes",
-    "dialect.name": "the dialect follows from connection.url",
-    "connection.attempts": "see max.retries",
-    "connection.backoff.ms": "see retry.backoff.ms",
-    "transaction.isolation.mode": "each query reads one snapshot of the database",
-    "quote.sql.identifiers": "names of tables and columns are always quoted; columns are also "
-    "found where only the case differs",
-    "sql.quote.identifiers": "names of tables and columns are always quoted; columns are also "
-    "found where only the case differs",
-    "max.buffer.size": "batches are bounded by their bytes",
-    "poll.linger.ms": "batches are committed as they are read",
-    "query.retry.attempts": "see max.retries",
-    "table.monitoring.startup.polling.limit.ms": "tables are listed before reading begins",
-    "date.calendar.system": "dates and times are of the proleptic Gregorian calendar",
-    "table.names.qualify": "tables are always queried by their full names",
-}
-
-
-def _timezone(name: str) -> None:
-    try:
-        ZoneInfo(name)
-    except (ValueError, OSError, KeyError):
-        raise ValueError("is not the name of a time zone, such as Europe/Berlin") from None
-
-
-def _unordered(relaxed: bool) -> None:
-    if relaxed:
-        raise ValueError(
-            "is not available: rows that become visible out of order cannot be read exactly once. "
-            "Remove it, or use mode=timestamp+incrementing with timestamp.delay.interval.ms"
-        )
 
 
 @dataclass(frozen=True)
@@ -178,7 +147,7 @@ class JdbcSourceConfig:
         "incrementing.relaxed.monotonic",
         False,
         "Only false.",
-        validator=_unordered,
+        validator=not_relaxed,
         importance=LOW,
         group="Mode",
     )
@@ -188,6 +157,31 @@ class JdbcSourceConfig:
         "The columns that say when a row was changed; the first that is not null counts.",
         importance=MEDIUM,
         group="Mode",
+    )
+    incrementing_mapping: tuple[str, ...] = key(
+        "incrementing.column.mapping",
+        (),
+        "The incrementing column by table, instead of incrementing.column.name: regex:column. Each "
+        "table's full name must match one regular expression.",
+        validator=names_one,
+        importance=MEDIUM,
+        group="Mode",
+    )
+    timestamp_mapping: tuple[str, ...] = key(
+        "timestamp.columns.mapping",
+        (),
+        "The timestamp columns by table, instead of timestamp.column.name: regex:[column|column].",
+        validator=names_some,
+        importance=MEDIUM,
+        group="Mode",
+    )
+    credentials_provider: str = key(
+        "jdbc.credentials.provider.class",
+        "",
+        "Only Confluent's default: user and password are those of the configuration.",
+        validator=no_provider,
+        importance=LOW,
+        group="Database",
     )
     timestamp_initial: int | None = key(
         "timestamp.initial",
@@ -290,7 +284,7 @@ class JdbcSourceConfig:
         "db.timezone",
         "UTC",
         "The time zone of columns that have none.",
-        validator=_timezone,
+        validator=a_time_zone,
         importance=MEDIUM,
         group="Connector",
     )
@@ -329,7 +323,16 @@ class JdbcSourceConfig:
         return problems
 
     def _which_columns(self) -> Sequence[Problem]:
-        if self.by_time and not self.timestamp_columns:
+        for name, mapping, single in (
+            ("incrementing.column.mapping", self.incrementing_mapping, self.incrementing_column),
+            ("timestamp.columns.mapping", self.timestamp_mapping, self.timestamp_columns),
+        ):
+            other = name.replace(".mapping", ".name").replace("columns", "column")
+            if mapping and single:
+                return [Problem(name, f"{name} and {other} exclude each other: set one")]
+            if mapping and self.query:
+                return [Problem(name, f"{name} is for tables: with query, set {other}")]
+        if self.by_time and not (self.timestamp_columns or self.timestamp_mapping):
             return [
                 Problem(
                     "timestamp.column.name",
@@ -366,6 +369,23 @@ class JdbcSourceConfig:
     def numerics(self) -> str:
         """What NUMERIC becomes."""
         return self.numeric_mapping or ("precision_only" if self.precision_mapping else "none")
+
+    def of_table(self, full_name: str) -> JdbcSourceConfig:
+        """The same with the columns of one table.
+
+        Raises:
+            ValueError: not one entry of a mapping is the table's.
+        """
+        found: dict[str, Any] = {}
+        if self.by_number and self.incrementing_mapping:
+            entries = by_table(self.incrementing_mapping, NAME)
+            (column,) = only("incrementing.column.mapping", entries, full_name)
+            found |= {"incrementing_column": column, "incrementing_mapping": ()}
+        if self.by_time and self.timestamp_mapping:
+            entries = by_table(self.timestamp_mapping, NAMES)
+            columns = only("timestamp.columns.mapping", entries, full_name)
+            found |= {"timestamp_columns": columns, "timestamp_mapping": ()}
+        return replace(self, **found) if found else self
 
     def takes(self, name: str, full_name: str) -> bool:
         """Whether a table is to be read, by its own name and by its full one."""

@@ -17,9 +17,10 @@ from semel.sinks.sql.files import anchored
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, source_records
 from semel.sources.jdbc import batches, offsets
 from semel.sources.jdbc.batches import Rows, Together
-from semel.sources.jdbc.config import BULK, IGNORED, INCREMENTING, TIMESTAMP, JdbcSourceConfig
+from semel.sources.jdbc.config import BULK, INCREMENTING, TIMESTAMP, JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.databases import database_of
+from semel.sources.jdbc.ignored import IGNORED
 from semel.sources.jdbc.offsets import QUERY, Load, Position
 from semel.sources.jdbc.queries import Query, Shape, Unreadable, floor, shape, without
 from semel.sources.jdbc.ranges import Ranges
@@ -208,6 +209,11 @@ class JdbcSource(Source):
             if not columns:
                 self._warn(str(table), f"table {table} is not there: waiting for it")
                 return
+            if table is not None:
+                try:
+                    config = config.of_table(str(table))
+                except ValueError as error:
+                    raise Unreadable(str(error)) from None
             found = shape(config, columns, of_query=table is None)
             self._warn_of_nulls(table, found)
             until, now = None, 0

@@ -1,0 +1,56 @@
+"""The columns that find new rows, by table: ``incrementing.column.mapping`` and
+``timestamp.columns.mapping``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+NAME = re.compile(r"(.+):([^:\[\]|]+)")
+NAMES = re.compile(r"(.+):\[([^\[\]]+)\]")
+
+
+def by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The regular expressions of a mapping, and their columns.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    found = []
+    for entry in given:
+        match = form.fullmatch(entry.strip())
+        if match is None:
+            example = "shop\\..*:[updated|created]" if form is NAMES else "shop\\..*:id"
+            raise ValueError(f"must be a list of entries such as {example}, but {entry} is none")
+        pattern = match[1].strip()
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        found.append((pattern, tuple(c.strip() for c in match[2].split("|"))))
+    return found
+
+
+def names_one(given: Sequence[str]) -> None:
+    """Check a mapping to one column each."""
+    by_table(given, NAME)
+
+
+def names_some(given: Sequence[str]) -> None:
+    """Check a mapping to several columns each."""
+    by_table(given, NAMES)
+
+
+def only(name: str, entries: Sequence[tuple[str, tuple[str, ...]]], table: str) -> tuple[str, ...]:
+    """The columns of the only entry that is a table's.
+
+    Raises:
+        ValueError: none is, or several are.
+    """
+    found = [columns for pattern, columns in entries if re.fullmatch(pattern, table)]
+    if len(found) != 1:
+        raise ValueError(
+            f"matches {len(found)} entries of {name}, and must match one. Correct the regular "
+            "expressions, or leave the table out"
+        )
+    return found[0]
