@@ -8,13 +8,14 @@ import sys
 import typing
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from semel.lab.drill.plan import Fault, Kind
+from semel.lab.drill.plan import OF_CLUSTERS, Fault, Kind
 
 if typing.TYPE_CHECKING:  # importing these would slow down every command
     from semel.lab.drill.report import DrillReport, FaultResult
@@ -56,6 +57,14 @@ def drill(
             "faults (of processes, brokers and PostgreSQL), and compare their tables.",
         ),
     ] = "",
+    cluster: Annotated[
+        int,
+        typer.Option(
+            metavar="WORKERS",
+            help="Instead: run the sink of FILE and a source on so many workers of a cluster, "
+            "which are killed, frozen, cut off, added and restarted.",
+        ),
+    ] = 0,
     own_store: Annotated[
         bool,
         typer.Option(
@@ -92,9 +101,16 @@ def drill(
         _two_drivers(file, two_drivers, seed, where, as_json)
         return
     run = _drill_of_source() if is_source else _drill_of_sink()
+    chosen = _kinds(only)
+    if cluster:
+        if is_source or own_store:
+            raise typer.BadParameter("takes a sink, and its own store", param_hint="--cluster")
+        run = partial(_drill_of_cluster(), workers=cluster)
+        chosen = _kinds(only) if only else list(OF_CLUSTERS)
+        del where["own_store"]
     watcher = _Watcher(faults, as_json)
     with watcher:
-        report = run(file, faults, seed, kinds=_kinds(only), observe=watcher.observe, **where)
+        report = run(file, faults, seed, kinds=chosen, observe=watcher.observe, **where)
     if as_json:
         print(json.dumps(_facts(report)))
     else:
@@ -128,6 +144,12 @@ def _drill_of_sink() -> Callable[..., DrillReport]:
     from semel.lab.drill.run import drill as drill_sink
 
     return drill_sink
+
+
+def _drill_of_cluster() -> Callable[..., DrillReport]:
+    from semel.lab.drill.cluster.run import drill_cluster
+
+    return drill_cluster
 
 
 def _two_drivers(

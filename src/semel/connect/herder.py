@@ -134,6 +134,11 @@ class Herder(ABC):
     def set_level(self, logger: str, level: str) -> None:
         """Set a logger's level on all workers (KIP-976)."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether this worker has begun to do its part (KIP-1017)."""
+        return True
+
     # Configurations
 
     def connectors(self) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from semel.config import ConnectorConfig
 from semel.engine import ranges
 from semel.engine.publish import is_copy, ledger_of
-from semel.errors import ConfigError, OffsetOutOfRange, ServiceError
+from semel.errors import ConfigError, LedgerConflict, OffsetOutOfRange, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.ledger import MOVED, Hole, LedgerEntry, Rebase, TopicPartition
@@ -22,7 +22,12 @@ log = logging.getLogger(__name__)
 
 
 def first_positions(
-    connector: ConnectorConfig, sink: Sink, cluster: Cluster, topics: Mapping[str, int]
+    connector: ConnectorConfig,
+    sink: Sink,
+    cluster: Cluster,
+    topics: Mapping[str, int],
+    *,
+    lenient: bool = False,
 ) -> None:
     """Enter every partition that exists at start into the ledger.
 
@@ -39,7 +44,7 @@ def first_positions(
     known = {e.topic_partition for e in entries}
     if not sink.capabilities.ledger_in_group:
         _follow_the_group(connector, sink, cluster, [e for e in entries if e.topic in topics])
-    check_targets(connector, sink, entries, topics)
+    check_targets(connector, sink, entries, topics, lenient=lenient)
     present = set(ranges.partitions(topics))
     missing = present - known
     if not missing:
@@ -159,8 +164,11 @@ def check_targets(
     sink: Sink,
     entries: Collection[LedgerEntry],
     topics: Collection[str],
+    *,
+    lenient: bool = False,
 ) -> None:
-    """Compare where results went with where they would go now.
+    """Compare where results went with where they would go now. What is learned on the way is
+    entered into the ledger; ``lenient``, unless other tasks of the connector move its positions.
 
     Raises:
         ConfigError: they are not the same.
@@ -187,7 +195,12 @@ def check_targets(
         elif target is not None and text != e.target:
             learned.append(Rebase(e, replace(e, target=text)))
     if learned or moved:
-        sink.rebase([*learned, *moved])
+        try:
+            sink.rebase([*learned, *moved])
+        except LedgerConflict as conflict:
+            if moved or not lenient:
+                raise
+            log.info("the targets are entered at the next start: %s", conflict)
 
 
 def _change(entry: LedgerEntry, target: Target | None) -> str:

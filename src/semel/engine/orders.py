@@ -26,6 +26,12 @@ class Share:
         """Whether it is all tasks, however many there are."""
         return self._wanted is None
 
+    @property
+    def has_first(self) -> bool:
+        """Whether the first task runs here: its driver does for all what needs one only."""
+        wanted = self._wanted
+        return wanted is None or 0 in wanted
+
     def want(self, tasks: Collection[int] | None) -> None:
         """Change it: tasks that are no longer of it end after what they have in hand."""
         with self._lock:

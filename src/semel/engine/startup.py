@@ -18,7 +18,9 @@ def enter(run: Run) -> None:
     run.sink.claim()
     if run.connector.dead_letter_topic and not run.sink.capabilities.takes_dead_letters:
         create_dead_letter_topic(run.connector, run.cluster)
-    firsts.first_positions(run.connector, run.sink, run.cluster, run.topics)
+    if run.share.has_first:
+        lenient = not run.share.is_whole
+        firsts.first_positions(run.connector, run.sink, run.cluster, run.topics, lenient=lenient)
 
 
 def targets(run: Run) -> dict[TopicPartition, int]:

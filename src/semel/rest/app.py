@@ -63,7 +63,7 @@ def application(herder: Herder, worker: WorkerConfig, cluster: Cluster) -> FastA
     """The API of a worker."""
     app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
     _errors(app, worker)
-    _root(app, cluster)
+    _root(app, herder, cluster)
     _connectors(app, herder)
     _states(app, herder)
     _offsets(app, herder)
@@ -119,14 +119,17 @@ def _errors(app: FastAPI, worker: WorkerConfig) -> None:
         return answer(500, redacted(f"{type(error).__name__}: {error}"))
 
 
-def _root(app: FastAPI, cluster: Cluster) -> None:
+def _root(app: FastAPI, herder: Herder, cluster: Cluster) -> None:
     @app.get("/")
     def server_info() -> dict[str, str]:
         commit = f"semel-{plugins.VERSION}"
         return {"version": VERSION, "commit": commit, "kafka_cluster_id": cluster.cluster_id()}
 
     @app.get("/health")
-    def health() -> dict[str, str]:
+    def health(response: Response) -> dict[str, str]:
+        if not herder.is_ready:
+            response.status_code = 503
+            return {"status": "starting", "message": "Worker is still starting up."}
         message = "Worker has completed startup and is ready to handle requests."
         return {"status": "healthy", "message": message}
 

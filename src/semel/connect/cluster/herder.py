@@ -45,6 +45,10 @@ class ClusterHerder(Herder):
         self._following = following
 
     @property
+    def is_ready(self) -> bool:
+        return self._membership.absences > 0
+
+    @property
     def _configs(self) -> Mapping[str, Mapping[str, str]]:
         with self._store.changed:
             return dict(self._store.configs.connectors)

@@ -7,6 +7,7 @@ killing it loses nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -20,7 +21,13 @@ from semel.engine.direct.task import DirectSpec
 from semel.engine.lines import serving
 from semel.engine.rowtransform import Transform
 from semel.engine.supervisor import Supervisor
+from semel.errors import LedgerConflict
 from semel.ledger import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_TRIES = 20
+"""How often a driver meets positions that other workers' tasks have just moved."""
 
 
 class DirectEngine:
@@ -49,7 +56,7 @@ class DirectEngine:
 
     def _run_tasks(self, placeholder: Placeholder) -> Progress:
         run = self._run
-        schemas, targets = self._prepare()
+        schemas, targets = self._prepare() if run.share.is_whole else self._prepare_share()
         context = self._spark()
         placeholder.wait(run.stop)
         server, address = serving(context)
@@ -68,6 +75,15 @@ class DirectEngine:
         finally:
             server.close()
 
+    def _prepare_share(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
+        """Prepare while other workers' tasks move the positions."""
+        for _ in range(_TRIES):
+            try:
+                return self._prepare()
+            except LedgerConflict as conflict:
+                log.info("%s: looks again", conflict)
+        return self._prepare()
+
     def _prepare(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
         run = self._run
         topics = run.topics
@@ -76,6 +92,9 @@ class DirectEngine:
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
         schemas = sample.schemas(run.connector, run.sink, run.cluster, self._transform, positions)
         # Those of tables that the sample has made just now.
-        firsts.check_targets(run.connector, run.sink, run.sink.entries(), topics)
+        if run.share.has_first:
+            lenient = not run.share.is_whole
+            entries = run.sink.entries()
+            firsts.check_targets(run.connector, run.sink, entries, topics, lenient=lenient)
         self._supervisor.progress.positions = dict(positions)
         return schemas, startup.targets(run)

@@ -133,20 +133,17 @@ class SourceEngine:
         owner = self._offsets.owner()
         if self._has_divided(owner, partitions):
             return owner
-        if not self._has_first:
+        if not self._run.orders.share.has_first:
             return None
         if before.run and owner.run != before.run and not owner.parts:
             raise taken_over(run.connector, self._offsets.topic, owner, before)
         return self._own(partitions)
 
-    @property
-    def _has_first(self) -> bool:
-        return 0 in self._run.orders.share.of(1)
-
     def _may_divide(self, partitions: Partitions) -> bool:
         """Whether tasks may go on with these partitions: until another worker has divided them,
         they go on with what they have."""
-        return self._has_first or self._has_divided(self._offsets.owner(), partitions)
+        first = self._run.orders.share.has_first
+        return first or self._has_divided(self._offsets.owner(), partitions)
 
     def _has_divided(self, owner: Owner, partitions: Partitions) -> bool:
         parts = self._run.source.divide(partitions, self._run.connector.tasks_max)

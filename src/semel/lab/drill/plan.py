@@ -44,6 +44,12 @@ class Kind(Enum):
     FILE_ROTATED = "file-rotated"
     FILE_CUT = "file-cut"
     FILE_REPLACED = "file-replaced"
+    MEMBER_KILL = "member-kill"
+    LEADER_KILL = "leader-kill"
+    MEMBER_FREEZE = "member-freeze"
+    MEMBER_CUT_OFF = "member-cut-off"
+    MEMBER_ADD = "member-add"
+    ROLLING_RESTART = "rolling-restart"
 
 
 MEANING = {
@@ -75,7 +81,23 @@ MEANING = {
     Kind.FILE_ROTATED: "the file that is read is renamed, and another one takes its name",
     Kind.FILE_CUT: "the file that is read is cut to nothing, and grows again",
     Kind.FILE_REPLACED: "a new file takes the name of one that was read",
+    Kind.MEMBER_KILL: "SIGKILL of a worker of a cluster, and of its tasks",
+    Kind.LEADER_KILL: "SIGKILL of the worker that leads a cluster, and of its tasks",
+    Kind.MEMBER_FREEZE: "SIGSTOP of a worker and its tasks until others have its work",
+    Kind.MEMBER_CUT_OFF: "a worker and its tasks cannot reach Kafka until others have its work",
+    Kind.MEMBER_ADD: "a worker comes, and another one is stopped for good",
+    Kind.ROLLING_RESTART: "all workers are stopped and started again, one after the other",
 }
+
+OF_CLUSTERS = (
+    Kind.MEMBER_KILL,
+    Kind.LEADER_KILL,
+    Kind.MEMBER_FREEZE,
+    Kind.MEMBER_CUT_OFF,
+    Kind.MEMBER_ADD,
+    Kind.ROLLING_RESTART,
+)
+"""What ``semel drill --cluster`` does."""
 
 ANY_MOMENT = "any moment"
 

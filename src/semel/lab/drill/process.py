@@ -16,12 +16,14 @@ from semel.lab.embedded import leash
 
 
 class Process:
-    """One process of the connector, which dies with the drill."""
+    """One process of the connector, which dies with the drill; with another ``verb`` a worker."""
 
-    def __init__(self, file: Path, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, file: Path, log: Path, environment: Mapping[str, str], verb: str = "run"
+    ) -> None:
         self.log = log
         command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid())]
-        command += [str(int(signal.SIGKILL)), "", sys.executable, "-m", "semel", "run", str(file)]
+        command += [str(int(signal.SIGKILL)), "", sys.executable, "-m", "semel", verb, str(file)]
         with log.open("ab") as output:
             self._popen = subprocess.Popen(
                 command,

@@ -91,13 +91,17 @@ class Processes(ABC):
         file.write_text(json.dumps(settings, indent=2) + "\n")
         self._started += 1
         log = self.directory / f"connector-{self._started:03}.log"
-        environment = {
+        return Process(file, log, self.environment)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of all processes."""
+        return {
             failpoints.DIRECTORY: str(self.points),
             "SPARK_HOME": str(self._spark_home),
             "PYSPARK_PYTHON": sys.executable,
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
-        return Process(file, log, environment)
 
     def start(
         self, *, on_executors: bool | None = None, keys: Mapping[str, str] | None = None

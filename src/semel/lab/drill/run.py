@@ -49,7 +49,7 @@ def drill(
     started = time.monotonic()
     with _stage(source, seed, keep, directory, kinds, own_store=own_store) as stage:
         report = _report(stage, seed)
-        with _traffic(stage, seed) as traffic:
+        with traffic_of(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
             store, promised = stage.store, stage.planned.guarantee
             for fault in plan(
@@ -106,7 +106,7 @@ def two_drivers(
     started = time.monotonic()
     with _stage(source, seed, keep, directory, own_store=own_store) as stage:
         report = _report(stage, seed)
-        with _traffic(stage, seed) as traffic, located(stage, f"two drivers (seed {seed})"):
+        with traffic_of(stage, seed) as traffic, located(stage, f"two drivers (seed {seed})"):
             injector = Injector(stage, traffic, seed)
             before = injector.mark()
             stage.start()
@@ -150,7 +150,7 @@ def _stage(
 
 
 @contextmanager
-def _traffic(stage: Stage, seed: int) -> Iterator[Traffic]:
+def traffic_of(stage: Stage, seed: int) -> Iterator[Traffic]:
     planned = stage.planned
     shape = Shape(
         planned.connector,

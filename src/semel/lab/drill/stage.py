@@ -75,7 +75,7 @@ class Stage(Processes):
         super().__init__(directory)
         self.own_store = own_store
         self.store = store_of(raw, directory, own=own_store)
-        self.kafka = Kafka(directory / "kafka", brokers=self.store.brokers, session=BROKERS)
+        self.kafka = self._kafka()
         self.kinds = self.store.possible(kinds, raw.get("name", ""))
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
@@ -87,6 +87,9 @@ class Stage(Processes):
         self.topics = dict.fromkeys(connector.topics, PARTITIONS)
         self.direct = self.planned.engine == "direct"
         self.proxy = self._proxy()
+
+    def _kafka(self) -> Kafka:
+        return Kafka(self.directory / "kafka", brokers=self.store.brokers, session=BROKERS)
 
     def _proxy(self) -> Proxy | None:
         """The proxy between the connector and its store's server. The drill itself bypasses it."""

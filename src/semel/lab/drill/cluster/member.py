@@ -1,0 +1,89 @@
+"""A worker of a drill's cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from semel.lab.drill.process import Process
+from semel.lab.embedded.process import LOOPBACK, free_port
+from semel.lab.embedded.proxy import Proxy
+
+_ANSWERS_IN = 5.0
+
+
+class Member:
+    """A process that can be killed, frozen, cut off and started again under its name."""
+
+    def __init__(
+        self,
+        directory: Path,
+        number: int,
+        keys: Mapping[str, str],
+        environment: Mapping[str, str],
+        way: Proxy,
+    ) -> None:
+        self.way = way
+        self.number = number
+        port = free_port()
+        self.id = f"{LOOPBACK}:{port}"
+        own = {
+            "bootstrap.servers": f"{LOOPBACK}:{way.port}",
+            "listeners": f"http://{self.id}",
+        }
+        self._file = directory / f"worker-{number}.json"
+        self._file.write_text(json.dumps({**keys, **own}, indent=2) + "\n")
+        self._log = directory / f"worker-{number}.log"
+        self._environment = environment
+        self._api = httpx.Client(base_url=f"http://{self.id}", timeout=_ANSWERS_IN)
+        self.process = self._launch()
+
+    def _launch(self) -> Process:
+        return Process(self._file, self._log, self._environment, "worker")
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """What it answers, in JSON; None if it does not."""
+        try:
+            answer = self._api.request(method, path, json=body)
+            answer.raise_for_status()
+            return answer.json() if answer.content else {}
+        except httpx.HTTPError:
+            return None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it answers."""
+        return self.ask("GET", "/connectors") is not None
+
+    def family(self) -> list[psutil.Process]:
+        """Its processes, itself first."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [psutil.Process(self.process.pid), *self.process.family()]
+        return []
+
+    def send(self, number: signal.Signals) -> None:
+        """Send all of its processes a signal."""
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def stop(self) -> None:
+        """Ask it to end in order."""
+        os.kill(self.process.pid, signal.SIGTERM)
+
+    def again(self) -> None:
+        """Start it again after its end."""
+        self.process = self._launch()
+
+    def close(self) -> None:
+        self.send(signal.SIGCONT)
+        self.send(signal.SIGKILL)
+        self._api.close()
