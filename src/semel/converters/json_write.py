@@ -6,12 +6,11 @@ null. DuckDB writes the texts; JSON that was kept as text is put in as it is.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,19 +29,9 @@ def encode(values: pa.Array, *, envelope: bool) -> pa.Array:
 
     With ``envelope`` in ``{"schema":..., "payload":...}``.
     """
-    if pa.types.is_struct(values.type):
-        names = [json_duck.quoted(f.name) for f in values.type]
-        pieces: list[Any] = ["{"]
-        for number, (name, column) in enumerate(zip(names, values.flatten(), strict=True)):
-            pieces += [f"{',' if number else ''}{name}:", texts(column, embedded=not envelope)]
-        text = joined([*pieces, "}"], len(values))
-    else:
-        text = texts(values, embedded=not envelope)
+    text = texts(values, embedded=not envelope)
     if envelope:
-        struct = pa.types.is_struct(values.type)
-        schema = (
-            _struct(values.type) if struct else {**_type("value", values.type), "optional": False}
-        )
+        schema = {**_type("value", values.type), "optional": False}
         begin = _compact(schema)
         text = joined([f'{{"schema":{begin},"payload":', text, "}"], len(values))
     if values.null_count:
@@ -85,35 +74,68 @@ def texts(values: pa.Array, *, embedded: bool) -> pa.Array:
         text = values.cast(pa.time32("ms"), safe=False).cast(pa.int32()).cast(pa.string())
     elif kinds.is_dictionary(kind):
         return texts(values.dictionary_decode(), embedded=embedded)
+    elif kinds.is_fixed_size_binary(kind) or kinds.is_large_binary(kind):
+        text = json_duck.base64_strings(values.cast(pa.binary()))
     else:
-        plain = [None if v is None else _compact(_plain(v)) for v in values.to_pylist()]
-        text = pa.array(plain, pa.string())
+        text = _nested(values, embedded)
     return pc.fill_null(text, "null")
+
+
+def _nested(values: pa.Array, embedded: bool) -> pa.Array:
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return _objects(values, embedded)
+    if pa.types.is_map(kind):
+        return _maps(values, embedded)
+    if _is_list(kind):
+        return _lists(values, texts(values.flatten(), embedded=embedded))
+    plain = [None if v is None else str(v) for v in values.to_pylist()]
+    return json_duck.strings(pa.array(plain, pa.string()))
+
+
+def _objects(values: pa.StructArray, embedded: bool) -> pa.Array:
+    pieces: list[Any] = ["{"]
+    for number, (field, column) in enumerate(zip(values.type, values.flatten(), strict=True)):
+        begin = f"{',' if number else ''}{json_duck.quoted(field.name)}:"
+        pieces += [begin, texts(column, embedded=embedded)]
+    return _where_valid(values, joined([*pieces, "}"], len(values)))
+
+
+def _lists(values: pa.Array, items: pa.Array, ends: str = "[]") -> pa.Array:
+    """Texts of lists, from those of their items."""
+    lengths = pc.fill_null(pc.list_value_length(values), 0)
+    offsets = np.concatenate([[0], np.cumsum(lengths.to_numpy())])
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items)
+    return _where_valid(values, joined([ends[0], pc.binary_join(lists, ","), ends[1]], len(values)))
+
+
+def _maps(values: pa.MapArray, embedded: bool) -> pa.Array:
+    """Objects, or lists of pairs where the keys are no strings."""
+    kind = values.type
+    entry = pa.struct([pa.field("key", kind.key_type, False), ("value", kind.item_type)])
+    values = values.cast(pa.list_(entry))
+    entries = values.flatten()
+    key, value = (texts(column, embedded=embedded) for column in entries.flatten())
+    if _is_text(kind.key_type):
+        return _lists(values, joined([key, ":", value], len(entries)), "{}")
+    return _lists(values, joined(["[", key, ",", value, "]"], len(entries)))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def _where_valid(values: pa.Array, text: pa.Array) -> pa.Array:
+    return pc.if_else(values.is_valid(), text, None) if values.null_count else text
 
 
 def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    """A nested value in JSON's types."""
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        pairs = value and all(isinstance(v, tuple) for v in value)
-        return {str(k): _plain(v) for k, v in value} if pairs else [_plain(v) for v in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, float) and not (-1e309 < value < 1e309):
-        return None
-    return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
-
-
-def _struct(kind: pa.StructType) -> dict[str, Any]:
-    fields = [{"field": f.name, "optional": True, **_type(f.name, f.type)} for f in kind]
-    return {"type": "struct", "optional": False, "fields": fields}
 
 
 _LOGICAL: Sequence[tuple[Callable[[pa.DataType], bool], dict[str, Any]]] = (
@@ -124,6 +146,8 @@ _LOGICAL: Sequence[tuple[Callable[[pa.DataType], bool], dict[str, Any]]] = (
     (pa.types.is_float32, {"type": "float"}),
     (pa.types.is_floating, {"type": "double"}),
     (pa.types.is_binary, {"type": "bytes"}),
+    (pa.types.is_large_binary, {"type": "bytes"}),
+    (pa.types.is_fixed_size_binary, {"type": "bytes"}),
     (pa.types.is_string, {"type": "string"}),
     (pa.types.is_large_string, {"type": "string"}),
     (pa.types.is_null, {"type": "string"}),
@@ -138,8 +162,14 @@ def _type(name: str, kind: pa.DataType) -> dict[str, Any]:
     if pa.types.is_decimal(kind):
         scale = {"scale": str(kind.scale)}
         return {"type": "bytes", "name": _CONNECT + "Decimal", "version": 1, "parameters": scale}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return {"type": "array", "items": {"optional": True, **_type(name, kind.value_type)}}
+    if pa.types.is_struct(kind):
+        fields = [{"field": f.name, **_optional(f.name, f.type)} for f in kind]
+        return {"type": "struct", "fields": fields}
+    if pa.types.is_map(kind):
+        keys = {**_type(name, kind.key_type), "optional": False}
+        return {"type": "map", "keys": keys, "values": _optional(name, kind.item_type)}
+    if _is_list(kind):
+        return {"type": "array", "items": _optional(name, kind.value_type)}
     for matches, found in _LOGICAL:
         if matches(kind):
             return found
@@ -147,3 +177,7 @@ def _type(name: str, kind: pa.DataType) -> dict[str, Any]:
         f"field {name}: {kind} has no place in Kafka Connect's schemas. Let the transform change "
         "it, or set value.converter.schemas.enable=false"
     )
+
+
+def _optional(name: str, kind: pa.DataType) -> dict[str, Any]:
+    return {"optional": True, **_type(name, kind)}
