@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -13,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.converters import create
 from semel.converters.base import Converter
 from semel.converters.bytearray import ByteArrayConverter
 from semel.converters.json import JsonConverter
 from semel.converters.string import StringConverter
 from semel.errors import ConfigError
 
-PLAIN = JsonConverter(schemas_enable=False)
+PLAIN = JsonConverter(schemas_enable=False, numeric=True)
 
 
 def struct(**columns: pa.Array) -> pa.Array:
@@ -52,6 +54,45 @@ def test_numbers_keep_their_digits() -> None:
         "small": -1,
         "yes": None,
     }
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.decimal128(38, 3), pa.decimal128(4, -2), pa.decimal256(60, 3)], ids=str
+)
+def test_decimals_are_base64_unless_numbers_are_asked_for(kind: pa.DataType) -> None:
+    """Java's ``BigDecimal.unscaledValue().toByteArray()``, as KIP-481 has it."""
+    numbers = [0, 1, -1, 127, 128, -128, -129, 9_900, 10 ** (kind.precision - 1), None]
+    unscaled = [n if n is None else Decimal(n).scaleb(-kind.scale, Context(80)) for n in numbers]
+    values = struct(d=pa.array(unscaled, kind))[1:]
+    expected = [
+        n
+        if n is None
+        else n.to_bytes((n if n >= 0 else ~n).bit_length() // 8 + 1, "big", signed=True)
+        for n in numbers[1:]
+    ]
+    found = [row["d"] for row in written(values, JsonConverter(schemas_enable=False))]
+    assert [d if d is None else base64.b64decode(d) for d in found] == expected
+
+
+@pytest.mark.parametrize("numeric", [True, False])
+def test_decimals_of_both_forms_are_read(numeric: bool) -> None:
+    values = struct(d=pa.array([Decimal("-1.50"), None], pa.decimal128(9, 2)))
+    decoded = JsonConverter().decode(JsonConverter(numeric=numeric).encode(values))
+    assert decoded.values.to_pylist() == values.to_pylist()
+
+
+def test_the_form_of_decimals_is_configured() -> None:
+    name = "org.apache.kafka.connect.json.JsonConverter"
+
+    def converter(given: str) -> Converter:
+        config = {"schemas.enable": "false", "decimal.format": given}
+        return create(name, config, is_key=False, where="value.converter")
+
+    values = pa.array([Decimal("1.5")], pa.decimal128(9, 1))
+    assert converter("numeric").encode(values).to_pylist() == [b"1.5"]
+    assert converter("").encode(values).to_pylist() == [b'"Dw=="']
+    with pytest.raises(ConfigError, match=r"decimal\.format=TEXT must be BASE64 or"):
+        converter("TEXT")
 
 
 def test_what_json_has_no_number_for_is_null() -> None:

@@ -72,7 +72,7 @@ def check_converter_keys(given: Mapping[str, str], known: Collection[str], where
             f"{where}.replace.null.with.default=false is not available: a null field with a "
             "default takes the default. Remove it"
         )
-    without_effect = {"replace.null.with.default", "schemas.cache.size", "decimal.format"}
+    without_effect = {"replace.null.with.default", "schemas.cache.size"}
     warnings = []
     for name in sorted(set(given) - set(known) - without_effect):
         near = difflib.get_close_matches(name, known, n=1)

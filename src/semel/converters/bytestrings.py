@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-_SIZE = 16
-
 
 def of_bytes(content: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64]) -> pa.Array:
     """Values of these sizes, whose bytes stand behind one another."""
@@ -44,13 +42,14 @@ def unscaled(decimals: pa.Array) -> pa.Array:
     """The fewest bytes of each decimal's unscaled number, two's complement, big-endian. Of null it
     is any."""
     _, data = decimals.buffers()
-    first = decimals.offset * _SIZE
-    content = np.frombuffer(data, np.uint8)[first : first + len(decimals) * _SIZE]
-    digits = content.reshape(-1, _SIZE)[:, ::-1]
+    width = decimals.type.byte_width
+    first = decimals.offset * width
+    content = np.frombuffer(data, np.uint8)[first : first + len(decimals) * width]
+    digits = content.reshape(-1, width)[:, ::-1]
     sign: npt.NDArray[np.uint8] = np.where(digits[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
     spare = (digits[:, :-1] == sign) & ((digits[:, 1:] ^ sign) < 0x80)
-    sizes = _SIZE - np.logical_and.accumulate(spare, axis=1).sum(axis=1)
-    return of_bytes(digits[np.arange(_SIZE) >= (_SIZE - sizes)[:, None]], sizes)
+    sizes = width - np.logical_and.accumulate(spare, axis=1).sum(axis=1)
+    return of_bytes(digits[np.arange(width) >= (width - sizes)[:, None]], sizes)
 
 
 def elements(

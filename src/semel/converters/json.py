@@ -32,9 +32,10 @@ class JsonConverter(Converter):
         schema: the fields to read from plain JSON; others are ignored.
         evolve: also read fields that neither the schema nor the sink knows.
         where: the setting that chose this converter, for messages.
+        numeric: write decimals as numbers (``decimal.format=NUMERIC``). Both are read.
     """
 
-    KEYS = frozenset({"schemas.enable", "schema"})
+    KEYS = frozenset({"schemas.enable", "schema", json_write.DECIMALS})
 
     def __init__(
         self,
@@ -42,8 +43,10 @@ class JsonConverter(Converter):
         schema: pa.Schema | None = None,
         evolve: bool = False,
         where: str = "value.converter",
+        numeric: bool = False,
     ) -> None:
         self._where = where
+        self._numeric = numeric
         self._envelopes = EnvelopeReader() if schemas_enable and schema is None else None
         self._plain = PlainReader(schema, evolve=evolve)
 
@@ -61,7 +64,8 @@ class JsonConverter(Converter):
                 "true says that each record carries its own: set it to false, or remove the schema"
             )
         schema = ddl.parse(declared, where=f"{where}.schema") if declared else None
-        return cls(enable != "false", schema, evolve, where)
+        numeric = json_write.numeric(config, where)
+        return cls(enable != "false", schema, evolve, where, numeric)
 
     @property
     def has_schemas(self) -> bool:
@@ -71,7 +75,8 @@ class JsonConverter(Converter):
         self._plain.dates = False
 
     def encode(self, values: pa.Array) -> pa.Array:
-        return json_write.encode(values, envelope=self._envelopes is not None)
+        envelope = self._envelopes is not None
+        return json_write.encode(values, envelope=envelope, numeric=self._numeric)
 
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
         text, failures = as_text(values)

@@ -1,13 +1,14 @@
 """Columns to JSON, many at a time, as Kafka Connect's JsonConverter writes them.
 
 Dates are days, times of day and timestamps milliseconds, bytes base64; what is no number in JSON is
-null. DuckDB writes the texts; JSON that was kept as text is put in as it is.
+null. DuckDB writes the texts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,21 +16,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters import json_duck
+from semel.converters.bytestrings import unscaled
 from semel.converters.json_columns import JSON
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
+
+DECIMALS = "decimal.format"
 
 _CONNECT = "org.apache.kafka.connect.data."
 _PLAIN = (pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
+_BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _INTEGERS = {pa.int8(): "int8", pa.int16(): "int16", pa.int32(): "int32", pa.uint8(): "int16"}
 _INTEGERS |= {pa.uint16(): "int32"}
 
 
-def encode(values: pa.Array, *, envelope: bool) -> pa.Array:
+def encode(values: pa.Array, *, envelope: bool, numeric: bool) -> pa.Array:
     """Each value as JSON, binary: structs as objects, others as they are; null where null.
 
-    With ``envelope`` in ``{"schema":..., "payload":...}``.
+    Args:
+        envelope: each value stands in ``{"schema":..., "payload":...}``.
+        numeric: decimals are numbers, see :class:`Writer`.
     """
-    text = texts(values, embedded=not envelope)
+    text = Writer(embedded=not envelope, numeric=numeric).texts(values)
     if envelope:
         schema = {**_type("value", values.type), "optional": False}
         begin = _compact(schema)
@@ -39,6 +46,19 @@ def encode(values: pa.Array, *, envelope: bool) -> pa.Array:
     return text.cast(pa.binary())
 
 
+def numeric(config: Mapping[str, str], where: str) -> bool:
+    """Whether ``decimal.format`` asks for numbers.
+
+    Raises:
+        ConfigError: it is neither ``BASE64``, the default, nor ``NUMERIC``.
+    """
+    given = config.get(DECIMALS, "").strip()
+    if given.upper() not in ("", "BASE64", "NUMERIC"):
+        key = f"{where}.{DECIMALS}"
+        raise ConfigError(Problem(key, f"{key}={given} must be BASE64 or NUMERIC"))
+    return given.upper() == "NUMERIC"
+
+
 def joined(pieces: Sequence[Any], rows: int) -> pa.Array:
     """Texts of each value, and those of all, behind one another."""
     if not any(isinstance(p, pa.Array) for p in pieces):
@@ -46,59 +66,80 @@ def joined(pieces: Sequence[Any], rows: int) -> pa.Array:
     return pc.binary_join_element_wise(*pieces, "")
 
 
-def texts(values: pa.Array, *, embedded: bool) -> pa.Array:
-    """The JSON text of each value, never null; JSON itself is ``embedded``, or becomes a string."""
-    kind = values.type
-    kinds = pa.types
-    if isinstance(kind, pa.BaseExtensionType):
-        values = values.storage
-        text = values.cast(pa.string()) if embedded else json_duck.strings(values)
-    elif (
-        kinds.is_null(kind)
-        or kinds.is_integer(kind)
-        or kinds.is_boolean(kind)
-        or kinds.is_decimal(kind)
-    ):
-        text = values.cast(pa.string())
-    elif kinds.is_floating(kind):
-        text = json_duck.numbers(pc.if_else(pc.is_finite(values), values, None))
-    elif kinds.is_string(kind) or kinds.is_large_string(kind):
-        text = json_duck.strings(values)
-    elif kinds.is_binary(kind):
-        text = json_duck.base64_strings(values)
-    elif kinds.is_timestamp(kind):
-        text = values.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).cast(pa.string())
-    elif kinds.is_date(kind):
-        text = values.cast(pa.date32()).cast(pa.int32()).cast(pa.string())
-    elif kinds.is_time(kind):
-        text = values.cast(pa.time32("ms"), safe=False).cast(pa.int32()).cast(pa.string())
-    elif kinds.is_dictionary(kind):
-        return texts(values.dictionary_decode(), embedded=embedded)
-    elif kinds.is_fixed_size_binary(kind) or kinds.is_large_binary(kind):
-        text = json_duck.base64_strings(values.cast(pa.binary()))
-    else:
-        text = _nested(values, embedded)
-    return pc.fill_null(text, "null")
+@dataclass(frozen=True)
+class Writer:
+    """Writes the JSON texts of columns.
 
+    Args:
+        embedded: JSON that was kept as text is put in as it is; otherwise it becomes a string.
+        numeric: decimals are numbers. Otherwise they are base64 of their unscaled number, whose
+            scale only a schema tells (KIP-481).
+        pairs: what stands around keys and values of maps whose keys are no strings.
+    """
 
-def _nested(values: pa.Array, embedded: bool) -> pa.Array:
-    kind = values.type
-    if pa.types.is_struct(kind):
-        return _objects(values, embedded)
-    if pa.types.is_map(kind):
-        return _maps(values, embedded)
-    if _is_list(kind):
-        return _lists(values, texts(values.flatten(), embedded=embedded))
-    plain = [None if v is None else str(v) for v in values.to_pylist()]
-    return json_duck.strings(pa.array(plain, pa.string()))
+    embedded: bool
+    numeric: bool
+    pairs: tuple[str, str, str] = ("[", ",", "]")
 
+    def texts(self, values: pa.Array) -> pa.Array:
+        """The JSON text of each value, ``null`` where it is null."""
+        return pc.fill_null(self._texts(values), "null")
 
-def _objects(values: pa.StructArray, embedded: bool) -> pa.Array:
-    pieces: list[Any] = ["{"]
-    for number, (field, column) in enumerate(zip(values.type, values.flatten(), strict=True)):
-        begin = f"{',' if number else ''}{json_duck.quoted(field.name)}:"
-        pieces += [begin, texts(column, embedded=embedded)]
-    return _where_valid(values, joined([*pieces, "}"], len(values)))
+    def _texts(self, values: pa.Array) -> pa.Array:
+        kind = values.type
+        kinds = pa.types
+        if isinstance(kind, pa.BaseExtensionType):
+            values = values.storage
+            return values.cast(pa.string()) if self.embedded else json_duck.strings(values)
+        if kinds.is_decimal(kind) and not self.numeric:
+            return _where_valid(values, json_duck.base64_strings(unscaled(values)))
+        if any(plain(kind) for plain in _PLAIN):
+            return values.cast(pa.string())
+        if kinds.is_floating(kind):
+            return json_duck.numbers(pc.if_else(pc.is_finite(values), values, None))
+        if kinds.is_string(kind) or kinds.is_large_string(kind):
+            return json_duck.strings(values)
+        if any(binary(kind) for binary in _BINARY):
+            return json_duck.base64_strings(values.cast(pa.binary()))
+        if kinds.is_timestamp(kind):
+            milliseconds = values.cast(pa.timestamp("ms"), safe=False)
+            return milliseconds.cast(pa.int64()).cast(pa.string())
+        if kinds.is_date(kind):
+            return values.cast(pa.date32()).cast(pa.int32()).cast(pa.string())
+        if kinds.is_time(kind):
+            return values.cast(pa.time32("ms"), safe=False).cast(pa.int32()).cast(pa.string())
+        if kinds.is_dictionary(kind):
+            return self._texts(values.dictionary_decode())
+        return self._nested(values)
+
+    def _nested(self, values: pa.Array) -> pa.Array:
+        kind = values.type
+        if pa.types.is_struct(kind):
+            return self._objects(values)
+        if pa.types.is_map(kind):
+            return self._maps(values)
+        if _is_list(kind):
+            return _lists(values, self.texts(values.flatten()))
+        plain = [None if v is None else str(v) for v in values.to_pylist()]
+        return json_duck.strings(pa.array(plain, pa.string()))
+
+    def _objects(self, values: pa.StructArray) -> pa.Array:
+        pieces: list[Any] = ["{"]
+        for number, (field, column) in enumerate(zip(values.type, values.flatten(), strict=True)):
+            begin = f"{',' if number else ''}{json_duck.quoted(field.name)}:"
+            pieces += [begin, self.texts(column)]
+        return _where_valid(values, joined([*pieces, "}"], len(values)))
+
+    def _maps(self, values: pa.MapArray) -> pa.Array:
+        kind = values.type
+        entry = pa.struct([pa.field("key", kind.key_type, False), ("value", kind.item_type)])
+        values = values.cast(pa.list_(entry))
+        entries = values.flatten()
+        key, value = map(self.texts, entries.flatten())
+        if _is_text(kind.key_type):
+            return _lists(values, joined([key, ":", value], len(entries)), "{}")
+        begin, between, end = self.pairs
+        return _lists(values, joined([begin, key, between, value, end], len(entries)))
 
 
 def _lists(values: pa.Array, items: pa.Array, ends: str = "[]") -> pa.Array:
@@ -107,18 +148,6 @@ def _lists(values: pa.Array, items: pa.Array, ends: str = "[]") -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(lengths.to_numpy())])
     lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items)
     return _where_valid(values, joined([ends[0], pc.binary_join(lists, ","), ends[1]], len(values)))
-
-
-def _maps(values: pa.MapArray, embedded: bool) -> pa.Array:
-    """Objects, or lists of pairs where the keys are no strings."""
-    kind = values.type
-    entry = pa.struct([pa.field("key", kind.key_type, False), ("value", kind.item_type)])
-    values = values.cast(pa.list_(entry))
-    entries = values.flatten()
-    key, value = (texts(column, embedded=embedded) for column in entries.flatten())
-    if _is_text(kind.key_type):
-        return _lists(values, joined([key, ":", value], len(entries)), "{}")
-    return _lists(values, joined(["[", key, ",", value, "]"], len(entries)))
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.converters import json_write
 from semel.converters.base import Converter, Failure
 from semel.converters.json_columns import JSON as AS_JSON
 from semel.converters.json_columns import Column
@@ -17,18 +18,16 @@ from semel.converters.json_scalars import NAME, ScalarReader
 from semel.converters.json_text import as_text, without_mark
 from semel.converters.jsonschema.derive import schema_of
 from semel.converters.jsonschema.translate import connect_schema
-from semel.converters.jsonschema.write import write
 from semel.converters.registry import config as keys
 from semel.converters.registry import registration
 from semel.converters.registry.client import JSON, Registry, Schema
 from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
-from semel.errors import ConfigError, Problem
 
 OPTIONAL, ADDITIONAL = "use.optional.for.nonrequired", "object.additional.properties"
-DECIMALS = "decimal.format"
 _DRAFT = "http://json-schema.org/draft-07/schema#"
+_PAIRS = ('{"key":', ',"value":', "}")
 _MISSING = "required, but missing or null"
 
 
@@ -41,7 +40,7 @@ class JsonSchemaConverter(RegistryConverter):
         numeric: write decimals as numbers, see ``decimal.format``.
     """
 
-    KEYS = keys.KEYS | registration.KEYS | {OPTIONAL, ADDITIONAL, DECIMALS}
+    KEYS = keys.KEYS | registration.KEYS | {OPTIONAL, ADDITIONAL, json_write.DECIMALS}
     format = JSON
 
     def __init__(
@@ -63,16 +62,12 @@ class JsonSchemaConverter(RegistryConverter):
     def configured(
         cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
     ) -> Converter:
-        decimals = config.get(DECIMALS, "").strip().upper() or "BASE64"
-        if decimals not in ("BASE64", "NUMERIC"):
-            key = f"{where}.{DECIMALS}"
-            raise ConfigError(Problem(key, f"{key}={decimals} must be BASE64 or NUMERIC"))
         return cls(
             keys.registry(config, where),
             where,
             optional=keys.flag(config, OPTIONAL, False, where),
             additional=keys.flag(config, ADDITIONAL, True, where),
-            numeric=decimals == "NUMERIC",
+            numeric=json_write.numeric(config, where),
             registration=Registration.configured(config, is_key=is_key, where=where),
         )
 
@@ -112,9 +107,11 @@ class JsonSchemaConverter(RegistryConverter):
                 raise ValueError(registration.unfit(schema, wrong))
         required = _required(connect_schema(schema.text, schema.references, optional=True))
 
+        writer = json_write.Writer(embedded=False, numeric=self._numeric, pairs=_PAIRS)
+
         def checked(values: pa.Array) -> pa.Array:
             _check(values, required)
-            return write(values, numeric=self._numeric)
+            return writer.texts(values).cast(pa.binary())
 
         return checked
 

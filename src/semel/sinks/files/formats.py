@@ -102,7 +102,7 @@ def _lines(target: Any) -> Write:
 
     def write(rows: pa.Table) -> None:
         for batch in rows.combine_chunks().to_batches():
-            objects = json_write.encode(_embedding(batch), envelope=False)
+            objects = json_write.encode(_embedding(batch), envelope=False, numeric=True)
             lines = pc.binary_join_element_wise(objects, b"\n", b"")
             start, end = (lines.offset, lines.offset + len(lines))
             offsets = pa.Array.from_buffers(pa.int32(), end + 1, [None, lines.buffers()[1]])
@@ -159,7 +159,9 @@ def _csv_type(kind: pa.DataType) -> pa.DataType:
 def _csv_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if _csv_type(column.type) == column.type:
         return column
-    chunks = [json_write.encode(c, envelope=False).cast(pa.string()) for c in column.chunks]
+    chunks = [
+        json_write.encode(c, envelope=False, numeric=True).cast(pa.string()) for c in column.chunks
+    ]
     text = pa.chunked_array(chunks, pa.string())
     return pc.utf8_trim(text, '"') if is_.is_binary(column.type) else text
 
