@@ -206,3 +206,26 @@ def test_a_router_that_the_sink_cannot_follow_is_refused_with_what_to_set(
     with pytest.raises(ConfigError) as refused:
         plan(config)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        {"connector.class": "kafka", "topic.rename.format": "${topic}.copy"},
+        {
+            "connector.class": "files",
+            "path": "/nowhere",
+            "rotate.interval.ms": "1000",
+            "timestamp.extractor": "Record",
+        },
+    ],
+)
+def test_another_time_is_refused_where_the_sink_writes_times(sink: dict[str, str]) -> None:
+    config = connector("t", "nowhere:9092", "jdbc:postgresql://nowhere/x", {"transforms": "t"})
+    config |= {
+        "transforms.t.type": "io.aiven.kafka.connect.transforms.ExtractTimestamp$Value",
+        "transforms.t.field.name": "at",
+    }
+    plan(config)
+    with pytest.raises(ConfigError, match="goes by the one that Kafka has"):
+        plan(config | sink)

@@ -9,6 +9,7 @@ import pytest
 
 from semel.engine.source.chain import SourceChain
 from semel.errors import BadRecord
+from semel.kafka.messages import timestamps
 from semel.plan import plan_source
 from semel.records import ConnectRecords
 from semel.sources.base import source_records
@@ -53,6 +54,19 @@ def test_a_field_chooses_the_topic() -> None:
         "a": [0, 2],
         "b": [1, 3],
     }
+
+
+def test_a_field_becomes_the_time_of_the_message() -> None:
+    (made,) = applied(
+        READ,
+        time={
+            "type": "io.aiven.kafka.connect.transforms.ExtractTimestamp$Value",
+            "field.name": "id",
+        },
+        day={"type": f"{KAFKA}InsertField$Value", "timestamp.field": "at"},
+    )
+    assert timestamps(made.origin) == [0, 1, 2, 3]
+    assert made.values.field("at").cast(pa.int64()).to_pylist() == [0, 1, 2, 3]
 
 
 def test_what_only_records_of_a_sink_have_is_refused() -> None:

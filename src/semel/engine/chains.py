@@ -8,13 +8,19 @@ import numpy as np
 import pyarrow as pa
 
 from semel.engine.rowtransform import Failed
-from semel.records import ConnectRecords
+from semel.records import TIMESTAMP, ConnectRecords
 from semel.transforms import Chain
 from semel.transforms.base import Batch, Side
 
 
 def chained(
-    chain: Chain, records: ConnectRecords, index: np.ndarray, keyed: bool, typed: bool
+    chain: Chain,
+    records: ConnectRecords,
+    index: np.ndarray,
+    keyed: bool,
+    typed: bool,
+    *,
+    stamps: bool = False,
 ) -> tuple[ConnectRecords, np.ndarray, list[Failed], pa.Array | None]:
     """Run the chain.
 
@@ -24,6 +30,8 @@ def chained(
         index: the index of each record in the raw batch.
         keyed: whether keys come with schemas.
         typed: whether values come with schemas.
+        stamps: whether the times that transforms set replace the origin's, as they do where the
+            origin is no record in Kafka.
 
     Returns:
         the records that are left, their indices in the raw batch, those that were refused, and
@@ -46,7 +54,12 @@ def chained(
     values = made.values.array
     if pa.types.is_null(values.type):
         values = pa.nulls(len(values), records.values.type)
-    left = ConnectRecords(records.topic, made.origin, made.keys.array, values, made.headers)
+    origin = made.origin
+    if stamps and made.times is not None:
+        if TIMESTAMP in origin.column_names:
+            origin = origin.drop_columns([TIMESTAMP])
+        origin = origin.append_column(TIMESTAMP, made.times)
+    left = ConnectRecords(records.topic, origin, made.keys.array, values, made.headers)
     return left, index[made.rows], failed, None if chain.goes_by_topic else made.topics
 
 

@@ -28,6 +28,7 @@ from semel.engine.triggers import seconds
 from semel.errors import ConfigError, Problem, Unresolvable
 from semel.kafka.clients import check_clients
 from semel.problems import Problems, gathering, located
+from semel.records import TIMESTAMP
 from semel.sinks import full_name, sink_class
 from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
@@ -135,6 +136,7 @@ def _gathered(
             engine = _checked_engine(connector, sink, transform)
             if chain is not None:
                 _check_routers(connector, sink, chain, engine)
+                _check_times(connector, sink, chain)
             warnings += _without_effect(connector, engine)
     problems.warnings = warnings
     if sink is None or guarantee is None or engine is None or problems.found:
@@ -217,6 +219,25 @@ def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine:
                     where,
                     f"{given} sends records of one topic to several targets, which engine={engine} "
                     "cannot. Set engine=direct",
+                )
+            )
+
+
+def _check_times(connector: ConnectorConfig, sink: Sink, chain: Chain) -> None:
+    """Raises ConfigError: a transform gives records another time, and the sink writes times."""
+    wants = sink.capabilities
+    if TIMESTAMP not in wants.carries or wants.replaces:
+        return
+    for stage in chain.stages:
+        if stage.transform.sets_timestamp:
+            where = f"transforms.{stage.alias}.type"
+            raise ConfigError(
+                Problem(
+                    where,
+                    f"{where}={connector.originals[where]} gives records another timestamp, but "
+                    f"the {connector.connector_class} sink, as it is configured, goes by the one "
+                    "that Kafka has. Remove it; it works in source connectors, and before "
+                    "transforms that use the time",
                 )
             )
 

@@ -68,9 +68,12 @@ _AIVEN = "io.aiven.kafka.connect.transforms."
 _OURS |= {
     _CONFLUENT + "Drop": "semel.transforms.tombstones:Drop",
     _CONFLUENT + "ExtractTopic": "semel.transforms.extract_topic:ExtractTopic",
+    _CONFLUENT + "MessageTimestampRouter": "semel.transforms.routers:MessageTimestampRouter",
     _CONFLUENT + "TombstoneHandler": "semel.transforms.tombstones:TombstoneHandler",
+    _AIVEN + "ExtractTimestamp": "semel.transforms.extract_timestamp:ExtractTimestamp",
     _AIVEN + "ExtractTopic": "semel.transforms.extract_topic:AivenExtractTopic",
     _AIVEN + "Hash": "semel.transforms.hashes:Hash",
+    _AIVEN + "KeyToValue": "semel.transforms.key_to_value:KeyToValue",
     _AIVEN + "MakeTombstone": "semel.transforms.tombstones:MakeTombstone",
     _AIVEN + "TombstoneHandler": "semel.transforms.tombstones:AivenTombstoneHandler",
 }

@@ -63,7 +63,8 @@ class Batch:
 
     ``origin`` says where they were read (see :class:`~semel.records.ConnectRecords`) and never
     changes. ``topics`` says where each record goes. ``headers`` is None if nothing wants them.
-    ``rows`` are the indices of the records in what the chain was given.
+    ``rows`` are the indices of the records in what the chain was given. ``times`` are those that a
+    transform has set.
     """
 
     origin: pa.Table
@@ -72,6 +73,7 @@ class Batch:
     topics: pa.Array
     rows: np.ndarray
     headers: pa.Array | None = None
+    times: pa.Array | None = None
 
     def __len__(self) -> int:
         return int(self.origin.num_rows)
@@ -89,7 +91,7 @@ class Batch:
     @property
     def timestamps(self) -> pa.Array:
         """The records' times; null for those that a source gives none."""
-        return self._origin(TIMESTAMP)
+        return self._origin(TIMESTAMP) if self.times is None else self.times
 
     def _origin(self, name: str) -> pa.Array:
         if name not in self.origin.column_names:
@@ -112,6 +114,7 @@ class Batch:
             self.topics.take(at),
             self.rows[indices],
             None if self.headers is None else self.headers.take(at),
+            None if self.times is None else self.times.take(at),
         )
 
 
@@ -155,6 +158,11 @@ class Transform(ABC):
     @property
     def needs_timestamp(self) -> bool:
         """Whether it uses the records' times."""
+        return False
+
+    @property
+    def sets_timestamp(self) -> bool:
+        """Whether it gives records another time."""
         return False
 
     @property

@@ -82,7 +82,7 @@ class Chain:
     @property
     def needs_timestamp(self) -> bool:
         """Whether the records' times are used."""
-        return any(s.transform.needs_timestamp for s in self.stages)
+        return any(s.transform.needs_timestamp or s.transform.sets_timestamp for s in self.stages)
 
     @property
     def changes_key(self) -> bool:
@@ -160,6 +160,8 @@ def _together(parts: Sequence[Batch], given: Batch, refused: list[Refusal]) -> B
     wrong: dict[int, str] = {}
     take = pa.array(order)
     headers = [part.headers for part in parts if part.headers is not None]
+    timed = any(part.times is not None for part in parts)
+    times = [part.timestamps for part in parts] if timed else []
     made = Batch(
         pa.concat_tables([part.origin for part in parts]).take(take),
         _merged([part.keys for part in parts], at, len(rows), wrong),
@@ -167,6 +169,7 @@ def _together(parts: Sequence[Batch], given: Batch, refused: list[Refusal]) -> B
         pa.concat_arrays([part.topics for part in parts]).take(take),
         rows[order],
         pa.concat_arrays(headers).take(take) if headers else None,
+        pa.concat_arrays(times).take(take) if timed else None,
     )
     if wrong:
         refused += [Refusal(int(made.rows[i]), DATA_EXCEPTION, why) for i, why in wrong.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +13,8 @@ from semel.config import key
 from semel.transforms.base import Batch, Refused, Router, Transform, each, reasons
 from semel.transforms.dates import DateFormat
 from semel.transforms.patterns import compiled, first_replaced, replacement
+from semel.transforms.structs import columns, required
+from semel.transforms.texts import milliseconds
 
 _BETWEEN = "\0"
 """Neither a topic nor a time contains it."""
@@ -23,6 +26,11 @@ def _regex(text: str) -> None:
 
 def _date_format(text: str) -> None:
     DateFormat(text)
+
+
+def _read_format(text: str) -> None:
+    if text:
+        DateFormat(text).check_it_reads()
 
 
 @dataclass(frozen=True)
@@ -65,18 +73,12 @@ class TimestampRouterConfig:
     )
 
 
-class TimestampRouter(Transform):
-    """See Kafka Connect's TimestampRouter."""
+class _TimeRouter(Transform):
+    """Routes by the topic's name and a time of each record."""
 
-    section = TimestampRouterConfig
-
-    def __init__(self, config: TimestampRouterConfig) -> None:
-        self._topic_format = config.topic_format
-        self._date_format = DateFormat(config.timestamp_format)
-
-    @property
-    def needs_timestamp(self) -> bool:
-        return True
+    def __init__(self, topic_format: str, timestamp_format: str) -> None:
+        self._topic_format = topic_format
+        self._date_format = DateFormat(timestamp_format)
 
     @property
     def changes_contents(self) -> bool:
@@ -86,15 +88,99 @@ class TimestampRouter(Transform):
     def routes(self) -> bool:
         return True
 
+    @abstractmethod
+    def _times(self, batch: Batch) -> pa.Array:
+        """Milliseconds since 1970. Raises Refused."""
+
     def apply(self, batch: Batch) -> Batch:
-        times = batch.timestamps
-        if times.null_count:
-            missing = np.flatnonzero(np.asarray(times.is_null()))
-            raise Refused(reasons(missing, "Timestamp missing on record"))
-        stamps = self._date_format.format(times.cast(pa.int64()))
+        stamps = self._date_format.format(self._times(batch))
         pairs = pc.binary_join_element_wise(batch.topics, stamps, _BETWEEN)
         return replace(batch, topics=each(pairs, self._named))
 
     def _named(self, pair: str) -> str:
         topic, time = pair.split(_BETWEEN)
         return self._topic_format.replace("${topic}", topic).replace("${timestamp}", time)
+
+
+class TimestampRouter(_TimeRouter):
+    """See Kafka Connect's TimestampRouter."""
+
+    section = TimestampRouterConfig
+
+    def __init__(self, config: TimestampRouterConfig) -> None:
+        super().__init__(config.topic_format, config.timestamp_format)
+
+    @property
+    def needs_timestamp(self) -> bool:
+        return True
+
+    def _times(self, batch: Batch) -> pa.Array:
+        times = batch.timestamps
+        if times.null_count:
+            missing = np.flatnonzero(np.asarray(times.is_null()))
+            raise Refused(reasons(missing, "Timestamp missing on record"))
+        return times.cast(pa.int64())
+
+
+@dataclass(frozen=True)
+class MessageTimestampRouterConfig:
+    """The keys of MessageTimestampRouter."""
+
+    fields: tuple[str, ...] = key(
+        "message.timestamp.keys",
+        doc="The fields of the value that may hold the time: the first that does is taken.",
+    )
+    message_format: str = key(
+        "message.timestamp.format",
+        "",
+        "How the time is written there, as in java.text.SimpleDateFormat, in UTC. Times that are "
+        "numbers are milliseconds since 1970.",
+        validator=_read_format,
+    )
+    topic_format: str = key(
+        "topic.format",
+        "${topic}-${timestamp}",
+        "The new name; ${topic} stands for the topic, ${timestamp} for the time.",
+    )
+    timestamp_format: str = key(
+        "topic.timestamp.format",
+        "yyyyMMdd",
+        "How the time is written in the name.",
+        validator=_date_format,
+    )
+
+
+class MessageTimestampRouter(_TimeRouter):
+    """See Confluent's transform of this name."""
+
+    section = MessageTimestampRouterConfig
+
+    def __init__(self, config: MessageTimestampRouterConfig) -> None:
+        super().__init__(config.topic_format, config.timestamp_format)
+        self._fields = config.fields
+        self._format = DateFormat(config.message_format) if config.message_format else None
+
+    def _times(self, batch: Batch) -> pa.Array:
+        array = required(batch.values, "routing by a time in the value", nulls=False)
+        found = columns(array)
+        given = [found[name].array for name in self._fields if name in found]
+        there = [np.asarray(a.is_valid().to_numpy(zero_copy_only=False)) for a in given]
+        times = pc.coalesce(pa.nulls(len(array), pa.int64()), *map(self._milliseconds, given))
+        unread = np.asarray(times.is_null().to_numpy(zero_copy_only=False))
+        if unread.any():
+            names = ", ".join(self._fields)
+            some = np.logical_or.reduce([np.zeros(len(array), bool), *there])
+            why = reasons(np.flatnonzero(unread & ~some), f"none of {names} holds a time")
+            wrong = f"no time of the format {self._format.pattern if self._format else '(none)'}"
+            raise Refused(why | reasons(np.flatnonzero(unread & some), f"{names}: {wrong}"))
+        return times
+
+    def _milliseconds(self, array: pa.Array) -> pa.Array:
+        """Null where it is no time."""
+        if pa.types.is_temporal(array.type):
+            return milliseconds(array)
+        if pa.types.is_integer(array.type):
+            return array.cast(pa.int64())
+        if pa.types.is_string(array.type) and self._format is not None:
+            return self._format.parse(array)
+        return pa.nulls(len(array), pa.int64())

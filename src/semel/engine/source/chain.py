@@ -33,7 +33,7 @@ class SourceChain:
                 records.topic, records.origin, records.keys, records.values, none
             )
         index = np.arange(len(records))
-        made, _, refused, topics = chained(self._chain, records, index, True, True)
+        made, _, refused, topics = chained(self._chain, records, index, True, True, stamps=True)
         if refused:
             first = min(refused, key=lambda f: f.index)
             raise BadRecord(
