@@ -62,7 +62,10 @@ _OURS |= {
     _DEBEZIUM + "UnwrapFromEnvelope": "semel.transforms.debezium:ExtractNewRecordState",
     _DEBEZIUM + "ToLogicalTopicRouter": "semel.transforms.logical_tables:ToLogicalTopicRouter",
 }
-_OURS["python"] = "semel.transforms.python:Python"
+_OURS |= {
+    "python": "semel.transforms.python:Python",
+    "sql": "semel.transforms.sql:Sql",
+}
 _CONFLUENT = "io.confluent.connect.transforms."
 _AIVEN = "io.aiven.kafka.connect.transforms."
 _OURS |= {

@@ -1,0 +1,247 @@
+"""``type=sql``: a query of DuckDB as a transform."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import key
+from semel.converters.json_columns import JSON
+from semel.errors import ConfigError
+from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC, one_array
+from semel.transforms.base import Batch, Refused, Transform, reasons
+from semel.transforms.structs import columns
+
+if typing.TYPE_CHECKING:
+    import duckdb
+
+RECORDS = "records"
+_TABLE, _ROW, _VALUE = "__semel_batch", "__semel_row", "value"
+_LIMITS: dict[str, str | bool | int | float | list[str]] = {
+    "threads": 1,  # a Spark task has one core
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "python_enable_replacements": False,
+}
+
+
+def _checked(query: str) -> None:
+    import duckdb
+
+    try:
+        statements = duckdb.extract_statements(query)
+    except duckdb.Error as error:
+        raise ValueError(f"is no SQL: {_said(error)}") from None
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise ValueError("must be one SELECT")
+    if RECORDS not in query.lower():
+        raise ValueError(f"must select from {RECORDS}")
+
+
+@dataclass(frozen=True)
+class SqlConfig:
+    """The keys of a query."""
+
+    query: str = key(
+        "query",
+        doc="A SELECT from records, whose columns are the fields of the value. It sees one record "
+        "at a time.",
+        validator=_checked,
+    )
+
+
+class Sql(Transform):
+    """Runs a query for each record, all records of a batch at once: the query is a lateral join
+    with the table of the batch. So aggregates and windows are of one record, too, and each row
+    belongs to a record for sure.
+
+    Tombstones pass as they are. A field that no record of a batch has is null, unless records come
+    with schemas.
+    """
+
+    section = SqlConfig
+
+    def __init__(self, config: SqlConfig) -> None:
+        self._query = config.query.strip().rstrip(";")
+
+    @property
+    def needs_key(self) -> bool:
+        return KEY in self._query
+
+    @property
+    def needs_timestamp(self) -> bool:
+        return TIMESTAMP in self._query
+
+    @property
+    def changes_key(self) -> bool:
+        return self.needs_key
+
+    def apply(self, batch: Batch) -> Batch:
+        there = np.asarray(batch.values.array.is_valid().to_numpy(zero_copy_only=False))
+        present = np.flatnonzero(there)
+        if not len(present):
+            return batch
+        given, missing = self._given(batch)
+        refused: dict[int, tuple[str, str]] = {}
+        made = self._run(given.take(pa.array(present)), refused)
+        if refused:
+            first = next(iter(refused.values()))[0]
+            raise Refused(
+                {row: why for row, (kind, why) in refused.items() if kind == first}, first
+            )
+        rows = np.asarray(made.column(_ROW))
+        repeated = np.unique(rows[:-1][np.diff(rows) == 0])
+        if len(repeated):
+            raise Refused(reasons(repeated, "the query makes several rows of this record"))
+        return self._result(batch, made, rows, np.flatnonzero(~there), missing)
+
+    def _given(self, batch: Batch) -> tuple[pa.Table, set[str]]:
+        """The table that ``records`` is made of, and the columns in it that no record has."""
+        values = batch.values
+        found: dict[str, pa.Array] = {_VALUE: values.array}
+        if values.is_struct:
+            found = {name: c.array for name, c in columns(values.array).items()}
+        folded: dict[str, str] = {}
+        for name in found:
+            other = folded.setdefault(name.lower(), name)
+            if other != name:
+                why = f"the fields {other} and {name} differ by case alone, which SQL does not see"
+                raise Refused(reasons(np.arange(len(batch)), why))
+        missing = {n for n in self._wanted if n.lower() not in folded and not n.startswith("__")}
+        if missing and values.has_schema:
+            why = f"the query reads {sorted(missing)[0]}, which is no field of the value"
+            raise Refused(reasons(np.arange(len(batch)), why))
+        found |= {name: pa.nulls(len(batch)) for name in missing}
+        places = {KEY: batch.keys.array, TIMESTAMP: batch.timestamps, PARTITION: batch.partitions}
+        places |= {OFFSET: batch.offsets, TOPIC: batch.topics}
+        found |= {n: a for n, a in places.items() if n in self._query and a is not None}
+        return pa.table({_ROW: np.arange(len(batch)), **found}), missing
+
+    @cached_property
+    def _wanted(self) -> set[str]:
+        """The columns that the query reads from ``records``, as far as its text says."""
+        said = self._database.execute("SELECT json_serialize_sql(?)", [self._query]).fetchall()
+        nodes = list(_nodes(json.loads(said[0][0])))
+        names = {str(node["alias"]).lower() for node in nodes if node.get("alias")}
+        tables = names | {RECORDS}
+        found = set()
+        for node in nodes:
+            if node.get("class") == "COLUMN_REF":
+                first, *others = node["column_names"]
+                found.add(others[0] if others and first.lower() in tables else first)
+        return {name for name in found if name.lower() not in names}
+
+    @cached_property
+    def _database(self) -> duckdb.DuckDBPyConnection:
+        import duckdb
+
+        connection = duckdb.connect(config=_LIMITS)
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET lock_configuration = true")
+        return connection
+
+    def _run(self, given: pa.Table, refused: dict[int, tuple[str, str]]) -> pa.Table:
+        import duckdb
+
+        try:
+            return self._rows(given)
+        except duckdb.CatalogException as error:
+            raise ConfigError(f"query: {_said(error)}") from None
+        except duckdb.Error as error:
+            if given.num_rows == 1:
+                kind = type(error).__name__
+                refused[given.column(_ROW)[0].as_py()] = (f"duckdb.{kind}", _said(error))
+                return given.select([_ROW]).slice(0, 0)
+        middle = given.num_rows // 2
+        halves = [
+            self._run(half, refused) for half in (given.slice(0, middle), given.slice(middle))
+        ]
+        return pa.concat_tables(halves, promote_options="permissive")
+
+    def _rows(self, given: pa.Table) -> pa.Table:
+        names = [name for name in given.column_names if name != _ROW]
+        one = ", ".join(f"b.{_quoted(name)} AS {_quoted(name)}" for name in names)
+        text = (
+            f"SELECT b.{_ROW}, q.* FROM {_TABLE} b, LATERAL (WITH {RECORDS} AS (SELECT {one}) "
+            f"SELECT * FROM ({self._query})) q ORDER BY b.{_ROW}"
+        )
+        found: Any = self._database.from_arrow(given).query(_TABLE, text)
+        made = found.to_arrow_table()
+        typed = [
+            _with_type(column, str(kind))
+            for column, kind in zip(made.columns, found.types, strict=True)
+        ]
+        return pa.table(typed, names=made.column_names)
+
+    def _result(
+        self, batch: Batch, made: pa.Table, rows: np.ndarray, gone: np.ndarray, missing: set[str]
+    ) -> Batch:
+        known = columns(batch.values.array) if batch.values.is_struct else {}
+        fields, arrays = [], []
+        for name, column in zip(made.column_names[1:], made.columns[1:], strict=True):
+            absent = name in missing and pa.types.is_null(column.type)
+            if absent or name in (KEY, TIMESTAMP, PARTITION, OFFSET, TOPIC):
+                continue
+            old = known.get(name)
+            same = old is not None and old.type == column.type
+            fields.append(
+                old.field.with_nullable(True) if old and same else pa.field(name, column.type)
+            )
+            arrays.append(one_array(column))
+        kind = pa.struct(fields)
+        values = (
+            pa.StructArray.from_arrays(arrays, fields=fields)
+            if arrays
+            else pa.array([{}] * len(rows), kind)
+        )
+        left = np.concatenate([rows, gone])
+        order = np.argsort(left, kind="stable")
+        taken = batch.take(left[order].astype(np.int64))
+        values = pa.concat_arrays([values, pa.nulls(len(gone), kind)]).take(pa.array(order))
+        if KEY in made.column_names:
+            keys = one_array(made.column(KEY))
+            old_keys = batch.keys.array.take(pa.array(gone))
+            if len(gone) and not pc.all(old_keys.is_null(), min_count=0).as_py():
+                keys = pa.concat_arrays([keys, old_keys.cast(keys.type)])
+            else:
+                keys = pa.concat_arrays([keys, pa.nulls(len(gone), keys.type)])
+            taken = replace(taken, keys=taken.keys.holding(keys.take(pa.array(order))))
+        return replace(taken, values=taken.values.holding(values))
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """All nodes of a syntax tree."""
+    if isinstance(tree, dict):
+        yield tree
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for branch in tree:
+            yield from _nodes(branch)
+
+
+def _with_type(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
+    """A column of DuckDB in the type that semel has for it."""
+    if kind == "JSON":
+        storage = one_array(column.cast(JSON.storage_type))
+        return pa.chunked_array([pa.ExtensionArray.from_storage(JSON, storage)])
+    if pa.types.is_timestamp(column.type) and column.type.tz:
+        return column.cast(pa.timestamp(column.type.unit, "UTC"))
+    return column
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _said(error: Exception) -> str:
+    """The message of DuckDB without the query."""
+    return str(error).partition("\n\nLINE ")[0].replace("\n", " ").strip()
