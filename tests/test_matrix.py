@@ -69,6 +69,7 @@ def test_the_page_holds_what_the_tests_prove(proofs: dict[Cell, set[Proof]]) -> 
     assert matrix.PAGE.read_text() == matrix.page(proofs), "run `make matrix`"
 
 
+@pytest.mark.long
 def test_a_mark_cannot_claim_what_the_test_does_not_show(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"

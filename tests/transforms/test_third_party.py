@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import types
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pyarrow as pa
@@ -45,14 +44,14 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(code, module.__dict__)
     monkeypatch.setattr(module, "Even", Even, raising=False)
     found = {
-        transforms.TRANSFORMS: [
-            EntryPoint("acme.Upper", "acme:Upper", transforms.TRANSFORMS),
-            EntryPoint("acme.Wrong", "acme:UpperConfig", transforms.TRANSFORMS),
-            EntryPoint("acme.Gone", "acme:Gone", transforms.TRANSFORMS),
-        ],
-        transforms.PREDICATES: [EntryPoint("acme.Even", "acme:Even", transforms.PREDICATES)],
+        transforms.TRANSFORMS: {
+            "acme.Upper": "acme:Upper",
+            "acme.Wrong": "acme:UpperConfig",
+            "acme.Gone": "acme:Gone",
+        },
+        transforms.PREDICATES: {"acme.Even": "acme:Even"},
     }
-    monkeypatch.setattr(transforms, "entry_points", lambda group: found[group])
+    monkeypatch.setattr(transforms, "entries", lambda group: found[group])
 
 
 def test_the_transform_of_the_page_does_what_it_says() -> None:

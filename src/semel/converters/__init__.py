@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 
 from semel import aliases
 from semel.converters.base import Converter, Decoded, Failure
 from semel.errors import ConfigError
+from semel.extras import entries
 
 __all__ = ["GROUP", "Converter", "Decoded", "Failure", "create", "find", "full_name", "names"]
 
@@ -81,7 +82,7 @@ def find(class_name: str, *, where: str) -> type[Converter]:
 
 
 def _known() -> dict[str, str]:
-    return {entry.name: entry.value for entry in entry_points(group=GROUP)} | _OURS
+    return {**entries(GROUP), **_OURS}
 
 
 def names() -> frozenset[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from semel import aliases
 from semel.config import ConnectorConfig
 from semel.config.providers import refers
 from semel.errors import ConfigError
+from semel.extras import entries
 from semel.sinks import jdbc
 from semel.sinks.base import Sink
 
@@ -123,7 +123,7 @@ def is_built_in(name: str) -> bool:
 
 
 def _known() -> Mapping[str, str]:
-    return {e.name: e.value for e in entry_points(group="semel.sinks")} | _own()
+    return {**entries("semel.sinks"), **_own()}
 
 
 def _own() -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from semel import aliases
 from semel.errors import ConfigError
+from semel.extras import entries
 from semel.sources.base import Source
 
 _MODULES = {
@@ -61,4 +61,4 @@ def known() -> Mapping[str, str]:
         for target, module in _MODULES.items()
         for name in import_module(module).CLASSES
     }
-    return {e.name: e.value for e in entry_points(group="semel.sources")} | own
+    return {**entries("semel.sources"), **own}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from semel import aliases
 from semel.errors import ConfigError, Problem
+from semel.extras import entries
 from semel.problems import together
 from semel.transforms.base import Predicate, Sided, Transform
 from semel.transforms.chain import Chain, Outcome, Stage
@@ -240,7 +241,7 @@ def classes(kind: str) -> Iterator[tuple[str, Any]]:
 
 def _known(kind: str) -> dict[str, str]:
     group, ours = (TRANSFORMS, _OURS) if kind == "transforms" else (PREDICATES, _OUR_PREDICATES)
-    return {entry.name: entry.value for entry in entry_points(group=group)} | ours
+    return {**entries(group), **ours}
 
 
 def _with_sides(known: Mapping[str, str]) -> dict[str, str]:
