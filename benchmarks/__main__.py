@@ -29,6 +29,7 @@ from benchmarks.rig import Rig, rig
 from benchmarks.sources import sources
 from benchmarks.start import start
 from benchmarks.throughput import throughput
+from benchmarks.transforms import transforms
 
 QUIET = 0.7  # a load average above it, before a suite starts, is somebody else's
 RESULTS = Path(__file__).parent / "results"
@@ -45,6 +46,7 @@ class Suite(StrEnum):
     delta = "delta"
     iceberg = "iceberg"
     formats = "formats"
+    transforms = "transforms"
     memory = "memory"
     sources = "sources"
     peers = "peers"
@@ -89,6 +91,7 @@ def main(
         "delta": lambda r: delta(r, records, repeats, tasks),
         "iceberg": lambda r: iceberg(r, records, repeats, tasks),
         "formats": lambda r: formats(r, records, repeats, tasks),
+        "transforms": lambda r: transforms(r, records, repeats, tasks),
         "memory": memory,
         "sources": lambda r: sources(r, records, repeats),
         "peers": lambda r: peers(r, faults),

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from semel.converters import create
 from semel.converters.json import JsonConverter
+from semel.errors import ConfigError
 from tests.converters import test_json_reference as plain
 
 CONNECT = "org.apache.kafka.connect.data."
@@ -378,3 +380,34 @@ def test_decoding_envelopes_together_agrees_with_decoding_each(values: list[byte
     plain.compare(
         values, [reference(v) for v in values], converter.decode(pa.array(values, pa.binary()))
     )
+
+
+@pytest.mark.parametrize("optional", [True, False])
+def test_one_schema_for_all_values(optional: bool) -> None:
+    """KIP-1054: values have no envelope."""
+    number = {"type": "int32", "optional": optional}
+    schema = {"type": "struct", "fields": [{"field": "id", **number}]}
+    converter = JsonConverter(content=json.dumps(schema))
+    assert converter.has_schemas
+    values = [b'{"id":1}', None, b'{"id":"x"}', b'{"id":2,"more":3}', b"\xff", b"7"]
+    found = converter.decode(pa.array(values, pa.binary()))
+    assert found.values.to_pylist() == [{"id": 1}, None, None, {"id": 2}, None, None]
+    assert found.values.type == pa.struct([pa.field("id", pa.int32(), nullable=optional)])
+    assert [f.index for f in found.failures] == [2, 4, 5]
+    scalars = JsonConverter(content=json.dumps(number)).decode(pa.array([b"1", None], pa.binary()))
+    assert (scalars.values.to_pylist(), list(scalars.failures)) == ([1, None], [])
+
+
+def test_a_schema_in_the_configuration_is_checked() -> None:
+    name = "org.apache.kafka.connect.json.JsonConverter"
+
+    def make(**keys: str) -> None:
+        config = {k.replace("_", "."): v for k, v in keys.items()}
+        create(name, config, is_key=False, where="value.converter")
+
+    for wrong in ("{", '{"type":"nope"}'):
+        with pytest.raises(ConfigError, match=r"schema\.content is not a Kafka Connect schema"):
+            make(schema_content=wrong)
+    make(**{"schema_content": "{", "schemas.enable": "false"})  # has no effect then, as in Kafka
+    with pytest.raises(ConfigError, match="both declare the fields"):
+        make(schema_content='{"type":"int32"}', schema="id INT")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from json import JSONDecodeError
 
 import pyarrow as pa
 
 from semel.converters import ddl, json_write
 from semel.converters.base import Converter, Decoded, Failure
-from semel.converters.json_envelope import EnvelopeReader
+from semel.converters.json_envelope import EnvelopeReader, PayloadReader
 from semel.converters.json_plain import PlainReader
+from semel.converters.json_schema import SchemaError
 from semel.converters.json_text import as_text, without_mark
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 
 
 class JsonConverter(Converter):
@@ -33,9 +35,14 @@ class JsonConverter(Converter):
         evolve: also read fields that neither the schema nor the sink knows.
         where: the setting that chose this converter, for messages.
         numeric: write decimals as numbers (``decimal.format=NUMERIC``). Both are read.
+        content: Kafka Connect's schema of all values, which are then read without an envelope, but
+            written in one (``schema.content``, KIP-1054).
+
+    Raises:
+        SchemaError: ``content`` is no schema.
     """
 
-    KEYS = frozenset({"schemas.enable", "schema", json_write.DECIMALS})
+    KEYS = frozenset({"schemas.enable", "schema", "schema.content", json_write.DECIMALS})
 
     def __init__(
         self,
@@ -44,9 +51,11 @@ class JsonConverter(Converter):
         evolve: bool = False,
         where: str = "value.converter",
         numeric: bool = False,
+        content: str = "",
     ) -> None:
         self._where = where
         self._numeric = numeric
+        self._known = PayloadReader(content) if content else None
         self._envelopes = EnvelopeReader() if schemas_enable and schema is None else None
         self._plain = PlainReader(schema, evolve=evolve)
 
@@ -65,7 +74,18 @@ class JsonConverter(Converter):
             )
         schema = ddl.parse(declared, where=f"{where}.schema") if declared else None
         numeric = json_write.numeric(config, where)
-        return cls(enable != "false", schema, evolve, where, numeric)
+        content = config.get("schema.content", "").strip() if enable != "false" else ""
+        if content and declared:
+            raise ConfigError(
+                f"{where}.schema and {where}.schema.content both declare the fields: remove one"
+            )
+        try:
+            return cls(enable != "false", schema, evolve, where, numeric, content)
+        except (SchemaError, JSONDecodeError) as error:
+            key = f"{where}.schema.content"
+            raise ConfigError(
+                Problem(key, f"{key} is not a Kafka Connect schema: {error}")
+            ) from None
 
     @property
     def has_schemas(self) -> bool:
@@ -81,7 +101,10 @@ class JsonConverter(Converter):
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
         text, failures = as_text(values)
         text = without_mark(text)
-        if self._envelopes is not None:
+        if self._known is not None:
+            decoded, more = self._known.read(text.fill_null("null"))
+            more = [f for f in more if text[f.index].is_valid]
+        elif self._envelopes is not None:
             decoded, more = self._envelopes.read(text)
         else:
             decoded, more = self._plain.read(text, expected)
