@@ -183,3 +183,5 @@ def _freeze(mark: Path) -> None:
     libc.signal(signal.SIGHUP, int(signal.SIG_IGN))
     while mark.exists():
         os.kill(os.getpid(), signal.SIGSTOP)
+    # A stop that another thread has still to take would hold with nobody left to end it.
+    os.kill(os.getpid(), signal.SIGCONT)
