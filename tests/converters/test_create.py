@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint
-
 import pyarrow as pa
 import pytest
 
@@ -57,12 +55,8 @@ class Upper(Converter):
 
 
 def test_third_parties_add_converters_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = [
-        EntryPoint("Upper", f"{__name__}:Upper", converters.GROUP),
-        EntryPoint("Broken", "nowhere:Nothing", converters.GROUP),
-        EntryPoint("Wrong", "json:loads", converters.GROUP),
-    ]
-    monkeypatch.setattr(converters, "entry_points", lambda group: entries)
+    found = {"Upper": f"{__name__}:Upper", "Broken": "nowhere:Nothing", "Wrong": "json:loads"}
+    monkeypatch.setattr(converters, "entries", lambda group: found)
     assert type(create("Upper")).__name__ == "Upper"
     with pytest.raises(ConfigError, match="cannot load nowhere:Nothing"):
         create("Broken")
@@ -97,7 +91,8 @@ def test_a_bad_json_configuration_is_refused(config: dict[str, str], problem: st
 
 
 def test_a_converter_names_the_keys_it_reads() -> None:
-    assert {"schemas.enable", "schema"} == create("JsonConverter").KEYS
+    keys = {"schemas.enable", "schema", "schema.content", "decimal.format"}
+    assert keys == create("JsonConverter").KEYS
     assert frozenset() == create("StringConverter").KEYS
 
 

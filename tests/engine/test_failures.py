@@ -7,6 +7,7 @@ import json
 import os
 import random
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -97,19 +98,19 @@ def test_it_gives_up_after_max_retries(
 
 
 @pytest.fixture
-def full_disk(own_postgres: Callable[[], Postgres], tmp_path: Path) -> Iterator[Postgres]:
-    """A PostgreSQL whose default tablespace has 2 MB."""
+def full_disk(own_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
+    """A PostgreSQL with a tablespace of 2 MB. It is not in pytest's own folder, which every pytest
+    of this user closes to others when it starts."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a small disk")
-    place = tmp_path / "small"
-    place.mkdir()
+    place = Path(tempfile.mkdtemp(prefix="semel-test-"))
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
     if subprocess.run(command, check=False, capture_output=True).returncode:
+        place.rmdir()
         pytest.skip("may not mount a small disk")
     try:
         postgres = own_postgres()
-        for parent in [place, *place.parents]:
-            parent.chmod(parent.stat().st_mode | 0o011)
+        place.chmod(0o755)
         inner = place / "data"
         inner.mkdir()
         owner = postgres.data.stat()
@@ -119,6 +120,7 @@ def full_disk(own_postgres: Callable[[], Postgres], tmp_path: Path) -> Iterator[
         postgres.kill()
     finally:
         subprocess.run(["umount", "-l", str(place)], check=False)
+        place.rmdir()
 
 
 def test_a_full_disk_is_tried_again_and_leaves_everything_before_committed(
