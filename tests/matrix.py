@@ -26,7 +26,7 @@ import pytest
 
 from semel import failpoints, sinks
 from semel.errors import ConfigError
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks import sink_class
 from semel.sinks.staging import StagingSink
 

@@ -6,7 +6,7 @@ import pytest
 
 from semel import aliases, converters, sinks
 from semel.errors import ConfigError
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks import jdbc
 
 RAW = {

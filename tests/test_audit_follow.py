@@ -17,7 +17,7 @@ from semel.audit.follow import Followed, Judged, follow, follower, loop, settlin
 from semel.errors import ConfigError, NothingToAudit
 from semel.lab.embedded import Kafka, Postgres
 from semel.ledger import TopicPartition, firsts
-from semel.plan import plan
+from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake, Start, configure, lake, start
 from tests.engine.harness import caught_up, records, sql, wait_until

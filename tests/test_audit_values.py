@@ -16,14 +16,15 @@ from typer.testing import CliRunner
 
 from semel.audit import audit
 from semel.audit.hashes import ChangedRow
-from semel.cli import app, meter
+from semel.cli import meter
+from semel.cli.commands import app
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import by_topic
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.ledger import Advance, OffsetRange, TopicPartition, firsts
-from semel.plan import plan
+from semel.planning import plan
 from semel.records import Commit, RowsRejected
 from tests.conftest import MakeTopic, Produce
 from tests.databases import query

@@ -13,7 +13,7 @@ import pytest
 from semel.config import ConnectorConfig, check_keys, definitions, key, load, names, read, under
 from semel.delivery import Delivery, Mechanism
 from semel.errors import ConfigError
-from semel.plan import plan, plan_any
+from semel.planning import plan, plan_any
 from semel.sinks import sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.postgresql.config import CLASSES, IGNORED, PostgresConfig

@@ -11,14 +11,15 @@ import pytest
 from pyspark import cloudpickle
 from typer.testing import CliRunner
 
-from semel import cli, redact
+from semel import redact
+from semel.cli.commands import app
 from semel.cli.console import RedactingFormatter
 from semel.config import ConnectorConfig, SourceConnectorConfig, read, resolved
 from semel.config.worker import WorkerConfig
 from semel.connect import plugins
 from semel.engine.base import not_shipped
 from semel.errors import ConfigError, Unresolvable
-from semel.plan import plan, plan_any
+from semel.planning import plan, plan_any
 from semel.validation import validate
 
 SECRET = "pa55-of-the-shop"
@@ -202,14 +203,14 @@ def test_what_this_machine_lacks_is_a_warning_of_validate(tmp_path: Path) -> Non
     file = tmp_path / "orders.json"
     password = {"connection.password": "${file:/nowhere/db:password}"}
     file.write_text(json.dumps(raw() | password))
-    answer = CliRunner().invoke(cli.app, ["validate", str(file)])
+    answer = CliRunner().invoke(app, ["validate", str(file)])
     assert answer.exit_code == 0
     assert (
         "connection.password=${file:/nowhere/db:password}: cannot read /nowhere/db" in answer.output
     )
     assert "valid; exactly-once" in answer.output
     file.write_text(json.dumps(raw() | {"connection.url": "${file:/nowhere/db:url}"}))
-    answer = CliRunner().invoke(cli.app, ["validate", str(file)])
+    answer = CliRunner().invoke(app, ["validate", str(file)])
     assert answer.exit_code == 0, answer.output
     assert "no mistakes found" in answer.output
     with pytest.raises(ConfigError, match="cannot read /nowhere/db"):

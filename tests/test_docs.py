@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import semel
-from semel.cli import app
+from semel.cli.commands import app
 from tests.newcomer import blocks
 
 ROOT = Path(__file__).parent.parent

@@ -12,7 +12,7 @@ import pytest
 from semel.errors import ConfigError, ServiceError
 from semel.lab.demo import flights
 from semel.lab.embedded.postgres import program_directory
-from semel.plan import plan
+from semel.planning import plan
 
 NEEDED = {"name": "orders", "topics": "orders", "bootstrap.servers": "kafka:9092"}
 DELTA = {"connector.class": "delta", "delta.table.path": "/x"}
@@ -74,7 +74,7 @@ def test_a_sink_whose_modules_import_a_missing_package_names_it(
     module: str, config: Mapping[str, str], extra: str
 ) -> None:
     program = (
-        f"import sys; sys.modules[{module!r}] = None; from semel.plan import plan\n"
+        f"import sys; sys.modules[{module!r}] = None; from semel.planning import plan\n"
         f"try: plan({ {**NEEDED, **config} })\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

@@ -4,8 +4,28 @@ import semel
 semel.run("sink.json", until_caught_up=True)
 """
 
-from semel.errors import SemelError
-from semel.plan import plan_any as plan
-from semel.run import run
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semel.api import run
+    from semel.errors import SemelError
+    from semel.planning import plan_any as plan
 
 __all__ = ["SemelError", "plan", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what programs use when they first use it: commands start sooner without."""
+    if name == "run":
+        from semel.api import run
+
+        return run
+    if name == "plan":
+        from semel.planning import plan_any
+
+        return plan_any
+    if name == "SemelError":
+        from semel.errors import SemelError
+
+        return SemelError
+    raise AttributeError(f"module 'semel' has no attribute {name!r}")

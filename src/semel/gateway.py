@@ -3,10 +3,13 @@
 ``spark-submit`` runs a JVM whose only work is to say which command starts Spark. Making the archive
 asks it once, and its answer is remembered with the archive. Where the environment could change the
 answer, ``spark-submit`` is run as PySpark does.
+
+PySpark is imported once the JVM has been started: that takes as long as importing it does.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import shlex
@@ -14,17 +17,14 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from pyspark import SparkContext
-from pyspark.find_spark_home import _find_spark_home
-from pyspark.java_gateway import launch_gateway
+from typing import Any, Protocol
 
 from semel.archives import Archive, key
 from semel.errors import ServiceError
@@ -53,10 +53,21 @@ _HEAP_FULL = 52
 """The exit code by which Spark says so."""
 
 
+class Standby(Protocol):
+    """The process that Spark's Python workers are forked from, started beside the JVM."""
+
+    path: str
+
+    def end(self) -> None:
+        """End it if Spark has not taken it."""
+
+
 class Jvm:
     """Spark's JVM, from its start on. It ends with this process: its standard input closes."""
 
-    def __init__(self) -> None:
+    def __init__(self, standby: Callable[[], Standby | None] = lambda: None) -> None:
+        self.standby: Standby | None = None
+        self._stand_by = standby
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = False
         self._lock = threading.Lock()
@@ -71,12 +82,15 @@ class Jvm:
         """
         with self._connecting:
             self._connect(settings, archive)
+            if self.standby is None:
+                self.standby = self._stand_by()
 
     def _connect(self, settings: Mapping[str, str], archive: Archive | None) -> None:
-        _forget_dead()
-        if SparkContext._gateway is not None:
+        if connected():
             return
         if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this process
+            from pyspark import SparkContext
+
             SparkContext._ensure_initialized()
             return
         facts = archive.facts() if archive is not None else None
@@ -102,10 +116,11 @@ class Jvm:
         with self._lock:
             self._ended = True
             process = self._process
-        if process is None:
-            return
-        _terminate(process)
-        _forget_dead()
+        if self.standby is not None:
+            self.standby.end()
+        if process is not None:
+            _terminate(process)
+            _forget_dead()
 
     def leave(self, patience: float) -> None:
         """Let it end by itself, as it does when this process ends."""
@@ -126,6 +141,9 @@ class Jvm:
             port, secret = _address(process, told)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        from pyspark import SparkContext
+        from pyspark.java_gateway import launch_gateway
+
         with _environment({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
             connect: Any = launch_gateway
             gateway = connect()
@@ -135,8 +153,20 @@ class Jvm:
             SparkContext._jvm = gateway.jvm
 
 
+def connected() -> bool:
+    """Whether PySpark has a JVM in this process, and it lives."""
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    _forget_dead()
+    return SparkContext._gateway is not None
+
+
 def out_of_memory() -> bool:
     """Whether Spark's JVM has ended because its heap was full."""
+    from pyspark import SparkContext
+
     process = getattr(SparkContext._gateway, "proc", None)
     if process is None:
         return False
@@ -158,6 +188,14 @@ def spark_archive() -> Archive | None:
 
 def spark_home() -> Path:
     """Where Spark is installed."""
+    if home := os.environ.get("SPARK_HOME"):
+        return Path(home)
+    found = importlib.util.find_spec("pyspark")
+    for place in (found and found.submodule_search_locations) or ():
+        if (Path(place) / "jars").is_dir():
+            return Path(place)
+    from pyspark.find_spark_home import _find_spark_home
+
     find: Any = _find_spark_home
     return Path(find())
 
@@ -282,6 +320,8 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 def _forget_dead() -> None:
     """Let PySpark start a JVM anew whose process has ended."""
+    from pyspark import SparkContext
+
     with SparkContext._lock:
         process = getattr(SparkContext._gateway, "proc", None)
         if process is not None and process.poll() is not None:

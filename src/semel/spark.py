@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import sys
-import tempfile
 import threading
 import typing
 import warnings
@@ -21,10 +18,10 @@ from pyspark import SparkConf, SparkContext
 from semel import failpoints
 from semel.archives import in_background
 from semel.config import CommonConfig, under
-from semel.config.providers import refers
 from semel.errors import ConfigError, Problem, ServiceError
 from semel.gateway import MEMORY, OPTIONS, Jvm, spark_archive
 from semel.jars import SPARK_KAFKA, resolve
+from semel.launch import HEAP, STANDBY, heap, java_options
 from semel.sinks import MODULE, sink_class
 from semel.sources import is_source, source_class
 
@@ -33,21 +30,10 @@ if typing.TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOG4J = """
-rootLogger.level = {level}
-rootLogger.appenderRef.console.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{{HH:mm:ss}} %p spark %c{{1}}: %m%n%ex{{5}}
-"""
-
 _ENDS_IN = 20.0
 TASK_FAILURES = 4
 """How often Spark starts a failed task before its job fails, as in a cluster: what comes then is
 the engine's, with a backoff."""
-_MEMORY = "512m"
 _SLOTS = 1024
 """Tasks that a local Spark runs at once. A slot is a thread that waits: what a connector may use is
 bounded by its ``tasks.max``."""
@@ -122,7 +108,7 @@ def _settings(
     found = {
         "spark.master": f"local[{slots},{failures}]",
         "spark.app.name": f"semel {connector.name}",
-        MEMORY: _heap(connector.tasks_max) if works else _MEMORY,
+        MEMORY: heap(connector.tasks_max) if works else HEAP,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.task.maxFailures": failures,
@@ -152,18 +138,14 @@ def _module(connector: CommonConfig) -> str:
     return sink_class(name, connector.originals).__module__
 
 
-def _heap(tasks: int) -> str:
-    """A heap for records that pass through the JVM: each task holds up to some 16 copies of its
-    largest record, on top of what Spark needs. The JVM takes what it uses."""
-    return f"{256 * (tasks + 2)}m"
-
-
 def _context(connector: CommonConfig, settings: Mapping[str, str], jvm: Jvm) -> SparkContext:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     local = settings["spark.master"].startswith("local")
     archive = spark_archive() if local else None
     try:
         jvm.connect(settings, archive)
+        if jvm.standby is not None:
+            settings = {**settings, f"spark.executorEnv.{STANDBY}": jvm.standby.path}
         made = SparkContext(conf=SparkConf().setAll(list(settings.items())))
     except Exception as error:
         if "spark.driver.memory" in str(error):
@@ -183,33 +165,6 @@ def _context(connector: CommonConfig, settings: Mapping[str, str], jvm: Jvm) -> 
     if archive is not None and archive.wanted():
         in_background("semel.warmup", "spark")
     return made
-
-
-def begin(raw: Mapping[str, str], *, for_any: bool = False) -> Jvm | None:
-    """Start the JVM of a local Spark for a connector whose configuration is not planned yet: that
-    takes a while, too. None if its context needs a JVM of its own kind; with ``for_any`` it suits
-    all engines."""
-    given = {f"spark.{k}": v for k, v in under(raw, "spark.").items()}
-    kind = raw.get("engine", "").strip().lower()
-    if any(refers(value) for value in given.values()):  # they are resolved by the plan
-        return None
-    if kind == "micro-batch" or not given.get("spark.master", "local").startswith("local"):
-        return None
-    settings = {
-        MEMORY: _heap(2) if for_any else _MEMORY,
-        "spark.ui.showConsoleProgress": "false",
-        OPTIONS: java_options(works=for_any),
-        **given,
-    }
-    jvm = Jvm()
-
-    def connect() -> None:
-        with suppress(ServiceError):  # it is tried again for the context, and then says so
-            jvm.connect(settings, spark_archive())
-
-    if active_context() is None:
-        threading.Thread(target=connect, daemon=True, name="semel-jvm").start()
-    return jvm
 
 
 class Starting(Generic[T]):
@@ -344,17 +299,6 @@ def _stop_quickly(made: Any) -> None:
         threading.Thread(target=server.shutdown, daemon=True).start()
     with suppress(Exception):
         jsc.stop()
-
-
-def java_options(*, works: bool) -> str:
-    """``works``: whether records pass through the JVM. One that only places tasks starts with a
-    third less CPU time when it compiles little."""
-    directory = tempfile.mkdtemp(prefix="semel-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    path = Path(directory) / "log4j2.properties"
-    path.write_text(_LOG4J.format(level=os.environ.get("SEMEL_SPARK_LOG", "fatal")))
-    compile_little = "" if works else " -XX:TieredStopAtLevel=1"
-    return f"-Dlog4j2.configurationFile={path} -XX:+UseSerialGC{compile_little}"
 
 
 def _first_line(error: Exception) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from semel.config import ConnectorConfig, SourceConnectorConfig
 from semel.config.infos import ConfigInfos, config_infos
 from semel.errors import ConfigError, Problem
-from semel.plan import plan_any, sink_of, source_of
+from semel.planning import plan_any, sink_of, source_of
 
 
 def validate(
@@ -16,7 +16,7 @@ def validate(
     """Kafka Connect's answer, and the warnings, which that answer has no place for.
 
     Args:
-        elsewhere: see :func:`semel.plan.plan`.
+        elsewhere: see :func:`semel.planning.plan`.
     """
     problems: Sequence[Problem] = ()
     try:

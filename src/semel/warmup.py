@@ -46,7 +46,7 @@ def warm_up_spark() -> Path | None:
 
 def _train(part: Path) -> dict[str, Any]:
     """Start Spark, use what connectors use of it, and let the JVM write down what it has loaded."""
-    from semel.spark import java_options
+    from semel.launch import java_options
 
     command = launcher_answer() if neutral() else None
     settings = {

@@ -15,14 +15,15 @@ import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 from typer.testing import CliRunner, Result
 
+from semel.api import run
 from semel.audit.report import AuditReport, PartitionAudit
-from semel.cli import app, connector, proof
+from semel.cli import connector, proof
+from semel.cli.commands import app
 from semel.config import group_of
 from semel.errors import SemelError
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.run import run
 from semel.runtime import driving
 from tests.cli.conftest import NOWHERE, Ended, Write
 from tests.conftest import MakeTopic, Produce

@@ -36,7 +36,7 @@ from semel.engine.direct.engine import Progress
 from semel.errors import ConfigError, Fenced, SemelError, TransientError
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 from tests import databases, matrix, searching
 from tests.conftest import wait_gone
 from tests.patience import PATIENCE

@@ -14,7 +14,7 @@ from semel import failpoints
 from semel.errors import BadRecord, ConfigError, ServiceError
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition, firsts
-from semel.plan import plan
+from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure
 from tests.engine.harness import (

@@ -34,7 +34,7 @@ from semel.errors import (
 from semel.kafka import topicids
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import Advance, Hole, OffsetRange, TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Lake, Start

@@ -17,7 +17,7 @@ from semel.lab.drill.disk import Disk
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.proxy import Proxy
 from semel.ledger import TopicPartition, firsts
-from semel.plan import plan
+from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.databases import SYSTEMS
 from tests.engine.conftest import Config, Configure, Start

@@ -22,7 +22,7 @@ from semel.audit import AuditReport, audit
 from semel.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
 from semel.lab.embedded import Kafka
 from semel.ledger import Hole, TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks.files import places
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start

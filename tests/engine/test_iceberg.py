@@ -19,7 +19,7 @@ from semel.audit import AuditReport, audit
 from semel.errors import OffsetOutOfRange, RolledBack
 from semel.lab.embedded import Kafka
 from semel.ledger import Hole, TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks.iceberg.catalog import connect
 from tests import matrix
 from tests.conftest import MakeTopic, Produce

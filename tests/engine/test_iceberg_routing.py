@@ -13,7 +13,7 @@ import pytest
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.errors import BadRecord, Fenced
-from semel.plan import plan
+from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from semel.errors import OffsetOutOfRange
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import Hole, LedgerEntry, TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (

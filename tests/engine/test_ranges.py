@@ -13,7 +13,7 @@ from semel.engine.microbatch import topics as microtopics
 from semel.engine.microbatch.topics import KnownTopics
 from semel.errors import ConfigError, OffsetOutOfRange, Unavailable
 from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
-from semel.plan import Plan, plan
+from semel.planning import Plan, plan
 from tests.sinks.search.test_config import BASE
 
 ZERO, ONE, TWO = (TopicPartition("orders.new", p) for p in range(3))

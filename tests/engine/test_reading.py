@@ -16,7 +16,7 @@ from semel.errors import OffsetOutOfRange, SemelError
 from semel.kafka.reader import read_ranges
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import (

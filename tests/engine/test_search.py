@@ -19,7 +19,7 @@ from semel.audit import audit
 from semel.errors import BadRecord, Fenced
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.opensearch import OpenSearch
-from semel.plan import plan
+from semel.planning import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from semel import failpoints
 from semel.audit import audit_source
 from semel.audit.source import TopicAudit
-from semel.cli import app
+from semel.cli.commands import app
 from semel.engine.control import Address
 from semel.engine.source.task import SourceSpec
 from semel.engine.states import State
@@ -37,7 +37,7 @@ from semel.kafka.source_offsets import Owner, SourceOffsets, StoredOffsets
 from semel.kafka.source_owner import own
 from semel.kafka.transactions import Transactions
 from semel.lab.embedded import Kafka
-from semel.plan import SourcePlan, plan_source
+from semel.planning import SourcePlan, plan_source
 from semel.runtime import Runtime
 from semel.runtime.source_positions import set_source_offsets
 from tests.conftest import MakeTopic, Produce

@@ -11,7 +11,7 @@ import pytest
 from semel import failpoints
 from semel.audit import audit_source
 from semel.lab.embedded import Kafka
-from semel.plan import plan_source
+from semel.planning import plan_source
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import LocalSpark, drive, name

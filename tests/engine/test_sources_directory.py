@@ -12,7 +12,7 @@ from semel import failpoints
 from semel.audit import audit_source
 from semel.errors import ServiceError
 from semel.lab.embedded import Kafka
-from semel.plan import plan_source
+from semel.planning import plan_source
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import LocalSpark, drive, name

@@ -18,7 +18,7 @@ from semel.kafka.source_offsets import SourceOffsets
 from semel.kafka.transactions import Transactions
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.mariadb import MariaDB
-from semel.plan import plan_source
+from semel.planning import plan_source
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import LocalSpark, drive, name, wait_until

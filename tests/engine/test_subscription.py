@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.engine.direct import subscription as direct
 from semel.engine.direct.subscription import Assigned, Subscription
 from semel.kafka.groups import Groups
-from semel.plan import plan
+from semel.planning import plan
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import wait_until

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 from semel import failpoints, sinks
 from semel.audit import audit
-from semel.cli import app
+from semel.cli.commands import app
 from semel.errors import ConfigError
 from semel.lab.drill.stores import store_of
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config

@@ -14,7 +14,7 @@ from semel import run
 from semel.audit import audit, audit_source
 from semel.errors import ConfigError, NothingToAudit
 from semel.lab.embedded import Kafka
-from semel.plan import plan, plan_source
+from semel.planning import plan, plan_source
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Lake
 from tests.sinks.kafka.copying import consume

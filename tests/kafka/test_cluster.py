@@ -15,7 +15,7 @@ from semel.kafka import cluster as kafka
 from semel.kafka.clients import IDEMPOTENCE, is_idempotent
 from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 
 ZERO = TopicPartition("t", 0)
 

@@ -8,7 +8,7 @@ import pytest
 
 from semel.errors import ConfigError
 from semel.kafka.security import java, librdkafka
-from semel.plan import plan
+from semel.planning import plan
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 

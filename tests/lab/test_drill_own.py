@@ -18,7 +18,7 @@ from semel.errors import ConfigError, ServiceError
 from semel.lab.drill.own import check_empty, without_letters
 from semel.lab.drill.stage import BUILT_IN, Stage
 from semel.ledger import TopicPartition, firsts
-from semel.plan import plan
+from semel.planning import plan
 
 COMMON = {
     **{k: v for k, v in BUILT_IN.items() if not k.startswith("connection.")},

@@ -21,7 +21,7 @@ from semel.lab.drill.source.run import drill_source
 from semel.lab.drill.source.stage import BUILT_IN, SourceStage
 from semel.lab.drill.source.system import File, system_of
 from semel.lab.drill.source.tally import Tally
-from semel.plan import plan_source
+from semel.planning import plan_source
 from semel.sources.datagen.source import DatagenSource
 from semel.sources.directory.source import DirectorySource
 

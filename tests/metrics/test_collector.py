@@ -21,7 +21,7 @@ from semel.metrics.collector import ConnectorCollector, registry
 from semel.metrics.lags import Lag, Lags
 from semel.metrics.observed import Observed
 from semel.metrics.rates import Rates
-from semel.plan import plan_any
+from semel.planning import plan_any
 from semel.runtime.connector import Tally
 from tests.patience import PATIENCE
 

@@ -17,7 +17,7 @@ from semel.audit.source import audit_source
 from semel.connect.cluster.records import configured
 from semel.errors import ConfigError
 from semel.lab.embedded import Kafka
-from semel.plan import plan_source
+from semel.planning import plan_source
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import (

@@ -18,7 +18,7 @@ from semel.config import ConnectorConfig, read
 from semel.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
 from semel.lab.embedded import Kafka
 from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition, firsts
-from semel.plan import plan
+from semel.planning import plan
 from semel.records import OFFSET, PARTITION, TOPIC, Commit, Records
 from semel.sinks.filestream.sink import FileStreamSink
 from tests import matrix

@@ -11,7 +11,7 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks.protocols import FencesByGroup
 from semel.sinks.search.sink import SearchSink
 

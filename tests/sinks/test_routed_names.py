@@ -9,7 +9,7 @@ import pytest
 
 from semel.config import read
 from semel.errors import ConfigError
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.kafka.config import KafkaConfig
 from semel.sinks.postgresql.config import PostgresConfig

@@ -11,7 +11,7 @@ import pytest
 from semel.engine.source.encoder import Encoder
 from semel.errors import BadRecord, Unavailable
 from semel.kafka.messages import Messages
-from semel.plan import plan_source
+from semel.planning import plan_source
 from semel.records import HEADERS_TYPE, ConnectRecords
 from semel.sources.base import source_records
 

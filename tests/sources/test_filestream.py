@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from semel.errors import ConfigError, ServiceError
-from semel.plan import plan_source
+from semel.planning import plan_source
 from semel.sources import growing
 from semel.sources.base import Source, SourceBatch
 

@@ -14,7 +14,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.source_offsets import Owner, Record, SourceOffsets
 from semel.lab.embedded import Kafka
-from semel.plan import plan_source
+from semel.planning import plan_source
 from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.integration

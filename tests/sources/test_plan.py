@@ -10,7 +10,7 @@ import pytest
 from semel.config.checks import VALUE_CONVERTER
 from semel.delivery import Delivery
 from semel.errors import ConfigError
-from semel.plan import plan, plan_any, plan_source
+from semel.planning import plan, plan_any, plan_source
 
 CONNECTS_OWN = {
     "name": "local-file-source",

@@ -10,7 +10,7 @@ import pytest
 from semel.engine.source.chain import SourceChain
 from semel.errors import BadRecord
 from semel.kafka.messages import timestamps
-from semel.plan import plan_source
+from semel.planning import plan_source
 from semel.records import ConnectRecords
 from semel.sources.base import source_records
 

@@ -37,7 +37,7 @@ from semel.ledger import (
     LedgerEntry,
     TopicPartition,
 )
-from semel.plan import Plan
+from semel.planning import Plan
 from semel.sinks.base import Snapshot
 
 

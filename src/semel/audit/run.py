@@ -18,7 +18,7 @@ from semel.errors import NothingToAudit, OffsetOutOfRange
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry
-from semel.plan import Plan, plan
+from semel.planning import Plan, plan
 from semel.sinks import protocols
 from semel.sinks.base import Snapshot
 from semel.sinks.rereading import NotShown, ShowsRows, View

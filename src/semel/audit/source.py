@@ -31,7 +31,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.kafka.source_offsets import SourceOffsets, StoredOffsets
 from semel.ledger import TopicPartition
-from semel.plan import SourcePlan
+from semel.planning import SourcePlan
 from semel.sources.base import Repeatable, SourceBatch
 
 _TRIES = 5

@@ -22,17 +22,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from semel import validation
+from semel.api import run_in
 from semel.cli.console import console
 from semel.cli.logs import Format, LogFormat, start_log
 from semel.cli.metrics import Metrics, MetricsPort
 from semel.config import load
 from semel.engine.orders import Orders
 from semel.errors import ConfigError, Problem, SemelError, Unresolvable
-from semel.plan import plan_any
-from semel.plan.facts import facts_of
+from semel.planning import plan_any
+from semel.planning.facts import facts_of
 from semel.problems import located
 from semel.redact import plain
-from semel.run import run_in
 from semel.runtime.sharing import SharedSpark
 
 if TYPE_CHECKING:

@@ -129,7 +129,7 @@ def drill(
 
 def _is_source(file: Path) -> bool:
     from semel.config import load
-    from semel.plan import source_of
+    from semel.planning import source_of
 
     return source_of(load(file)) is not None
 

@@ -15,7 +15,7 @@ from semel.audit.follow import Followed, Judged, follow
 from semel.audit.follow.intervals import spelled
 from semel.cli.connector import setting
 from semel.cli.console import console
-from semel.plan import Plan
+from semel.planning import Plan
 from semel.redact import redacted
 
 

@@ -11,7 +11,7 @@ import typer
 
 from semel.errors import ConfigError, ServiceError
 from semel.extras import require
-from semel.plan import AnyPlan
+from semel.planning import AnyPlan
 
 if TYPE_CHECKING:
     from semel.engine.base import Progress

@@ -16,7 +16,7 @@ from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
 from semel.ledger import TopicPartition
-from semel.plan import AnyPlan, SourcePlan, plan_any
+from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.runtime.positions import check_topic, reset_positions, set_positions
 from semel.sinks.protocols import FencesByGroup
 

@@ -21,7 +21,7 @@ from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
 from semel.kafka.lag import lag
-from semel.plan import SourcePlan, plan, plan_any
+from semel.planning import SourcePlan, plan, plan_any
 
 
 def register(app: typer.Typer) -> None:

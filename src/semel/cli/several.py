@@ -24,7 +24,7 @@ from semel.config.environment import of_environment
 from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError
 from semel.extras import require
-from semel.plan import plan_any
+from semel.planning import plan_any
 
 if TYPE_CHECKING:
     from semel.connect.alone import StandaloneHerder

@@ -14,7 +14,7 @@ from semel.cli.console import console
 from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
-from semel.plan import SourcePlan
+from semel.planning import SourcePlan
 from semel.runtime.source_positions import (
     reset_source_offsets,
     set_source_offsets,

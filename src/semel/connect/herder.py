@@ -17,7 +17,7 @@ from semel.connect.errors import BadRequest, Forbidden, NotFound
 from semel.connect.offsets import as_answer, of_source, parsed, parsed_of_source
 from semel.engine.states import State
 from semel.errors import ConfigError
-from semel.plan import AnyPlan, SourcePlan, plan_any
+from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.runtime.positions import first_position, reset_positions, set_positions
 from semel.runtime.source_positions import (
     reset_source_offsets,

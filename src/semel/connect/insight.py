@@ -10,8 +10,8 @@ from semel.connect.offsets import of_source
 from semel.delivery import Guarantee
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.plan import AnyPlan, SourcePlan
-from semel.plan.facts import facts_of
+from semel.planning import AnyPlan, SourcePlan
+from semel.planning.facts import facts_of
 from semel.runtime.source_positions import source_offsets
 
 Answer = dict[str, Any]

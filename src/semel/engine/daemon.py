@@ -20,6 +20,11 @@ for entry in set(sys.path) - set(folders):
         sys.path.remove(entry)
         sys.path_importer_cache.pop(entry, None)
 
+from semel.engine.standby import hand_over  # noqa: E402
+
+if __name__ == "__main__" and hand_over():
+    sys.exit()
+
 from pyspark import daemon  # noqa: E402
 
 for module in (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from semel.engine.base import Progress
 from semel.engine.control import Report
 from semel.engine.states import State
-from semel.plan import AnyPlan, SourcePlan
+from semel.planning import AnyPlan, SourcePlan
 from semel.runtime import Runtime
 from semel.runtime.connector import Tally
 

@@ -12,7 +12,7 @@ from semel.config.providers import Resolved
 from semel.connect import insight
 from semel.connect.audits import Audits
 from semel.connect.herder import Herder
-from semel.plan import AnyPlan
+from semel.planning import AnyPlan
 from semel.redact import plain
 
 

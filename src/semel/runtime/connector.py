@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from semel.engine.orders import Orders, Share
 from semel.engine.states import State, Status
 from semel.errors import Fenced, SemelError
-from semel.plan import AnyPlan, SourcePlan, plan_any
+from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.redact import redacted
 from semel.runtime.driving import check_runnable, drive
 from semel.runtime.sharing import SharedSpark

@@ -17,7 +17,7 @@ from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
 from semel.leftbehind import Started
-from semel.plan import AnyPlan, Plan, SourcePlan
+from semel.planning import AnyPlan, Plan, SourcePlan
 from semel.sinks.staging import StagingSink
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition, first, firsts
-from semel.plan import Plan
+from semel.planning import Plan
 
 _SESSIONS = 30.0
 """Seconds after which a consumer group no longer lists members that are gone."""

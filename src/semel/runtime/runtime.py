@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.engine.states import State
 from semel.errors import ConfigError
-from semel.plan import plan_any
+from semel.planning import plan_any
 from semel.runtime.connector import Connector
 from semel.runtime.sharing import SharedSpark
 

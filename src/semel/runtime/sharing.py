@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from semel.plan import AnyPlan
+from semel import launch
+from semel.planning import AnyPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,10 +39,8 @@ class SharedSpark:
     def begin(self, raw: Mapping[str, str], *, for_any: bool = False) -> None:
         """Start what a connector of this configuration is likely to need, while it is planned; or,
         ``for_any`` connector, what suits all engines."""
-        from semel import spark
-
         if self._given is None:
-            self._jvm = spark.begin(raw, for_any=for_any)
+            self._jvm = launch.begin(raw, for_any=for_any)
 
     def of(self, planned: AnyPlan) -> Callable[[], Any]:
         """Spark for a connector's engine, on its way if there is none: call what is returned to

@@ -9,7 +9,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.source_offsets import SourceOffsets
 from semel.kafka.source_owner import alter
-from semel.plan import SourcePlan
+from semel.planning import SourcePlan
 
 Facts = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from semel.errors import ConfigError
-from semel.plan import plan
+from semel.planning import plan
 from semel.records import Commit, Records
 from semel.sinks import parquet
 from semel.sinks.delta.convert import column_type

@@ -23,8 +23,8 @@ from semel.errors import ConfigError
 from semel.lab.drill.stores import store_of
 from semel.ledger import Advance as Moved
 from semel.ledger import OffsetRange, TopicPartition, firsts
-from semel.plan import plan
-from semel.plan.facts import facts_of
+from semel.planning import plan
+from semel.planning.facts import facts_of
 from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records, RowsRejected
 from semel.sinks.files.config import FilesConfig
 from tests.sinks.files.conftest import Folder, refused

@@ -17,7 +17,7 @@ from semel.config import ConnectorConfig, read
 from semel.engine.firsts import first_positions
 from semel.errors import ConfigError, LedgerConflict, TargetChanged
 from semel.ledger import LogId, Outcome, TopicPartition, firsts
-from semel.plan import plan
+from semel.planning import plan
 from semel.records import Commit, Records
 from semel.sinks.iceberg.dynamic import DynamicTables, _names
 from semel.sinks.iceberg.sink import IcebergSink

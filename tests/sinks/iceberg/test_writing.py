@@ -16,7 +16,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from semel.errors import ConfigError, TargetChanged
-from semel.plan import plan
+from semel.planning import plan
 from semel.records import Commit, Records
 from semel.sinks import parquet
 from semel.sinks.iceberg.sink import IcebergSink

@@ -11,7 +11,7 @@ from semel.audit import audit
 from semel.errors import BadRecord, ConfigError
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition, firsts
-from semel.plan import plan
+from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import LocalSpark, caught_up, once_let_go, positions, records
 from tests.sinks.kafka.conftest import Configure, Start

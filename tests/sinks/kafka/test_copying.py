@@ -13,7 +13,7 @@ from semel.engine import supervisor
 from semel.errors import ConfigError, OffsetOutOfRange
 from semel.kafka.lag import published
 from semel.lab.embedded import Kafka
-from semel.plan import plan
+from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, positions, records, recreate
 from tests.patience import PATIENCE

@@ -20,7 +20,7 @@ from semel.errors import Fenced
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import LedgerEntry, TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import (

@@ -19,7 +19,7 @@ from semel.kafka import presence
 from semel.kafka.cluster import Cluster
 from semel.lab.embedded import Kafka
 from semel.ledger import Advance, LedgerEntry, OffsetRange
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.storage import LedgerTopic
 from tests.conftest import MakeTopic, Produce

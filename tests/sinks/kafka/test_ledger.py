@@ -16,7 +16,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import TRUNCATED, Advance, Hole, LedgerEntry, OffsetRange, Rebase, TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.entries import entry_of, facts_of
 from tests.conftest import MakeTopic, Produce

@@ -19,7 +19,7 @@ import urllib3
 
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.ledger import Advance, OffsetRange, Outcome
-from semel.plan import plan
+from semel.planning import plan
 from semel.records import Commit, DeadLetter
 from semel.sinks.search.client import Client, Failure
 from semel.sinks.search.indices import Index

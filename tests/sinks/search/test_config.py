@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semel.errors import ConfigError
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks import sink_class
 from semel.sinks.search.config import CLASSES
 from semel.sinks.search.sink import SearchSink

@@ -8,7 +8,7 @@ import pytest
 
 from semel.errors import ConfigError
 from semel.ledger import LedgerEntry
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks.search.client import Answer
 from semel.sinks.search.sink import SearchSink
 from tests.sinks.search.test_config import BASE

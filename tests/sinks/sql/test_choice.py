@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from semel.errors import ConfigError, ServiceError
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks import jdbc, sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.sql.duckdb import DuckdbSink

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.errors import ConfigError
-from semel.plan import plan_source
+from semel.planning import plan_source
 from semel.sources.datagen import source as datagen
 from semel.sources.datagen.source import DatagenSource
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from semel.lab.embedded.mariadb import MariaDB
-from semel.plan import plan_source
+from semel.planning import plan_source
 from semel.sources.base import Source, SourceBatch, SourceOffset
 from tests.databases import Given, query
 

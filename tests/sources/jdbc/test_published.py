@@ -11,7 +11,7 @@ import pytest
 
 from semel.config import load
 from semel.errors import ConfigError
-from semel.plan import plan_source
+from semel.planning import plan_source
 
 CONFLUENT = "io.confluent.connect.jdbc.JdbcSourceConnector"
 AIVEN = "io.aiven.connect.jdbc.JdbcSourceConnector"

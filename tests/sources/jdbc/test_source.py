@@ -14,7 +14,7 @@ import pytest
 
 from semel.errors import ConfigError, TransientError
 from semel.lab.embedded import Postgres
-from semel.plan import plan_source
+from semel.planning import plan_source
 from semel.sources.base import SourceBatch
 from tests.sources.jdbc.conftest import Execute, Make, executed, rows, taken, values
 

@@ -40,7 +40,7 @@ from semel.ledger import (
     LedgerEntry,
     TopicPartition,
 )
-from semel.plan import Plan
+from semel.planning import Plan
 from semel.sinks.rereading import ShowsRows
 
 STEP = 1_000_000

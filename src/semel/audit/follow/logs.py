@@ -8,7 +8,7 @@ from semel.audit.run import check_not_recreated
 from semel.errors import NothingToAudit, OffsetOutOfRange, TransientError
 from semel.kafka.cluster import Cluster
 from semel.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition
-from semel.plan import Plan
+from semel.planning import Plan
 
 
 def check_logs(

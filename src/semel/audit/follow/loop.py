@@ -19,7 +19,7 @@ from semel.engine.pipeline import Pipeline
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.plan import Plan
+from semel.planning import Plan
 from semel.sinks.rereading import ShowsRows
 
 _CATCHING_UP = 0.5
@@ -44,7 +44,7 @@ def follow(
     turns out to be broken.
 
     Args:
-        planned: the connector, as :func:`semel.plan.plan` returns it.
+        planned: the connector, as :func:`semel.planning.plan` returns it.
         transform: the run's transform, as for :func:`semel.audit.audit`.
         values: also compare the values of rows with their records.
         path: the file that keeps the progress; by default one in the user's state directory.

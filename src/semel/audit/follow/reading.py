@@ -16,7 +16,7 @@ from semel.engine.poll import TopicPoll, by_topic
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
 from semel.ledger import DAMAGED, RETENTION, OffsetRange, TopicPartition
-from semel.plan import Plan
+from semel.planning import Plan
 from semel.sinks.base import Sink
 from semel.sinks.rereading import View
 

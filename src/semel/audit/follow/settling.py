@@ -19,7 +19,7 @@ from semel.engine.pipeline import Pipeline
 from semel.errors import OffsetOutOfRange, TransientError
 from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry, TopicPartition
-from semel.plan import Plan
+from semel.planning import Plan
 from semel.sinks import protocols
 
 SHARE = 0.025

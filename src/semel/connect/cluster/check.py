@@ -18,7 +18,7 @@ from semel.kafka.cluster import Cluster, admin_client
 from semel.kafka.errors import failure
 from semel.kafka.followed import FollowedTopic
 from semel.kafka.groups import Groups
-from semel.plan import AnyPlan, Plan, SourcePlan, plan_any
+from semel.planning import AnyPlan, Plan, SourcePlan, plan_any
 from semel.runtime.source_positions import source_offsets
 
 _ASKED_IN = 10.0

@@ -13,7 +13,7 @@ from semel.connect.cluster.membership import Group, Membership
 from semel.connect.cluster.records import Assignment, assigned
 from semel.connect.cluster.store import Store
 from semel.errors import LedgerConflict, SemelError
-from semel.plan import AnyPlan, SourcePlan, plan_any
+from semel.planning import AnyPlan, SourcePlan, plan_any
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from semel.audit import AuditReport, audit
 from semel.errors import ServiceError
 from semel.lab.demo.process import PATIENCE, Crash, Process
 from semel.lab.embedded import Kafka, Services
-from semel.plan import plan
+from semel.planning import plan
 
 TOPIC = "flights"
 RECORDS = 336_776

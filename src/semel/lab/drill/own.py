@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from semel.errors import ConfigError, ServiceError
-from semel.plan import plan
+from semel.planning import plan
 from semel.sinks import protocols
 from semel.sinks.base import Sink, Snapshot
 

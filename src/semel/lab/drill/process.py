@@ -91,6 +91,7 @@ class Process:
 
 
 def _is_daemon(process: psutil.Process) -> bool:
-    return any("semel.engine.daemon" in part for part in process.cmdline()) and not (
+    modules = ("semel.engine.daemon", "semel.engine.standby")
+    return any(m in part for part in process.cmdline() for m in modules) and not (
         process.name().startswith("java")
     )

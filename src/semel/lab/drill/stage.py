@@ -24,7 +24,7 @@ from semel.lab.embedded import Kafka
 from semel.lab.embedded.proxy import Proxy
 from semel.lab.embedded.server import Server
 from semel.ledger import TopicPartition
-from semel.plan import plan
+from semel.planning import plan
 
 BUILT_IN = {
     "name": "drill",

@@ -19,7 +19,7 @@ from semel.lab.drill.cluster.reached import Reached
 from semel.lab.drill.processes import BROKERS, PATIENCE
 from semel.lab.drill.stage import Stage
 from semel.lab.embedded import Kafka
-from semel.plan import plan_source
+from semel.planning import plan_source
 
 SESSION = 6.0
 """Seconds after which a worker that is silent loses its work."""

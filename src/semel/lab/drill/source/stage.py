@@ -25,7 +25,7 @@ from semel.lab.drill.source.tally import Findings, Observer, Tally
 from semel.lab.drill.stores import TRANSACTION
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.plan import plan_source
+from semel.planning import plan_source
 from semel.sources.base import source_records
 from semel.sources.datagen.source import DatagenSource
 

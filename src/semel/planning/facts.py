@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.plan import AnyPlan, Plan, SourcePlan
+from semel.planning import AnyPlan, Plan, SourcePlan
 
 
 def facts_of(planned: AnyPlan) -> dict[str, Any]:

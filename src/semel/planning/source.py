@@ -75,7 +75,7 @@ def plan_source(raw: Mapping[str, Any], *, elsewhere: bool = False) -> SourcePla
     """Check a source connector's configuration and decide its guarantee.
 
     Args:
-        elsewhere: see :func:`semel.plan.sink.plan`.
+        elsewhere: see :func:`semel.planning.sink.plan`.
 
     Raises:
         ConfigError: names each field, its value and what to set.

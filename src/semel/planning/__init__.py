@@ -8,8 +8,8 @@ from typing import Any
 
 from semel.config import load
 from semel.errors import ConfigError
-from semel.plan.sink import Plan, plan, sink_of
-from semel.plan.source import SourcePlan, plan_source, source_of
+from semel.planning.sink import Plan, plan, sink_of
+from semel.planning.source import SourcePlan, plan_source, source_of
 
 __all__ = [
     "AnyPlan",
@@ -34,7 +34,7 @@ def plan_any(
 ) -> AnyPlan:
     """The plan of a sink connector or of a source connector, whichever it is.
 
-    Args are those of :func:`semel.plan.sink.plan`.
+    Args are those of :func:`semel.planning.sink.plan`.
 
     Raises:
         ConfigError: names each field, its value and what to set.

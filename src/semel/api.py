@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel.engine.orders import Orders
-from semel.plan import AnyPlan, plan_any
+from semel.planning import AnyPlan, plan_any
 from semel.runtime.driving import check_runnable, drive
 from semel.runtime.sharing import SharedSpark
 

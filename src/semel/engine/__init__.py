@@ -1,0 +1,13 @@
+"""A task's life on Spark.
+
+With the direct engine, a record passes through
+
+1. ``direct/reader.py``, which polls the consumer from where the ledger stands,
+2. ``poll.py``, where messages become one raw Arrow batch per topic, with their offset ranges,
+3. ``pipeline.py``: converters, transforms, then columns; bad records are set aside,
+4. ``deliver.py``, which orders results and positions as the guarantee demands,
+5. the sink, which commits both in one transaction.
+
+``direct/``, ``bounded/`` and ``microbatch/`` are the engines of sinks, ``source/`` is that of
+sources. The modules beside them are what they share.
+"""

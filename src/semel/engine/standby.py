@@ -1,0 +1,108 @@
+"""A daemon of Python workers that starts before Spark asks for one.
+
+Spark starts its daemon with the first Python task, and then waits while the daemon imports what
+tasks need. ``semel run`` starts one beside Spark's JVM instead (see :mod:`semel.launch`). Spark's
+own daemon hands its pipes and its environment over to it, and waits for its end. If anything is
+amiss before that, Spark's daemon serves Spark itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from semel.launch import STANDBY
+
+_PATIENCE = 20.0
+"""Seconds for the one on standby to have imported everything."""
+_READY = b"R"
+_PIPES = (0, 1, 2)
+_WORKER = "pyspark.worker"
+
+
+def hand_over() -> bool:
+    """Let the daemon on standby serve Spark in this process's place, until it ends; False if there
+    is none."""
+    path = os.environ.get(STANDBY)
+    if not path or sys.argv[1:] not in ([], [_WORKER]):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.settimeout(_PATIENCE)
+        try:
+            line.connect(path)
+            if line.recv(len(_READY)) != _READY:
+                return False
+        except OSError:
+            return False
+        line.settimeout(None)
+        facts = {"environment": dict(os.environ), "path": sys.path, "folder": str(Path.cwd())}
+        socket.send_fds(line, [b"\0"], list(_PIPES))
+        line.sendall(json.dumps(facts).encode())
+        line.shutdown(socket.SHUT_WR)
+        with suppress(OSError):
+            line.recv(1)  # comes when the other one has ended
+    return True
+
+
+def _take_over(listener: socket.socket) -> socket.socket | None:
+    """Wait for Spark's daemon, and take its pipes, environment, path and directory; the line to it,
+    which is to stay open. None if the process that has started this one, and holds the other end
+    of its standard input, ends first."""
+    either: list[Any] = [0, listener]
+    ready, _, _ = select.select(either, [], [])
+    if 0 in ready:
+        return None
+    line, _ = listener.accept()
+    line.sendall(_READY)
+    _, pipes, _, _ = socket.recv_fds(line, 1, len(_PIPES))
+    with line.makefile("rb") as sent:
+        facts = json.load(sent)
+    os.environ.clear()
+    os.environ.update(facts["environment"])
+    sys.path[:] = facts["path"]
+    os.chdir(facts["folder"])
+    for pipe, own in zip(pipes, _PIPES, strict=True):
+        os.dup2(pipe, own)
+        os.close(pipe)
+    return line
+
+
+def _import_connector(raw: dict[str, str]) -> None:
+    """Import what a task of this configuration needs; the task says what is missing."""
+    from semel.sinks import sink_class
+    from semel.sources import is_source, source_class
+
+    with suppress(Exception):
+        name = raw["connector.class"].strip()
+        found = source_class(name) if is_source(name) else sink_class(name, raw)
+        importlib.import_module(found.__module__)
+
+
+def main() -> None:
+    """Import, wait, and serve. The argument is the descriptor of a listening socket; the first
+    line of standard input holds the configuration."""
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    sys.argv[1:] = [_WORKER]
+    raw = json.loads(sys.stdin.readline() or "{}")
+    importlib.import_module("semel.engine.daemon")
+    _import_connector(raw)
+    gc.collect()
+    gc.freeze()
+    line = _take_over(listener)
+    listener.close()
+    if line is not None:
+        from pyspark import daemon
+
+        daemon.manager()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Starts what a local Spark needs before a connector is planned: its JVM, and the daemon that
+Spark's Python workers are forked from.
+
+Nothing here imports PySpark or Arrow: ``semel run`` calls it first, and both processes start while
+the rest of semel is imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from semel.config import load, under
+from semel.config.providers import refers
+from semel.errors import SemelError, ServiceError
+from semel.gateway import MEMORY, OPTIONS, Jvm, connected, spark_archive
+
+HEAP = "512m"
+"""Of a JVM that records do not pass through."""
+STANDBY = "SEMEL_STANDBY"
+"""The variable that names the socket of the daemon on standby."""
+
+_LOG4J = """
+rootLogger.level = {level}
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p spark %c{{1}}: %m%n%ex{{5}}
+"""
+_SUFFIXES = (".json", ".properties")
+_SHAPE_WORKERS = ("spark.pyspark.", "spark.python.")
+_OF_DAEMONS = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+"""As Spark sets them. They count when the process starts."""
+
+
+class _Early:
+    """What ``semel run`` has started before it has read its arguments."""
+
+    raw: dict[str, str] | None = None
+    jvm: Jvm | None = None
+
+
+def begin_early(arguments: Sequence[str]) -> None:
+    """Start Spark for the only configuration that is named in arguments of ``semel run``. What is
+    wrong with them is told later, by those who read them."""
+    files = [a for a in arguments if a.endswith(_SUFFIXES) and not a.startswith("-")]
+    if len(files) != 1 or "--help" in arguments or "--env" in arguments:
+        return
+    with suppress(SemelError):
+        _Early.raw = load(files[0])
+        _Early.jvm = _begin(_Early.raw, for_any=False)
+
+
+def end_early() -> None:
+    """End what nobody has asked for."""
+    jvm, _Early.jvm = _Early.jvm, None
+    if jvm is not None:
+        jvm.end()
+
+
+def begin(raw: Mapping[str, str], *, for_any: bool = False) -> Jvm | None:
+    """Start the JVM of a local Spark for a connector whose configuration is not planned yet: that
+    takes a while, too. None if its context needs a JVM of its own kind; with ``for_any`` it suits
+    all engines."""
+    early, _Early.jvm = _Early.jvm, None
+    if early is not None:
+        if not for_any and _shape(raw) == _shape(_Early.raw or {}):
+            return early
+        early.end()
+    return _begin(raw, for_any=for_any)
+
+
+def _begin(raw: Mapping[str, str], *, for_any: bool) -> Jvm | None:
+    given = _given(raw)
+    if any(refers(value) for value in given.values()):  # they are resolved by the plan
+        return None
+    kind = raw.get("engine", "").strip().lower()
+    if kind == "micro-batch" or not given.get("spark.master", "local").startswith("local"):
+        return None
+    settings = {
+        MEMORY: heap(2) if for_any else HEAP,
+        "spark.ui.showConsoleProgress": "false",
+        OPTIONS: java_options(works=for_any),
+        **given,
+    }
+    jvm = Jvm(lambda: _standby(raw, given))
+
+    def connect() -> None:
+        with suppress(ServiceError):  # it is tried again for the context, and then says so
+            jvm.connect(settings, spark_archive())
+
+    if not connected():
+        threading.Thread(target=connect, daemon=True, name="semel-jvm").start()
+    return jvm
+
+
+class Standby:
+    """The process that Spark's Python workers will be forked from (see
+    :mod:`semel.engine.standby`). It ends with this process, or with Spark once that has it.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, raw: Mapping[str, str]) -> None:
+        folder = tempfile.mkdtemp(prefix="semel-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        self.path = f"{folder}/standby"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(self.path)
+            listener.listen(1)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "semel.engine.standby", str(listener.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C in a terminal is for this process
+                pass_fds=[listener.fileno()],
+                env={**os.environ, **_OF_DAEMONS},
+                text=True,
+            )
+        assert self._process.stdin is not None
+        print(json.dumps(dict(raw)), file=self._process.stdin, flush=True)
+
+    def end(self) -> None:
+        """End it if Spark has not taken it."""
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
+
+def _standby(raw: Mapping[str, str], given: Mapping[str, str]) -> Standby | None:
+    """One for workers that Spark would start like this process: with its Python, and no daemon of
+    the user's."""
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if python != sys.executable or any(k.startswith(_SHAPE_WORKERS) for k in given):
+        return None
+    try:
+        return Standby(raw)
+    except OSError:  # it only saves time
+        return None
+
+
+def _given(raw: Mapping[str, str]) -> dict[str, str]:
+    return {f"spark.{k}": v for k, v in under(raw, "spark.").items()}
+
+
+def _shape(raw: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """What a JVM is chosen by."""
+    return raw.get("engine", "").strip().lower(), _given(raw)
+
+
+def heap(tasks: int) -> str:
+    """A heap for records that pass through the JVM: each task holds up to some 16 copies of its
+    largest record, on top of what Spark needs. The JVM takes what it uses."""
+    return f"{256 * (tasks + 2)}m"
+
+
+def java_options(*, works: bool) -> str:
+    """``works``: whether records pass through the JVM. One that only places tasks starts with a
+    third less CPU time when it compiles little."""
+    directory = tempfile.mkdtemp(prefix="semel-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = Path(directory) / "log4j2.properties"
+    path.write_text(_LOG4J.format(level=os.environ.get("SEMEL_SPARK_LOG", "fatal")))
+    compile_little = "" if works else " -XX:TieredStopAtLevel=1"
+    return f"-Dlog4j2.configurationFile={path} -XX:+UseSerialGC{compile_little}"
