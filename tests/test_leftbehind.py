@@ -32,7 +32,7 @@ def test_a_process_that_left_too_much_behind_is_to_be_replaced() -> None:
         check()
         with pytest.raises(Left):
             within(0.01, "closing a client", end.wait)
-    with pytest.raises(TooManyLeft, match=r"3 calls do not end \(closing a client\)"):
+    with pytest.raises(TooManyLeft, match=r"3 calls have not returned \(closing a client\)"):
         check()
     end.set()
     wait_until(lambda: not left())

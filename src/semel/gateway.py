@@ -92,7 +92,7 @@ class Jvm:
                 return
             # Whether that was the archive's fault shows only if Spark starts without it.
             self._start(_command(settings, None), settings)
-            log.debug("Spark starts without %s only; it is removed", archive.file)
+            log.debug("Spark starts only without %s; removing it", archive.file)
             archive.spoilt()
             return
         self._start(_command(settings, None), settings)
@@ -121,7 +121,7 @@ class Jvm:
         try:
             with self._lock:
                 if self._ended:
-                    raise ServiceError("Spark was ended while it started")
+                    raise ServiceError("Spark was stopped while it was starting")
                 self._process = process = _popen(command, told)
             port, secret = _address(process, told)
         finally:
@@ -170,7 +170,7 @@ def launcher_answer() -> list[str]:
     """
     java = _java()
     if java is None:
-        raise ValueError("there is no Java")
+        raise ValueError("Java is not installed")
     jars = f"{spark_home() / 'jars'}/*"
     neutral = {MEMORY: _HEAP, OPTIONS: _PLACE}
     launcher = [str(java), "-Xmx128m", "-cp", jars, "org.apache.spark.launcher.Main", _MAIN]
@@ -263,7 +263,7 @@ def _address(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
             )
         if time.monotonic() > deadline:
             _terminate(process)
-            raise ServiceError(f"the Java gateway process says nothing for {_STARTS_IN:.0f} s")
+            raise ServiceError(f"the Java gateway process has not answered for {_STARTS_IN:.0f} s")
         time.sleep(0.005)
     content = told.read_bytes()  # moved there when it is complete
     (port,), (size,) = struct.unpack_from("!i", content), struct.unpack_from("!i", content, 4)

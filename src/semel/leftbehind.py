@@ -29,7 +29,7 @@ class TooManyLeft(Exception):
     """As many calls do not end as one process may leave behind."""
 
     def __init__(self, what: Sequence[str]) -> None:
-        super().__init__(f"{len(what)} calls do not end ({', '.join(sorted(set(what)))})")
+        super().__init__(f"{len(what)} calls have not returned ({', '.join(sorted(set(what)))})")
 
 
 class Started(Generic[T]):

@@ -128,7 +128,9 @@ class Watchdog:
             return
         if self._ended_at is not None:
             if now - self._ended_at > _QUESTION:
-                self._remind(now, f"{self.ended}, but the call does not end. Is the client stuck?")
+                self._remind(
+                    now, f"{self.ended}, but the call does not return. Is the client stuck?"
+                )
                 _watcher.give_up()
             return
         moved = self._bytes()
@@ -149,9 +151,9 @@ class Watchdog:
 
     def _decide(self, working: str, now: float) -> None:
         if working:
-            tell(f"{self.waits}, but is at work: {working}")
+            tell(f"{self.waits}, but is working: {working}")
             return
-        self.ended, self._ended_at = f"{self.waits}; the connection was left", now
+        self.ended, self._ended_at = f"{self.waits}; semel dropped the connection", now
         with contextlib.suppress(OSError):
             if self._line is not None:
                 self._line.shutdown(socket.SHUT_RDWR)
@@ -193,9 +195,9 @@ class _Question:
 
     def _put(self, ask: Callable[[], str]) -> None:
         try:
-            self.answer = within(_QUESTION, "asking a store what it works on", ask)
+            self.answer = within(_QUESTION, "asking a store what it is working on", ask)
         except Exception:
-            log.debug("a store was asked what it works on", exc_info=True)
+            log.debug("could not ask a store what it is working on", exc_info=True)
             self.answer = ""
 
 
@@ -312,7 +314,7 @@ def _guarded(look: Callable[..., None], *arguments: object) -> None:
     try:
         look(*arguments)
     except Exception:
-        log.debug("a look at the calls under way failed", exc_info=True)
+        log.debug("could not check the calls in progress", exc_info=True)
 
 
 _watcher = _Watcher()

@@ -96,7 +96,7 @@ def test_damage_after_the_task_has_read_on_is_not_taken_for_damage_before_the_po
     task = Task()
     task.disorders.whole(ONE, entry(), 40, "failed CRC32C check")
     assert task.offsets(entry()) == [10]
-    assert "it was whole when asked" in task.told[0]
+    assert "it was intact when read" in task.told[0]
 
 
 def test_what_only_the_task_cannot_read_stops_it() -> None:

@@ -110,7 +110,7 @@ def _bounded(spark: Any) -> None:
 def test_one_whose_spark_has_gone_ends_and_says_so(
     drive: Callable[[Any], None], spark: Gone, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING), pytest.raises(SparkGone, match="Spark has gone: "):
+    with caplog.at_level(logging.WARNING), pytest.raises(SparkGone, match="Spark has stopped: "):
         drive(spark)
     assert not caplog.messages
 
@@ -276,7 +276,7 @@ def test_a_run_stops_though_its_store_does_not_answer(
     monkeypatch.setattr(driving, "_work", works)
     assert driving.drive(_plan(), lambda: None, None, orders).rows == 7
     assert set(seen) == {7}
-    assert "connector c: what it has in hand does not end; waiting for the store" in caplog.text
+    assert "connector c: its current work does not finish; waiting for the store" in caplog.text
     assert left()[before:] == ["running connector c"]
     answer.set()
     wait_until(lambda: len(left()) == before)

@@ -139,7 +139,7 @@ def _value(
     if definition.required and not (given and raw[given[0]].strip()):
         others = raw.keys() - names(section)
         near = difflib.get_close_matches(name, others, n=1, cutoff=0.85)
-        which = f"; was {near[0]} meant to be it?" if near else "."
+        which = f"; is {near[0]} a misspelling of it?" if near else "."
         raise _Unusable(f"{name} is required{which} {definition.documentation}")
     if not given:
         return default

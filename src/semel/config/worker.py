@@ -52,7 +52,7 @@ class WorkerConfig(RestConfig):
     graceful_timeout_ms: int = key(
         "task.shutdown.graceful.timeout.ms",
         5000,
-        "How long the end of the worker waits for what connectors have in hand.",
+        "How long a worker that stops waits for its connectors to finish their current work.",
         at_least=0,
         importance=LOW,
         group="Common",

@@ -48,7 +48,7 @@ class Audits:
         with self._lock:
             present = self._audits.get(name)
             if present is not None and present.is_under_way:
-                raise Conflict(f"An audit of connector {name} is under way")
+                raise Conflict(f"An audit of connector {name} is already running")
             self._audits[name] = _Audit(config, values=values)
             return self._audits[name].answer()
 

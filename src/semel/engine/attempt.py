@@ -76,7 +76,7 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         line.beat(Report("alive", index, attempt))
         try:
             _run(spec, index, attempt, line)
-            lost = "it has hung up" if line.orphaned else ""
+            lost = "the driver closed it" if line.orphaned else ""
         finally:
             line.close()
     except (OSError, EOFError) as error:
@@ -87,7 +87,7 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     if lost:
         time.sleep(_PAUSE)
         where = f"{spec.control.host}:{spec.control.port}"
-        raise ConnectionError(f"task {index} has no line to its driver at {where}: {lost}")
+        raise ConnectionError(f"task {index} has no connection to its driver at {where}: {lost}")
 
 
 def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
@@ -103,11 +103,11 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
             task.run()
         tell("stopped")
     except leftbehind.TooManyLeft as error:
-        tell("log", f"{error}; starts again in a new process")
+        tell("log", f"{error}; starting again in a new process")
         leftbehind.end_process()
     except Fenced as error:
         if task is not None and (excuse := task.excuse(error)):
-            tell("log", f"was fenced, but {excuse}; starts again")
+            tell("log", f"was fenced, but {excuse}; starting again")
             if not line.stop.wait(task.heartbeats):
                 raise  # Spark starts it again, unless it has done so already
             tell("stopped")

@@ -110,7 +110,7 @@ def spark_gone(connector: CommonConfig, error: Exception) -> SparkGone | None:
             "the micro-batch engine, each of tasks.max tasks needs about 16 times the size of its "
             "largest record"
         )
-    return SparkGone(f"connector {connector.name}: Spark has gone: {first_error(text)}")
+    return SparkGone(f"connector {connector.name}: Spark has stopped: {first_error(text)}")
 
 
 def first_error(failure: str) -> str:

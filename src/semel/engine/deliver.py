@@ -144,7 +144,7 @@ class Deliverer:
             _write(self._sink, results)
             self._send(results.dead_letters)
         except TransientError as error:
-            self._tell(f"{error}; at-most-once: not tried again")
+            self._tell(f"{error}; not retried, because delivery is at-most-once")
 
     def _send(self, letters: Sequence[DeadLetter]) -> None:
         """Send those that were not sent before a failure of the same batch."""

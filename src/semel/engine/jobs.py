@@ -155,7 +155,7 @@ class TaskJobs:
         self._silence += min(passed, 1.0)
         if self._spoke and self._silence > FROZEN:
             log.warning(
-                "connector %s: task %d has given no sign of life for %.0f s; its process is ended",
+                "connector %s: task %d has given no sign of life for %.0f s; ending its process",
                 *(self._spec.connector.name, self.index, self._silence),
             )
             self._spoke = False
@@ -191,7 +191,7 @@ class TaskJobs:
             return
         pause = self._backoff.after(now - self._started)
         log.warning(
-            "connector %s: the Spark job of task %d ended (%s); it starts again in %.0f s",
+            "connector %s: the Spark job of task %d ended (%s); restarting it in %.0f s",
             *(self._spec.connector.name, self.index, job.failure or "early", pause),
         )
         self.restarts += 1

@@ -54,18 +54,18 @@ class Retries:
         if self._since is None:
             self._since, self._pause, self._told = now, backoff, now
             self._outage = str(outage)
-            self._tell(f"{outage}; waiting until that is over")
+            self._tell(f"{outage}; waiting for it to recover")
         else:
             self._pause = min(2 * self._pause, max(LONGEST, backoff))
             if now - self._told >= _EVERY:
                 self._told = now
-                self._tell(f"{outage}; waiting for {now - self._since:.0f} s so far")
+                self._tell(f"{outage}; waited {now - self._since:.0f} s so far")
         return self._pause
 
     def succeeded(self) -> None:
         """Forget all failures."""
         if self._since is not None:
-            self._tell(f"over after {time.monotonic() - self._since:.0f} s: {self._outage}")
+            self._tell(f"recovered after {time.monotonic() - self._since:.0f} s: {self._outage}")
         self._since = None
         self._failures = 0
 

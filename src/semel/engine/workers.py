@@ -68,7 +68,7 @@ class Workers(Generic[W]):
         try:
             leftbehind.check()
         except leftbehind.TooManyLeft as error:
-            log.warning("%s; this process ends", error)
+            log.warning("%s; ending this process", error)
             leftbehind.end_process()
         kept = self._kept.pop(spec.run, None)
         if kept is None:

@@ -73,7 +73,7 @@ def plan(
         Unresolvable: nothing is wrong, but references hide what is to be planned.
     """
     if transform is not None and not callable(transform):
-        raise ConfigError(f"transform={transform!r} must be a function of a batch")
+        raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
     with gathering() as problems:
         planned = _gathered(resolved(raw, elsewhere=elsewhere), transform, problems)
@@ -234,9 +234,9 @@ def _check_times(connector: ConnectorConfig, sink: Sink, chain: Chain) -> None:
             raise ConfigError(
                 Problem(
                     where,
-                    f"{where}={connector.originals[where]} gives records another timestamp, but "
-                    f"the {connector.connector_class} sink, as it is configured, goes by the one "
-                    "that Kafka has. Remove it; it works in source connectors, and before "
+                    f"{where}={connector.originals[where]} changes the timestamp of records, but "
+                    f"the {connector.connector_class} sink, as configured, uses the one that "
+                    "Kafka has. Remove it; it works in source connectors, and before "
                     "transforms that use the time",
                 )
             )

@@ -40,7 +40,7 @@ _DEAD_LETTERS = dict.fromkeys(
     "written stops the connector",
 )
 _IDEMPOTENT = Support(
-    False, "a topic cannot overwrite by key: records that come again would stand in it twice"
+    False, "a topic cannot overwrite by key: records that come again would be in it twice"
 )
 
 

@@ -103,4 +103,6 @@ def _warn(sites: list[Site], known: Users) -> None:
         if site.tls is None and known.are_asked:
             log.warning("%s is not encrypted: passwords and tokens can be read", site.listener)
         elif not known.are_asked and (site.tls is None or not site.tls.verify_mode):
-            log.warning("%s has no login: who reaches it commands this worker", site.listener)
+            log.warning(
+                "%s has no login: anyone who can reach it controls this worker", site.listener
+            )

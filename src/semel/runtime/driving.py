@@ -77,7 +77,7 @@ def drive(
     if not work.ended(0):
         work.leave()
         log.warning(
-            "connector %s: what it has in hand does not end%s. A commit takes place as a whole or "
+            "connector %s: its current work does not finish%s. A commit happens as a whole or "
             "not at all; the next start reads from the ledger which",
             planned.connector.name,
             "".join(f"; {wait}" for wait in watchdog.waits()[:1]),

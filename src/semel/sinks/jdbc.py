@@ -115,8 +115,8 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                 Problem(
                     "truncate.enabled",
                     "truncate.enabled=true is not available: truncate events are not applied, "
-                    "so rows would stay that are to go. Remove it, and empty the table where "
-                    "you empty its source",
+                    "so rows that should go would stay. Remove it, and truncate the table when "
+                    "you truncate its source",
                 )
             )
         if not self.replace_null:

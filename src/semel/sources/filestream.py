@@ -37,7 +37,7 @@ def _charset(name: str) -> None:
         if ascii_text.encode(name) == ascii_text.encode("ascii"):
             return
     except LookupError:
-        raise ValueError("is no character set, such as UTF-8 or ISO-8859-1") from None
+        raise ValueError("is not a character set, such as UTF-8 or ISO-8859-1") from None
     except UnicodeError:
         pass
     raise ValueError("must write line ends as ASCII does. Use the directory source")
@@ -85,7 +85,7 @@ class FileStreamConfig:
     batch_size: int = key(
         "batch.size",
         100_000,
-        "Most lines of one batch.",
+        "Maximum number of lines in one batch.",
         at_least=1,
         type=Type.INT,
         importance=MEDIUM,

@@ -71,7 +71,7 @@ def tokens(pattern: str) -> list[Token]:
         text = part[0]
         if text[0] == "'":
             if len(text) == 1 or text[-1] != "'":
-                raise ValueError("is no pattern of SimpleDateFormat: Unterminated quote")
+                raise ValueError("is not a pattern of SimpleDateFormat: Unterminated quote")
             found.append(Token("", text[1:-1].replace("''", "'") or "'"))
         elif part[1] is None:
             found.append(Token("", text))
@@ -81,7 +81,7 @@ def tokens(pattern: str) -> list[Token]:
             raise ValueError(f"uses the pattern letter {part[1]}, which is not available.")
         else:
             raise ValueError(
-                f"is no pattern of SimpleDateFormat: Illegal pattern character '{part[1]}'"
+                f"is not a pattern of SimpleDateFormat: Illegal pattern character '{part[1]}'"
             )
     return found
 

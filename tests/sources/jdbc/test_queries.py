@@ -184,7 +184,7 @@ def test_tables_are_chosen_by_name_or_full_name() -> None:
             {"incrementing.column.mapping": "a"},
             r"must be a list of .*but a is none",
         ),
-        ({"incrementing.column.mapping": "(:id"}, "is no regular expression"),
+        ({"incrementing.column.mapping": "(:id"}, "is not a regular expression"),
         ({"incrementing.column.mapping": "a:id", "incrementing.column.name": "id"}, "set one"),
         ({"incrementing.column.mapping": "a:id", "query": "SELECT 1"}, "is for tables: with query"),
         ({"jdbc.credentials.provider.class": "com.example.Vault"}, "it is a Java class"),

@@ -130,7 +130,7 @@ class Membership:
     def _judge(self, error: KafkaError) -> None:
         if error.code() in _OTHERS:
             self._failed = ServiceError(
-                f"group.id={self._config.group_id}: the group has members that are no workers of "
+                f"group.id={self._config.group_id}: the group has members that are not workers of "
                 "semel: workers of Kafka Connect, most likely. Stop them all first; this worker "
                 "then goes on where they have stopped"
             )

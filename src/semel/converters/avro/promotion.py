@@ -23,7 +23,7 @@ def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
             yield f"{told}it may be null, but not in the latest version"
         for one in _types(writer):
             if all(list(incompatible(other, one, path)) for other in _types(reader)):
-                yield f"{told}{one.type} is none of its types"
+                yield f"{told}{one.type} is not one of its types"
         return
     match reader, writer:
         case Record(), Record():

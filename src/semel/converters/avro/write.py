@@ -72,7 +72,7 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
             found = pc.index_in(_cast(values, pa.string(), path), pa.array(symbols))
             if found.null_count:
                 other = values.filter(found.is_null())[0]
-                raise Unwritable(f"{_told(path)}{other} is none of {', '.join(symbols)}")
+                raise Unwritable(f"{_told(path)}{other} is not one of {', '.join(symbols)}")
             return [longs(found.to_numpy())]
         case Map() if pa.types.is_map(kind):
             return _entries(node.entry, values, path)

@@ -258,7 +258,7 @@ def _default(node: Node, field: files.Field) -> Any:
     if isinstance(node, Enum):
         numbers = dict(node.values)
         if given is not None and given not in numbers:
-            raise SchemaError(f"field {field.name}: its default {given} is none of its values")
+            raise SchemaError(f"field {field.name}: its default {given} is not one of its values")
         return node.values[0][1] if given is None else numbers[given]
     if not isinstance(node, Scalar):
         return None

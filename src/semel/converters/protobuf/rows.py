@@ -283,13 +283,13 @@ class Reader:
             case "Timestamp":
                 seconds, nanos = parts
                 if not FIRST_SECOND <= seconds <= LAST_SECOND or not 0 <= nanos < _NANOS:
-                    self._refuse(f"{seconds} seconds and {nanos} nanoseconds are no timestamp")
+                    self._refuse(f"{seconds} seconds and {nanos} nanoseconds are not a timestamp")
                 return seconds * 1000 + nanos // 1_000_000
             case "Date":
                 try:
                     return (datetime.date(*parts) - datetime.date(1970, 1, 1)).days
                 except (ValueError, OverflowError):
-                    self._refuse("year {}, month {}, day {} are no date".format(*parts))
+                    self._refuse("year {}, month {}, day {} are not a date".format(*parts))
             case "TimeOfDay":
                 hours, minutes, seconds, nanos = parts
                 try:
@@ -298,7 +298,7 @@ class Reader:
                     nanos = -1
                 if not 0 <= nanos < _NANOS:
                     self._refuse(
-                        "hours {}, minutes {}, seconds {}, nanos {} are no time of day".format(
+                        "hours {}, minutes {}, seconds {}, nanos {} are not a time of day".format(
                             *parts
                         )
                     )

@@ -184,7 +184,7 @@ def _numbers_of(node: Enum, values: pa.Array, path: str) -> pa.Array:
     found = pc.index_in(parts.cast(values, pa.string(), path), pa.array(names))
     if found.null_count:
         other = values.filter(found.is_null())[0]
-        raise Unwritable(f"{_told(path)}{other} is none of {', '.join(names)}")
+        raise Unwritable(f"{_told(path)}{other} is not one of {', '.join(names)}")
     return pa.array([number for _, number in node.values], pa.int32()).take(found)
 
 

@@ -125,7 +125,7 @@ class Registry:
             raise Unavailable(f"{self._told}: no token: {error}") from None
         except json.JSONDecodeError as error:
             raise ServiceError(
-                f"{self._told} answers with something else than JSON ({error}). Check "
+                f"{self._told} does not answer with JSON ({error}). Check "
                 f"{self._where}.schema.registry.url"
             ) from None
         except Exception as error:

@@ -228,7 +228,7 @@ class BoundedEngine:
         position = ranges.positions(run.connector, run.sink, run.cluster, [tp])[tp]
         if self._connector.errors_tolerance == "none":
             raise damage.stop(self._connector.name, position)
-        log.warning("%s: %s; goes on after them", tp, damage.described(position))
+        log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
             self._retrying(batch.advances, Staged(dead_letters=batch.commit.dead_letters))
         self._progress.positions |= {tp: damage.range.until_offset}
@@ -291,7 +291,7 @@ class BoundedEngine:
         letters.sort(key=lambda x: (x.topic, x.partition, x.offset))
         staged = Staged([f for r in results for f in r.files], letters)
         advances = whole(wanted, [a for r in results for a in r.advances])
-        self._doing = "the commit is under way"
+        self._doing = "the commit is in progress"
         self._retrying(advances, staged)
         self._overdue.end()
         progress = self._progress
@@ -369,7 +369,7 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
             at = part.until_offset if part.from_offset == at else -1
         if at != r.until_offset:
             raise TransientError(
-                f"the tasks' answers do not make up {r.topic_partition} from offset "
+                f"the tasks' results do not cover {r.topic_partition} from offset "
                 f"{r.from_offset} to {r.until_offset}"
             )
         last = max((a for a in mine if a.read), key=lambda a: a.range.from_offset, default=None)

@@ -197,8 +197,8 @@ class Worker:
         for topic, log_id in logs.items():
             if log_id.contradicts(self._topic_ids.fetched(topic)):
                 raise TransientError(
-                    f"connector {self._spec.connector.name}: topic {topic} is another one to the "
-                    "consumer than to the ledger; was it created again?"
+                    f"connector {self._spec.connector.name}: the consumer reads another topic "
+                    f"{topic} than the ledger knows. Was it created again?"
                 )
 
     def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[RawRecords]]:
@@ -222,7 +222,7 @@ class Worker:
                     )
                 elif now - asked > _SILENCE:
                     if not self._knows_a_broker():
-                        log.info("task %d: no word from Kafka; connects anew", self._index)
+                        log.info("task %d: no answer from Kafka; reconnecting", self._index)
                         self._connect_anew()
                         self._consumer.assign(reading.left())
                     asked = time.monotonic()
@@ -247,7 +247,7 @@ class Worker:
         if damage is not None:
             raise _Damaged(damage)
         raise TransientError(
-            f"connector {name}: {tp} at offset {position}: {reason}; it was whole when asked again"
+            f"connector {name}: {tp} at offset {position}: {reason}; it was intact when read again"
         )
 
     def _received(self, most: int) -> Events:

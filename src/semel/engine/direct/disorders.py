@@ -57,7 +57,7 @@ class Disorders:
             raise ServiceError(
                 f"connector {self._connector}: {disorder}: the same {times} times in a row, though "
                 "the ledger's positions fit the log. Is the log of a partition damaged, or do "
-                "brokers answer differently? Nothing of it was written"
+                "brokers answer differently? Nothing was written"
             )
         if times % _OFTEN == 0:
             self._tell(
@@ -99,18 +99,18 @@ class Disorders:
             self._unprobed.add(tp)
             self._tell(
                 f"{tp} cannot be read between its last record and the position, {position}: "
-                f"{reason}. It is read on from the position"
+                f"{reason}. Reading continues at the position"
             )
             return
         self._whole[tp] += 1
         if self._whole[tp] >= _SURE:
             raise BadRecord(
                 f"connector {self._connector}: {tp} cannot be read at offset {position}: {reason}. "
-                f"That was so {_SURE} times in a row, though a new connection could read it each "
-                "time. Everything before it is committed. Look at the network between semel and "
+                f"This happened {_SURE} times in a row, although a new connection could read it "
+                "each time. Everything before it is committed. Check the network between semel and "
                 "the brokers, and start the connector again"
             )
-        self._tell(f"{tp} at offset {position}: {reason}; it was whole when asked")
+        self._tell(f"{tp} at offset {position}: {reason}; it was intact when read again")
 
     def assignments(self, entries: Mapping[TopicPartition, LedgerEntry]) -> list[KafkaPartition]:
         """Where and how the consumer continues."""

@@ -77,7 +77,7 @@ class Placeholder:
                 with suppress(Left):
                     within(_LEAVES, "the placeholder's consumer", consumer.close)
         except Exception as error:  # it only saves time
-            log.debug("no placeholder in the group: %s", error)
+            log.debug("the placeholder could not join the group: %s", error)
 
     def _given(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         consumer.assign([])  # what is not assigned is not read

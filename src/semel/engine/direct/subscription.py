@@ -164,12 +164,12 @@ class Subscription:
         group, waited = f"consumer group {self._connector.group_id}", f"{now - self._since:.0f} s"
         try:
             if stands == "unconfirmed":
-                trouble = f"{group} does not confirm its place, for {waited}"
+                trouble = f"{group} has not confirmed its membership for {waited}"
             elif stands == "in":
                 trouble = self._deaf(positions)
             else:
                 Cluster(self._admin).topics()
-                trouble = f"has had no place in {group}, for {waited}"
+                trouble = f"has not been a member of {group} for {waited}"
         except SemelError as error:
             self._looks = {}
             log.info("%s", error)
@@ -177,7 +177,7 @@ class Subscription:
         finally:
             self._asked = self._awake = time.monotonic()
         if trouble:
-            self._tell(f"{trouble}; connects anew")
+            self._tell(f"{trouble}; reconnecting")
             self._backoff *= 2
             self._connect_anew()
 
@@ -313,14 +313,14 @@ class Subscription:
         if their run has lost, its task 0 says so.
         """
         if time.monotonic() - self._lost_at < _OWN_LOSS:
-            return "its session had just ended"
+            return "its session had just expired"
         if not isinstance(fence, Displaced):
             return ""
         replaced = self.replaced()
         if replaced is None:
-            return "Kafka does not say who is in its place"
+            return "Kafka does not say who has taken its place"
         if not replaced:
-            return "nobody else is in its place"
+            return "nobody else has taken its place"
         return "the place of task 0 decides between two runs" if self.index else ""
 
     def look_anew(self) -> None:

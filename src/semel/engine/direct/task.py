@@ -151,7 +151,7 @@ class Task:
         found = leftbehind.check()
         if len(found) > self._left:
             most = leftbehind.MOST
-            self._progress.tell(f"left a call behind: {found[-1]}; {len(found)} of {most}")
+            self._progress.tell(f"abandoned a call: {found[-1]}; {len(found)} of {most}")
         self._left = len(found)
 
     def _step(self) -> None:
@@ -259,7 +259,7 @@ class Task:
         position = self._reader.positions[tp]
         if self._connector.errors_tolerance == "none":
             raise damage.stop(self._connector.name, position)
-        self._progress.tell(f"{tp}: {damage.described(position)}; goes on after them")
+        self._progress.tell(f"{tp}: {damage.described(position)}; continuing after them")
         check = self._reader.check({tp.topic})
         for batch in passing_over(damage, position):
             self._submit(Work(batch, [], dict(self._reader.positions), {}), check)
@@ -306,7 +306,7 @@ class Task:
     def _doing(self) -> str:
         """What the task is doing with the records in hand, for the log."""
         under_way = self._commits.under_way
-        doing = "their commit is under way" if under_way else "the task converts them"
+        doing = "their commit is in progress" if under_way else "the task is converting them"
         return self._committer.trouble or doing
 
     def _committed(self, batch: Batch) -> None:

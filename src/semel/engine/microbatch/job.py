@@ -69,7 +69,7 @@ class MicroBatches:
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
         self._deliverer = Deliverer(run.connector, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
-        self._overdue = Overdue(log.warning, lambda: "Spark works on a batch")
+        self._overdue = Overdue(log.warning, lambda: "Spark is working on a batch")
         self.size = BatchSize(run)
         self._commits_here = isinstance(run.sink, StagingSink)
         """Whether the driver commits regardless of the plan."""
@@ -119,7 +119,7 @@ class MicroBatches:
     def pass_over(self, damage: Damage, position: int) -> None:
         """Record unreadable offsets as a hole."""
         tp = damage.topic_partition
-        log.warning("%s: %s; goes on after them", tp, damage.described(position))
+        log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
             self._deliverer.deliver(batch.advances, batch.commit)
         self._progress.positions |= {tp: damage.range.until_offset}
@@ -138,9 +138,9 @@ class MicroBatches:
             if where in refused:
                 raise BadRecord(
                     f"connector {self._connector.name}: the sink refuses a row of the record at "
-                    f"{record.topic}-{record.partition} offset {record.offset} also without that "
-                    f"record: {record.message}. Let {PARTITION} and {OFFSET} pass the transform "
-                    "unchanged"
+                    f"{record.topic}-{record.partition} offset {record.offset}, even after that "
+                    f"record was left out: {record.message}. Let {PARTITION} and {OFFSET} pass "
+                    "the transform unchanged"
                 )
             refused[where] = record
 

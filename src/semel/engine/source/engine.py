@@ -92,7 +92,7 @@ class SourceEngine:
                 return progress
             partitions = watch.changed
             log.info(
-                "connector %s: there are %d source partitions now: dividing them anew",
+                "connector %s: there are %d source partitions now: dividing them again",
                 *(run.connector.name, len(partitions)),
             )
 
@@ -113,7 +113,7 @@ class SourceEngine:
                 fenced = fenced + 1 if owner == last else 1
                 if fenced > _FENCES:
                     raise
-                log.info("%s; looks who has divided the source by now", error)
+                log.info("%s; checking who has divided the source since", error)
                 last = owner
                 stop.wait(fenced * _LOOK)
                 continue

@@ -128,7 +128,7 @@ class DeltaConfig(RoutedConfig):
     target_file_size: int = key(
         "target.file.size",
         128 * 1024 * 1024,
-        "Bytes of a data file.",
+        "A data file ends when it has this many bytes.",
         at_least=1024,
         importance=LOW,
         group="Data Files",
@@ -136,7 +136,7 @@ class DeltaConfig(RoutedConfig):
     auto_compact: bool = key(
         "auto.compact",
         True,
-        "Make small files into large ones, in commits that change no data.",
+        "Compact small files into large ones, in commits that change no data.",
         importance=MEDIUM,
         group="Data Files",
     )
@@ -165,7 +165,7 @@ class DeltaConfig(RoutedConfig):
             problems.append(
                 Problem(
                     "delta.table.path",
-                    f"delta.table.path={self.table_path}: {scheme}:// is no store that "
+                    f"delta.table.path={self.table_path}: {scheme}:// is not a store that "
                     "delta-rs knows. Set s3://, gs://, abfss:// or a directory",
                 )
             )

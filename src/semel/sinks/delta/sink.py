@@ -175,8 +175,8 @@ class DeltaSink(StagingSink):
         where = self._tables.where(min(topics))
         if not refuses_the_second(where, self._options):
             raise ConfigError(
-                f"connector {self._connector.name}: the store of {where} does not keep exclusive "
-                "creation: two commits of one version of a table both succeeded, so a second "
+                f"connector {self._connector.name}: the store of {where} does not create files "
+                "exclusively: two commits of one version of a table both succeeded, so a second "
                 "writer could overwrite the first one's rows and positions. Set "
                 "delivery=at-least-once, or use a store that knows If-None-Match, without "
                 "storage.options that switch it off (aws_conditional_put, "
@@ -374,5 +374,5 @@ def _check(table: Table, files: Sequence[DataFile]) -> None:
         if not there:
             raise TargetChanged(
                 f"Delta table {table.where}: the staged file {file.path} is gone. Was the table "
-                "vacuumed with a retention of nothing?"
+                "vacuumed with a retention of zero?"
             )

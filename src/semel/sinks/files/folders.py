@@ -141,7 +141,7 @@ class Clock:
         except UNFIT:
             wrong = unfit_rows(found, kind)
             raise _rejected(
-                records, [(i, f"{source} is no time: {why}") for i, why in wrong]
+                records, [(i, f"{source} is not a time: {why}") for i, why in wrong]
             ) from (None)
         if whole:  # as Kafka Connect reads it
             stamps = stamps.cast(TIMESTAMP_TYPE)
@@ -191,7 +191,7 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise ConfigError(
-            f"timezone={name!r} is no time zone, such as UTC or Europe/Vienna"
+            f"timezone={name!r} is not a time zone, such as UTC or Europe/Vienna"
         ) from None
 
 

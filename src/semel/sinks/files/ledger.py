@@ -157,7 +157,7 @@ def _read(name: str, content: bytes) -> State:
         )
     except (ValueError, KeyError, TypeError):
         raise ServiceError(
-            f"{name} is no entry of a ledger. Was it changed by hand? Restore it, or delete it to "
+            f"{name} is not a ledger entry. Was it changed by hand? Restore it, or delete it to "
             "go back to the one before"
         ) from None
 

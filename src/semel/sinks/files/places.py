@@ -79,7 +79,7 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
         raise ConfigError(f"path={where}: {missing}{install}") from None
     except ValueError:
         raise ConfigError(
-            f"path={where}: {protocol}:// is no store that fsspec knows; such as s3://, gs://, "
+            f"path={where}: {protocol}:// is not a store that fsspec knows; use s3://, gs://, "
             "abfs://, webhdfs:// or a directory"
         ) from None
     if protocol in _S3:
@@ -121,7 +121,7 @@ def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = ""
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             raise ConfigError(
-                f"storage.options.{name} is no option of the driver of {where}"
+                f"storage.options.{name} is not an option of the driver of {where}"
                 + (f": did you mean storage.options.{near[0]}?" if near else ".")
                 + hint
             )

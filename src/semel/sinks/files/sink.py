@@ -158,9 +158,9 @@ class FilesSink(StagingSink):
         finally:
             self._store.delete([probe])
         raise ConfigError(
-            f"connector {self._connector.name}: {self._where} does not keep exclusive creation: a "
-            "second write went over the first, so nothing would stop a second writer. Set "
-            "delivery=at-least-once, or use a store that knows If-None-Match"
+            f"connector {self._connector.name}: {self._where} does not create files "
+            "exclusively: a second write replaced the first, so nothing would stop a second "
+            "writer. Set delivery=at-least-once, or use a store that knows If-None-Match"
         )
 
     def _check_owner(self, topics: Collection[str]) -> None:
@@ -173,7 +173,7 @@ class FilesSink(StagingSink):
             if both:
                 raise ConfigError(
                     f"connector {self._connector.name}: the files of topic {both[0]} below "
-                    f"{self._where} are connector {state.connector}'s. Choose another path or "
+                    f"{self._where} belong to connector {state.connector}. Choose another path or "
                     "topics.dir, or give them up: semel offsets reset, with that connector's file"
                 )
 

@@ -57,7 +57,7 @@ def split_url(where: str) -> SplitResult:
         parts = urlsplit(where)
         _ = parts.port
     except ValueError as error:
-        raise ConfigError(f"path={shown(where)} is no URL: {_reason(error)}") from None
+        raise ConfigError(f"path={shown(where)} is not a URL: {_reason(error)}") from None
     return parts
 
 

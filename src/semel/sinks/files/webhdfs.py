@@ -169,14 +169,13 @@ class WebHdfsStore(Store):
         if where is None:
             raise ServiceError(
                 f"{self.where}: {operation} was answered with {answer.status_code}, but not with "
-                "where to send the content (no Location). What stands between must leave it"
+                "where to send the content (no Location). A proxy in between must keep that header"
             )
         address = filesystem._apply_proxy(where)
         if not address.startswith(("http://", "https://")):
             raise ConfigError(
-                f"{self.where}: files are to be at {address.partition('?')[0]}, which is no "
-                "http:// address: storage.options.data_proxy must make one of what the NameNode "
-                "says"
+                f"{self.where}: the NameNode sends files to {address.partition('?')[0]}, which is "
+                "not an http:// address. Let storage.options.data_proxy replace it by one"
             )
         headers = {} if content is None else {"content-type": "application/octet-stream"}
         return filesystem.session.request(method, address, data=content, headers=headers)

@@ -146,10 +146,10 @@ def check_commits(catalog: Catalog, table: str) -> None:
         if not compares(table):
             raise ConfigError(
                 f"iceberg.catalog.uri={catalog.properties['uri']}: this Hive metastore does not "
-                "compare a table before it replaces it (HIVE-26882). Who sleeps in a commit for "
-                "longer than the metastore's locks last would undo what others have committed "
-                "meanwhile, and no delivery could be promised. Upgrade it to Hive 4.0.1 or 2.3.10, "
-                "or use another catalog"
+                "compare a table before it replaces it (HIVE-26882). A writer that is frozen in a "
+                "commit for longer than the metastore's locks last would undo what others have "
+                "committed meanwhile, so no delivery can be guaranteed. Upgrade it to Hive 4.0.1 "
+                "or 2.3.10, or use another catalog"
             )
 
 

@@ -192,7 +192,7 @@ class Table:
                     raise
                 raise RolledBack(
                     f"Iceberg table {self.where} was dropped and created again. Run: "
-                    "semel offsets reset, and start the connector anew"
+                    "semel offsets reset, and start the connector again"
                 ) from None
         self._read()
 

@@ -42,8 +42,8 @@ def check(connector: ConnectorConfig, producer: Mapping[str, Any]) -> None:
                 Problem(
                     "producer.override",
                     f"connector {connector.name}: producer.override.{IDEMPOTENCE}={given}: records "
-                    "are sent in transactions, and Kafka demands idempotence of these. Remove it, "
-                    "or set delivery=at-least-once, which sends them without",
+                    "are sent in transactions, which Kafka requires to be idempotent. Remove it, "
+                    "or set delivery=at-least-once, which sends them outside of transactions",
                 )
             )
     if connector.dead_letter_table:

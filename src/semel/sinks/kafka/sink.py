@@ -138,11 +138,11 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             Mechanism.TRANSACTIONAL: Support(
                 True,
                 "records and positions, in the ledger topic and as offsets of the consumer group, "
-                "are committed in one Kafka transaction, whose producer fences those before it",
+                "are committed in one Kafka transaction, whose producer fences earlier ones",
             ),
             Mechanism.IDEMPOTENT: Support(
                 False,
-                "a topic cannot overwrite by key: the records of a replay would stand in it twice. "
+                "a topic cannot overwrite by key: the records of a replay would be in it twice. "
                 "Set delivery.mechanism=transactional",
             ),
         }

@@ -29,7 +29,7 @@ IGNORED = {
     "flush.synchronously": "positions always wait for their documents",
     "max.connection.idle.time.ms": "a lost connection is opened again",
     "behavior.on.version.conflict": "the server holds a newer version only after a replay",
-    "type.name": "document types are gone since Elasticsearch 7",
+    "type.name": "Elasticsearch has had no document types since version 7",
     "log.sensitive.data": "documents are not logged",
     "insert.mode": "documents are written by id; see key.ignore",
     "external.resource.usage": "index names are looked up: an alias of one index is fine",

@@ -100,7 +100,7 @@ def login(config: SqlServerConfig) -> Login:
     if place is None or given is None:
         raise ConfigError(  # not the URL itself: it may hold a password
             f"connection.url is not of the form {_FORM}. Set connection.user and "
-            "connection.password apart, or as ;user=...;password={...} behind it"
+            "connection.password separately, or append ;user=...;password={...} to it"
         )
     for name, (harmless, why) in _REFUSED.items():
         if given.get(name, "").lower() not in ("", *harmless):
@@ -179,7 +179,7 @@ def _authorities(file: str) -> str:
         if found and Path(found).is_file():
             return found
     raise ConfigError(
-        "connection.url: encrypt=true, but this system has no certificates to know the server by. "
+        "connection.url: encrypt=true, but this system has no certificates to verify the server. "
         "Name a PEM file in serverCertificate, or set trustServerCertificate=true"
     )
 

@@ -39,7 +39,7 @@ def texts(pattern: str, *place: object) -> Callable[[Block], pa.Array]:
     try:
         parsed = _PARSER.parse(pattern)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a regular expression: {error}") from None
     make = _sequence(parsed, _Places(place))
 
     def made(block: Block) -> pa.Array:

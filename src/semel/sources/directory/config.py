@@ -35,7 +35,7 @@ ATTRIBUTES = tuple(
 
 IGNORED = {
     "cleanup.policy.maintain.relative.path": "folders below input.path stay",
-    "csv.keep.carriage.return": "line ends are no part of values",
+    "csv.keep.carriage.return": "line ends are not part of values",
     "csv.verify.reader": "files are looked at when they are read",
     "file.buffer.size.bytes": "files are read in blocks of some megabytes",
     "schema.generation.key.name": "schemas have no name",
@@ -50,7 +50,7 @@ def _pattern(text: str) -> None:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a regular expression: {error}") from None
 
 
 def _attributes(names: Sequence[str]) -> None:
@@ -150,7 +150,7 @@ class DirectoryConfig(TextKeys):
     batch_size: int = key(
         "batch.size",
         100_000,
-        "Most records of one batch.",
+        "Maximum number of records in one batch.",
         at_least=1,
         type=Type.INT,
         importance=LOW,

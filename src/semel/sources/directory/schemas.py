@@ -67,7 +67,7 @@ def fields_of(text: str) -> list[Field]:
     try:
         schema = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error.msg} at column {error.colno}") from None
+        raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
     fields = schema.get("fieldSchemas") if isinstance(schema, dict) else None
     if not isinstance(fields, dict) or schema.get("type") != "STRUCT":
         raise ValueError("must be of type STRUCT with fieldSchemas")
@@ -95,7 +95,7 @@ def _type(where: str, given: Any) -> pa.DataType:
             inner = given.get("fieldSchemas") or {}
             return pa.struct([(n, _type(f"{where}.{n}", s)) for n, s in inner.items()])
     if kind not in _TYPES:
-        raise ValueError(f"field {where}: {given['type']} is no type")
+        raise ValueError(f"field {where}: {given['type']} is not a type")
     return _TYPES[kind]
 
 
@@ -113,7 +113,7 @@ class Parser:
         try:
             ZoneInfo(timezone)
         except (ValueError, OSError, KeyError):
-            raise ValueError(f"parser.timestamp.timezone={timezone} is no time zone") from None
+            raise ValueError(f"parser.timestamp.timezone={timezone} is not a time zone") from None
         self._timezone = timezone
 
     def values(self, text: pa.Array, field: Field) -> pa.Array:
@@ -135,7 +135,7 @@ class Parser:
         else:
             found = _cast(text, kind)
         if found is None or found.null_count > text.null_count:
-            raise Unfit(f"field {field.name}: {self._first(text, field)} is no {kind}")
+            raise Unfit(f"field {field.name}: {self._first(text, field)} is not of type {kind}")
         self.check_nulls(found, field)
         return found
 

@@ -14,7 +14,7 @@ def _charset(name: str) -> None:
     try:
         codecs.lookup(name)
     except LookupError:
-        raise ValueError("is no character set, such as UTF-8 or ISO-8859-1") from None
+        raise ValueError("is not a character set, such as UTF-8 or ISO-8859-1") from None
 
 
 def _never(what: str) -> Callable[[bool], None]:

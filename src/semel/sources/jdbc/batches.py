@@ -61,7 +61,7 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
             arrays[column.name] = converted(values, column, timezone, exact=column in shape.times)
         except pa.ArrowException as error:
             raise Unreadable(
-                f"column {column.name} of type {column.type} has a value that is no "
+                f"column {column.name} of type {column.type} has a value that is not of type "
                 f"{column.arrow}: {error}. Leave it out, or convert it, with query"
             ) from None
     numbers = times = None

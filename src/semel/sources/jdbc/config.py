@@ -318,7 +318,7 @@ class JdbcSourceConfig:
                     re.compile(pattern)
                 except re.error as error:
                     problems.append(
-                        Problem(name, f"{name}: {pattern!r} is no regular expression: {error}")
+                        Problem(name, f"{name}: {pattern!r} is not a regular expression: {error}")
                     )
         return problems
 

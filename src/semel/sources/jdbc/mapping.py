@@ -26,7 +26,7 @@ def by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tup
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         found.append((pattern, tuple(c.strip() for c in match[2].split("|"))))
     return found
 
