@@ -72,7 +72,7 @@ def test_an_outage_is_told_once_a_minute_and_when_it_is_over(
     some.succeeded()
     assert len(told) == 4
     assert told[0] == "unreachable; waiting for it to recover"
-    assert "unreachable; waiting for" in told[1]
+    assert "unreachable; waited" in told[1]
     assert told[-1].startswith("recovered after 1")
     assert told[-1].endswith(" s: unreachable")
 

@@ -158,7 +158,7 @@ def test_numeric_without_a_precision_keeps_its_digits_unless_best_fit_is_set() -
         ({"mode": "bulk", "query": "SELECT 1", "table_whitelist": "a"}, "exclude each other"),
         ({"mode": "bulk", "query": "SELECT 1", "query_masked": "SELECT 2"}, "exclude each other"),
         ({"mode": "bulk", "table_blacklist": "b", "table_whitelist": "a"}, "exclude each other"),
-        ({"mode": "bulk", "table_include_list": "("}, "no regular expression"),
+        ({"mode": "bulk", "table_include_list": "("}, "is not a regular expression"),
         ({"mode": "bulk", "db_timezone": "Middle/Earth"}, "time zone"),
         ({"mode": "bulk", "incrementing_relaxed_monotonic": "true"}, "out of order"),
     ],
