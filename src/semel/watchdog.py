@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from semel.leftbehind import within
+from semel.abandoned import within
 
 log = logging.getLogger(__name__)
 

@@ -164,7 +164,7 @@ def test_an_error_that_nobody_expected_ends_the_connector_and_is_not_tried_again
         tried.append(index)
         raise ZeroDivisionError("nobody saw this coming")
 
-    monkeypatch.setattr(boundedtask.Worker, "stage", broken)
+    monkeypatch.setattr(boundedtask.BoundedWorker, "stage", broken)
     with pytest.raises(SemelError, match="task 0 failed unexpectedly: ZeroDivisionError: nobody"):
         caught_up(lake(source), spark=InlineSpark())
     assert tried == [0]

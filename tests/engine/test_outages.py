@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from semel.abandoned import MOST, Abandoned, within
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.proxy import Proxy
-from semel.leftbehind import MOST, Left, within
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until
@@ -167,7 +167,7 @@ def test_a_task_that_has_left_calls_behind_starts_again_in_a_new_process(
         if os.getpid() != driver and not marker.exists():  # it is called for a sample, too
             marker.touch()
             for _ in range(MOST):
-                with suppress(Left):
+                with suppress(Abandoned):
                     within(0.01, "closing a client", threading.Event().wait)
         return batch
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from semel import leftbehind, watchdog
+from semel import abandoned, watchdog
 from semel.config import CommonConfig
 from semel.engine import memory
 from semel.engine.base import unexpected
@@ -26,7 +26,7 @@ _PAUSE = 1.0
 while it shuts down because its driver has died."""
 
 
-class Task(Protocol):
+class LongRunningTask(Protocol):
     """Lives for as long as the connector runs, or until it is restarted elsewhere."""
 
     @property
@@ -49,7 +49,7 @@ class TaskSpec(ABC):
     environment: Mapping[str, str]
 
     @abstractmethod
-    def task(self, index: int, attempt: int, line: ControlLine) -> Task:
+    def task(self, index: int, attempt: int, line: ControlLine) -> LongRunningTask:
         """The task of this number."""
 
 
@@ -98,13 +98,13 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
     task = None
     watchdog.stops_with(spec.connector.name, line.stop)
     try:
-        with watchdog.in_task(lambda message: tell("log", message), leftbehind.end_process):
+        with watchdog.in_task(lambda message: tell("log", message), abandoned.end_process):
             task = spec.task(index, attempt, line)
             task.run()
         tell("stopped")
-    except leftbehind.TooManyLeft as error:
+    except abandoned.TooManyAbandoned as error:
         tell("log", f"{error}; starting again in a new process")
-        leftbehind.end_process()
+        abandoned.end_process()
     except Fenced as error:
         if task is not None and (excuse := task.excuse(error)):
             tell("log", f"was fenced, but {excuse}; starting again")

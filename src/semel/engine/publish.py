@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.abandoned import Abandoned, within
 from semel.engine.base import Run
 from semel.kafka.clients import client_config
 from semel.ledger import TopicPartition
-from semel.leftbehind import Left, within
 from semel.sinks.base import Sink
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Publisher:
 
         try:
             within(_PATIENCE, "publishing the last positions", end)
-        except Left as error:
+        except Abandoned as error:
             log.info("%s", error)
 
     def _commit(self, positions: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:

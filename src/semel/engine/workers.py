@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from semel import leftbehind, watchdog
+from semel import abandoned, watchdog
 from semel.config import ConnectorConfig
 from semel.engine import memory
 from semel.engine.control import Address, ControlLine, Report
@@ -66,10 +66,10 @@ class Workers(Generic[W]):
         call cannot be ended. The job fails, and is run again in a new one.
         """
         try:
-            leftbehind.check()
-        except leftbehind.TooManyLeft as error:
+            abandoned.check()
+        except abandoned.TooManyAbandoned as error:
             log.warning("%s; ending this process", error)
-            leftbehind.end_process()
+            abandoned.end_process()
         kept = self._kept.pop(spec.run, None)
         if kept is None:
             os.environ.update(spec.environment)
@@ -85,7 +85,7 @@ class Workers(Generic[W]):
             return
         with watchdog.in_task(
             lambda message: line.send(Report("log", task, 0, message=message)),
-            leftbehind.end_process,
+            abandoned.end_process,
         ):
             yield worker
 
@@ -101,10 +101,8 @@ def _line(spec: Spec) -> ControlLine | None:
     if spec.control is None:
         return None
     try:
-        line = leftbehind.within(
-            _REACHED, "reaching the driver", partial(ControlLine, spec.control)
-        )
-    except (leftbehind.Left, OSError, EOFError) as error:
+        line = abandoned.within(_REACHED, "reaching the driver", partial(ControlLine, spec.control))
+    except (abandoned.Abandoned, OSError, EOFError) as error:
         log.warning("the driver will not hear of calls that get no answer: %s", error)
         return None
     watchdog.stops_with(spec.connector.name, line.stop)

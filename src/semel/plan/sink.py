@@ -15,7 +15,6 @@ from semel.config import (
     Resolved,
     check_converter_keys,
     check_keys,
-    definitions,
     load,
     read,
     resolved,
@@ -25,9 +24,10 @@ from semel.config import (
 from semel.config.checks import VALUE_CONVERTER
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
-from semel.errors import ConfigError, Problem, Unresolvable
+from semel.errors import ConfigError, Problem
 from semel.kafka.clients import check_clients
-from semel.problems import Problems, gathering, located
+from semel.plan.refusal import refusal
+from semel.problems import Problems, gathering
 from semel.records import TIMESTAMP
 from semel.sinks import full_name, sink_class
 from semel.sinks.base import Sink
@@ -78,7 +78,9 @@ def plan(
     with gathering() as problems:
         planned = _gathered(resolved(raw, elsewhere=elsewhere), transform, problems)
     if planned is None or problems.found:
-        raise _refusal(raw, problems)
+        found = sink_of(raw)
+        sections = [ConnectorConfig] if found is None else [ConnectorConfig, found.section]
+        raise refusal(raw, sections, problems)
     return planned
 
 
@@ -151,20 +153,6 @@ def sink_of(raw: Mapping[str, str]) -> type[Sink] | None:
     with suppress(ConfigError):
         return sink_class(raw.get("connector.class", "").strip(), raw)
     return None
-
-
-def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
-    found = sink_of(raw)
-    sections = (ConnectorConfig, *([found.section] if found is not None else []))
-    keys = [d for section in sections for d in definitions(section)]
-    secret = {n for d in keys if d.secret for n in d.names}
-    known = {n for d in keys for n in d.names} | raw.keys()
-    refusal = ConfigError if problems.found else Unresolvable
-    return refusal(
-        *(located(p, raw, known, secret) for p in problems.found),
-        title=title(raw),
-        warnings=problems.warnings,
-    )
 
 
 def _unknown(raw: Mapping[str, str], found: type[Sink] | None) -> list[str]:

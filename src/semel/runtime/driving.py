@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from semel import watchdog
+from semel.abandoned import Started
 from semel.config import CommonConfig
 from semel.context import CONNECTOR
 from semel.engine.orders import Orders
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
-from semel.leftbehind import Started
 from semel.plan import AnyPlan, Plan, SourcePlan
 from semel.sinks.staging import StagingSink
 
@@ -75,7 +75,7 @@ def drive(
         _wait(work, orders.stop, _Latest())
         raise
     if not work.ended(0):
-        work.leave()
+        work.abandon()
         log.warning(
             "connector %s: its current work does not finish%s. A commit happens as a whole or "
             "not at all; the next start reads from the ledger which",

@@ -36,7 +36,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Survivors:
     """What is left to do: ``rows`` to write, and the tombstones (by their own index) whose keys to
     delete before that.
 
@@ -50,21 +50,21 @@ class Left:
     latest: Mapping[str, Indices]
 
 
-def all_of_each(changes: Changes) -> Left:
+def all_of_each(changes: Changes) -> Survivors:
     """For plain inserts: every row that no later tombstone of its key undoes."""
     if changes.count == len(changes.keys[0]):
-        return Left(None, _NONE, {})
+        return Survivors(None, _NONE, {})
     order, starts = _grouped(changes)
     deletes = order >= changes.count
     last_delete = _last_of_each_group(deletes, starts)
     survives = ~deletes & (np.arange(len(order)) > _spread(last_delete, starts, len(order)))
     gone = last_delete[last_delete >= 0]
-    return Left(np.sort(order[survives]), order[gone] - changes.count, {})
+    return Survivors(np.sort(order[survives]), order[gone] - changes.count, {})
 
 
 def last_of_each(
     changes: Changes, optional: Mapping[str, pa.ChunkedArray], *, revives: bool
-) -> Left:
+) -> Survivors:
     """For upserts and updates: the last change of each key, in the order of the keys if those are
     numbers (neighbours in an index are quicker to find), else in the order of the changes.
 
@@ -77,7 +77,7 @@ def last_of_each(
     if numeric and only_rows and not optional and len(changes.keys) == 1:
         numbers = _numbers(changes.keys[0])
         if (numbers[1:] > numbers[:-1]).all():
-            return Left(None, _NONE, {})
+            return Survivors(None, _NONE, {})
     order, starts = _grouped(changes)
     last = order[np.append(starts[1:], len(order)) - 1]
     last_delete = _last_of_each_group(order >= changes.count, starts)
@@ -93,7 +93,7 @@ def last_of_each(
         given[: changes.count] = values.is_valid().to_numpy()
         at = _last_of_each_group(given[order] & after, starts)[groups]
         latest[name] = np.where(at >= 0, order[at], -1)
-    return Left(last[groups], gone, latest)
+    return Survivors(last[groups], gone, latest)
 
 
 def last_by_key(records: Records) -> tuple[pa.Table, pa.Table]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel import converters
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, Problem
+from semel.sinks.checks import (
+    left_out_of_the_key,
+    problems_of_field_lists,
+    problems_of_key,
+    problems_of_names,
+)
 from semel.sinks.jdbc_keys import JdbcKeys
 from semel.sinks.layout import Keyed
 from semel.sinks.routed import RoutedConfig
@@ -97,18 +103,7 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                     "tombstone has only its key",
                 )
             )
-        if len(set(self.pk_fields)) < len(self.pk_fields):
-            problems.append(
-                Problem("pk.fields", f"pk.fields={','.join(self.pk_fields)} names a column twice")
-            )
-        if self.pk_mode == "kafka" and len(self.pk_fields) not in (0, 3):
-            problems.append(
-                Problem(
-                    "pk.fields",
-                    f"pk.fields={','.join(self.pk_fields)} must name three columns with "
-                    "pk.mode=kafka: for topic, partition and offset",
-                )
-            )
+        problems += problems_of_key(self.pk_mode, self.pk_fields)
         problems += self._left_out_of_the_key()
         if self.truncate_enabled:
             problems.append(
@@ -127,28 +122,15 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                     "takes the default. Remove it",
                 )
             )
-        if self.include and self.exclude:
-            problems.append(
-                Problem(
-                    "fields.whitelist",
-                    "fields.whitelist and field.exclude.list exclude each other: set one",
-                )
-            )
-        if any(":" not in pair for pair in self.table_mapping):
-            problems.append(
-                Problem(
-                    "topics.to.tables.mapping",
-                    "topics.to.tables.mapping must hold topic:table pairs",
-                )
-            )
-        if "${" in self.table_name_format.replace("${topic}", ""):
-            problems.append(
-                Problem(
-                    "table.name.format",
-                    f"table.name.format={self.table_name_format!r}: only ${{topic}} can be "
-                    "filled in. Name the tables of other topics in topics.to.tables.mapping",
-                )
-            )
+        problems += problems_of_field_lists(self.include, self.exclude)
+        problems += problems_of_names(
+            "table.name.format",
+            self.table_name_format,
+            "topics.to.tables.mapping",
+            self.table_mapping,
+            "table",
+            ". Name the tables of other topics in topics.to.tables.mapping",
+        )
         if self.time_zone.upper().removeprefix("ETC/") not in _UTC:
             problems.append(
                 Problem(
@@ -230,19 +212,6 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                 return True  # pk.fields is applied independently
             return field in self.include or f"{topic}:{field}" in self.include
         return field not in self.exclude and f"{topic}:{field}" not in self.exclude
-
-
-def left_out_of_the_key(key: Sequence[str], exclude: Sequence[str]) -> list[Problem]:
-    """The problem of a list of fields to leave out that contains a field of the key."""
-    gone = set(key) & {name.rpartition(":")[2] for name in exclude}
-    return [
-        Problem(
-            "field.exclude.list",
-            f"field.exclude.list={','.join(exclude)} leaves out {name}, which "
-            f"pk.fields={','.join(key)} names: remove it from one of them",
-        )
-        for name in sorted(gone)[:1]
-    ]
 
 
 def check_key(connector: ConnectorConfig, config: Keyed) -> None:

@@ -82,7 +82,7 @@ def run_task(
     # Automatic collections walk over all messages of a poll again and again.
     gc.disable()
     try:
-        with _workers.at_work(spec, index, lambda: Worker(spec, index)) as worker:
+        with _workers.at_work(spec, index, lambda: BoundedWorker(spec, index)) as worker:
             return worker.stage(index, wanted, logs)
     except SemelError as error:
         return TaskResult(index, failure=Failure.of(error))
@@ -93,7 +93,7 @@ def run_task(
         gc.enable()
 
 
-class Worker:
+class BoundedWorker:
     """What a worker process keeps for a run."""
 
     def __init__(self, spec: BoundedSpec, index: int) -> None:
@@ -341,4 +341,4 @@ def _label(wanted: Sequence[OffsetRange]) -> str:
     return f"{first.topic_partition}-{first.from_offset}-{first.until_offset}{more}"
 
 
-_workers: Workers[Worker] = Workers()
+_workers: Workers[BoundedWorker] = Workers()

@@ -19,11 +19,11 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.abandoned import Abandoned, within
 from semel.engine.base import Run
 from semel.engine.consumer import consumer_config
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.groups import Groups
-from semel.leftbehind import Left, within
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Placeholder:
                 consumer.subscribe(sorted(self._run.topics), on_assign=self._given)
                 self._wait(groups, consumer)
             finally:
-                with suppress(Left):
+                with suppress(Abandoned):
                     within(_LEAVES, "the placeholder's consumer", consumer.close)
         except Exception as error:  # it only saves time
             log.debug("the placeholder could not join the group: %s", error)

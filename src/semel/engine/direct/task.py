@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from confluent_kafka import KafkaException
 
-from semel import leftbehind, sinks
+from semel import abandoned, sinks
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine import memory
@@ -35,8 +35,8 @@ from semel.engine.direct.watch import Check, Recreated
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import OutOfOrder
-from semel.engine.progress import Progress
 from semel.engine.publish import copies, mark
+from semel.engine.reporter import Reporter
 from semel.engine.retry import Retries
 from semel.engine.rowtransform import Transform
 from semel.errors import LedgerConflict, SemelError, TransientError
@@ -72,8 +72,8 @@ class Task:
         self._connector = connector
         self._index = index
         self._line = line
-        self._progress = Progress(line, index, attempt)
-        tell = self._progress.tell
+        self._reporter = Reporter(line, index, attempt)
+        tell = self._reporter.tell
         self._sink = sinks.create(connector)
         self._mark = mark(self._sink)
         pipeline = Pipeline(
@@ -89,7 +89,7 @@ class Task:
         self.excuse = self._subscription.excuse
         self._conflicts = Conflicts(connector.name, self.heartbeats, tell)
         self._committer = Committer(connector, spec.guarantee, self._sink, line, index, tell)
-        self._progress.deliveries = lambda: self._committer.deliveries
+        self._reporter.deliveries = lambda: self._committer.deliveries
         self._commits = Commits(connector.name, self._committer, self._batcher, self._committed)
         self._reader = Reader(
             connector,
@@ -98,7 +98,7 @@ class Task:
             self._committer,
             self._commits,
             self._conflicts,
-            self._progress,
+            self._reporter,
             line.stop.wait,
         )
         self._retries = Retries(connector, tell)
@@ -112,7 +112,7 @@ class Task:
         Raises:
             SemelError: what ends the connector.
         """
-        self._progress.report("started")
+        self._reporter.report("started")
         try:
             self._committer.retrying(self._sink.claim)
             self._committer.retrying(lambda: protocols.joining(self._sink, self._index))
@@ -121,7 +121,7 @@ class Task:
             while not self._line.stop.is_set():
                 self._step()
             self._settle()
-            self._progress.report("progress")
+            self._reporter.report("progress")
         except TransientError:
             if not self._line.stop.is_set():
                 raise
@@ -147,11 +147,11 @@ class Task:
             log.info("task %d: closing: %s", self._index, error)
 
     def _check_left_behind(self) -> None:
-        """Raises TooManyLeft."""
-        found = leftbehind.check()
+        """Raises TooManyAbandoned."""
+        found = abandoned.check()
         if len(found) > self._left:
-            most = leftbehind.MOST
-            self._progress.tell(f"abandoned a call: {found[-1]}; {len(found)} of {most}")
+            most = abandoned.MOST
+            self._reporter.tell(f"abandoned a call: {found[-1]}; {len(found)} of {most}")
         self._left = len(found)
 
     def _step(self) -> None:
@@ -203,7 +203,7 @@ class Task:
             self._overdue.end()
             self._garbage.collect()
             self._reader.ask_again()
-        self._progress.report_in_time()
+        self._reporter.report_in_time()
 
     def _pause(self) -> None:
         """Commit what is in hand, then stay in the group and read nothing until the driver resumes
@@ -259,7 +259,7 @@ class Task:
         position = self._reader.positions[tp]
         if self._connector.errors_tolerance == "none":
             raise damage.stop(self._connector.name, position)
-        self._progress.tell(f"{tp}: {damage.described(position)}; continuing after them")
+        self._reporter.tell(f"{tp}: {damage.described(position)}; continuing after them")
         check = self._reader.check({tp.topic})
         for batch in passing_over(damage, position):
             self._submit(Work(batch, [], dict(self._reader.positions), {}), check)
@@ -294,7 +294,7 @@ class Task:
         except TransientError as error:
             if self._line.stop.is_set():
                 raise
-            self._progress.tell(f"{error}; reading on from the ledger")
+            self._reporter.tell(f"{error}; reading on from the ledger")
         except Recreated as other:
             self._reader.note(other)
 
@@ -324,7 +324,7 @@ class Task:
                 self._subscription.consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.info("positions were not published: %s", error)
-        self._progress.committed(batch)
+        self._reporter.committed(batch)
         self._conflicts.clear()
         self._reader.moved(batch.until)
         self._retries.succeeded()

@@ -26,8 +26,8 @@ from semel.engine.control import Address
 from semel.engine.deliver import Deliverer
 from semel.engine.failure import Failure
 from semel.engine.microbatch import task as microtask
-from semel.engine.microbatch.commit import Result, Side, arranged, assembled, rejection_of
-from semel.engine.microbatch.lineage import Source
+from semel.engine.microbatch.commit import Result, SideOutput, arranged, assembled, rejection_of
+from semel.engine.microbatch.lineage import BatchSource
 from semel.engine.microbatch.logs import Pinned
 from semel.engine.microbatch.plan import (
     Decoded,
@@ -92,7 +92,7 @@ class MicroBatches:
             LogChanged: the batch may not be of the logs that the ledger knows.
             Stopped: asked to stop between two attempts.
         """
-        source = Source(batch)
+        source = BatchSource(batch)
         if not source.ranges:
             return
         self._pinned = self._topics.meet(source.ranges)
@@ -144,7 +144,9 @@ class MicroBatches:
                 )
             refused[where] = record
 
-    def _attempt(self, source: Source, pending: Sequence[int], refused: Rejections) -> list[Result]:
+    def _attempt(
+        self, source: BatchSource, pending: Sequence[int], refused: Rejections
+    ) -> list[Result]:
         if self._planner is None:
             return self._commit_raw(source, pending)
         topics: dict[str, list[int]] = {}
@@ -167,7 +169,7 @@ class MicroBatches:
 
     # Partition commit
 
-    def _commit_raw(self, source: Source, pending: Sequence[int]) -> list[Result]:
+    def _commit_raw(self, source: BatchSource, pending: Sequence[int]) -> list[Result]:
         """Without a transform one job decodes and commits all topics."""
         spec = self._topics.spec
         reading = Reading([source.ranges[i] for i in pending], pinned=self._pinned)
@@ -197,7 +199,7 @@ class MicroBatches:
 
     def _commit_here(self, plans: Sequence[Planned]) -> list[Result]:
         assert self._planner is not None
-        parts: list[tuple[Decoded, pa.Table, list[Side]]] = []
+        parts: list[tuple[Decoded, pa.Table, list[SideOutput]]] = []
         for planned in plans:
             rows, sides = planned.collect()
             failed = next((side.failed for side in sides if side.failed is not None), None)
@@ -216,7 +218,7 @@ class MicroBatches:
             return []
         return self._commit([(decoded, pa.table({}), sides)])
 
-    def _commit(self, parts: Sequence[tuple[Decoded, pa.Table, list[Side]]]) -> list[Result]:
+    def _commit(self, parts: Sequence[tuple[Decoded, pa.Table, list[SideOutput]]]) -> list[Result]:
         """Commit the rows of all parts with all of their ranges."""
         ranges = [r for decoded, _, _ in parts for r in decoded.ranges]
         sides = [side for _, _, found in parts for side in found]

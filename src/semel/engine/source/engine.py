@@ -23,6 +23,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from semel import failpoints
+from semel.abandoned import Started
 from semel.config import SourceConnectorConfig
 from semel.delivery import Delivery, Guarantee
 from semel.engine.base import Progress
@@ -35,7 +36,6 @@ from semel.errors import Fenced, TransientError
 from semel.kafka.cluster import Cluster
 from semel.kafka.source_offsets import Owner, SourceOffsets
 from semel.kafka.source_owner import own
-from semel.leftbehind import Started
 from semel.sources.base import Source
 from semel.transforms import known_chain
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, key
 from semel.errors import ConfigError, Problem
-from semel.sinks.jdbc import left_out_of_the_key
+from semel.sinks.checks import (
+    left_out_of_the_key,
+    problems_of_field_lists,
+    problems_of_key,
+    problems_of_names,
+)
 from semel.sinks.routed import RoutedConfig
 
 CLASSES = ("delta", "semel.delta.DeltaSink")
@@ -185,42 +190,17 @@ class DeltaConfig(RoutedConfig):
                     f"{self.insert_mode} and {self.pk_mode}",
                 )
             )
-        if len(set(self.pk_fields)) < len(self.pk_fields):
-            problems.append(
-                Problem("pk.fields", f"pk.fields={','.join(self.pk_fields)} names a column twice")
-            )
-        if self.pk_mode == "kafka" and len(self.pk_fields) not in (0, 3):
-            problems.append(
-                Problem(
-                    "pk.fields",
-                    f"pk.fields={','.join(self.pk_fields)} must name three columns with "
-                    "pk.mode=kafka: for topic, partition and offset",
-                )
-            )
+        problems += problems_of_key(self.pk_mode, self.pk_fields)
         if self.pk_mode == "record_value":
             problems += left_out_of_the_key(self.pk_fields, self.exclude)
-        if self.include and self.exclude:
-            problems.append(
-                Problem(
-                    "fields.whitelist",
-                    "fields.whitelist and field.exclude.list exclude each other: set one",
-                )
-            )
-        if any(":" not in pair for pair in self.table_mapping):
-            problems.append(
-                Problem(
-                    "topics.to.tables.mapping",
-                    "topics.to.tables.mapping must hold topic:table pairs",
-                )
-            )
-        if "${" in self.table_name_format.replace("${topic}", ""):
-            problems.append(
-                Problem(
-                    "table.name.format",
-                    f"table.name.format={self.table_name_format!r}: only ${{topic}} can be "
-                    "filled in",
-                )
-            )
+        problems += problems_of_field_lists(self.include, self.exclude)
+        problems += problems_of_names(
+            "table.name.format",
+            self.table_name_format,
+            "topics.to.tables.mapping",
+            self.table_mapping,
+            "table",
+        )
         if problems:
             raise ConfigError(*problems)
 

@@ -15,7 +15,8 @@ from semel.records import DeadLetter
 from semel.sinks import letters as rows_of
 from semel.sinks.delta.files import FileWriter
 from semel.sinks.delta.ledger import DeltaLedger
-from semel.sinks.delta.table import Conflict, Table
+from semel.sinks.delta.table import Table
+from semel.sinks.staging import CommitConflict
 
 
 class DeadLetterTable:
@@ -97,7 +98,7 @@ class DeadLetterTable:
             # the file may be part of the table. Else it is garbage.
             try:
                 ledger.commit([f.action() for f in writer.finish()], behind)
-            except Conflict:
+            except CommitConflict:
                 continue
             return
 
@@ -112,5 +113,5 @@ class DeadLetterTable:
             try:
                 self._ledger(table).commit([], {self._name(tp): positions[tp] for tp in known})
                 return
-            except Conflict:
+            except CommitConflict:
                 continue

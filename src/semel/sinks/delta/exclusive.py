@@ -19,7 +19,8 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from semel.sinks.delta.files import delete
-from semel.sinks.delta.table import Conflict, bound, reason, translated, unjudged
+from semel.sinks.delta.table import bound, reason, translated, unjudged
+from semel.sinks.staging import CommitConflict
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def _landed(where: str, options: Mapping[str, str]) -> int:
         try:
             with translated(where):
                 table.create_write_transaction([], "append", schema, commit_properties=bound({}))
-        except Conflict:
+        except CommitConflict:
             return False
         return True
 

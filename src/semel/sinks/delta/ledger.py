@@ -182,7 +182,7 @@ class DeltaLedger:
         """Add files and move identifiers, by one commit of the table.
 
         Raises:
-            Conflict, TransientError: see :meth:`Table.append`.
+            CommitConflict, TransientError: see :meth:`Table.append`.
         """
         before, moved = self._table.version, self.marked(moved)
         self._table.append(actions, moved)

@@ -25,7 +25,7 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
     """Merge files of changes and move transaction identifiers.
 
     Raises:
-        Conflict, TransientError: see :meth:`Table.append`.
+        CommitConflict, TransientError: see :meth:`Table.append`.
     """
     filesystem = table.filesystem()
     key = files[0].key

@@ -19,8 +19,9 @@ from semel.ledger import (
 )
 from semel.sinks.delta.ledger import DeltaLedger
 from semel.sinks.delta.restores import Setback
-from semel.sinks.delta.table import Conflict, Table
+from semel.sinks.delta.table import Table
 from semel.sinks.delta.tables import Tables
+from semel.sinks.staging import CommitConflict
 
 CONFLICTS = 50
 """A commit fails after it has lost to so many commits of other writers."""
@@ -66,7 +67,7 @@ class Positions:
         """Keep a log cleanup from removing the entries that prove that the rows are there."""
         renamed = ledger.remark()
         if renamed:
-            with suppress(Conflict):  # the next look does it
+            with suppress(CommitConflict):  # the next look does it
                 table.append([], renamed)
 
     def check(self, topics: Iterable[str]) -> None:
@@ -197,7 +198,7 @@ class Positions:
             try:
                 ledger.commit([], moved)
                 return
-            except Conflict:
+            except CommitConflict:
                 continue
         raise busy(table)
 

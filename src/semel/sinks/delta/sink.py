@@ -24,7 +24,7 @@ from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.jdbc import check_key
 from semel.sinks.layout import check_provenance, key_metadata, keys_of
 from semel.sinks.rereading import View
-from semel.sinks.staging import Staged, Stager, StagingSink
+from semel.sinks.staging import CommitConflict, Staged, Stager, StagingSink
 from semel.targets import Target
 
 try:
@@ -36,7 +36,7 @@ try:
     from semel.sinks.delta.merge import merge
     from semel.sinks.delta.positions import CONFLICTS, Positions, busy
     from semel.sinks.delta.stager import DeltaStager
-    from semel.sinks.delta.table import Conflict, Table, checked_options, timeouts, unjudged
+    from semel.sinks.delta.table import Table, checked_options, timeouts, unjudged
     from semel.sinks.delta.tables import Tables
     from semel.sinks.delta.view import DeltaView
 except ModuleNotFoundError as missing:
@@ -305,7 +305,7 @@ class DeltaSink(StagingSink):
                 elif files or moved:
                     ledger.commit([f.action() for f in files], moved)
                 return True
-            except Conflict as conflict:
+            except CommitConflict as conflict:
                 log.info("table %s: %s; judging again", where, conflict)
         raise busy(table)
 

@@ -24,6 +24,7 @@ from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import names_no_feature, new_column, partitions
 from semel.sinks.delta.restores import Operation, operation_of
 from semel.sinks.outages import passing
+from semel.sinks.staging import CommitConflict
 from semel.watchdog import waiting
 
 log = logging.getLogger(__name__)
@@ -42,10 +43,6 @@ _UNCHECKED = (
 )
 
 
-class Conflict(Exception):
-    """Another writer has committed since the table was read; nothing was written."""
-
-
 @contextmanager
 def translated(where: str) -> Iterator[None]:
     """Errors of the store, which may pass, and those that will not."""
@@ -53,7 +50,7 @@ def translated(where: str) -> Iterator[None]:
         with waiting(f"Delta table {where}"):
             yield
     except CommitFailedError as error:
-        raise Conflict(reason(error)) from None
+        raise CommitConflict(reason(error)) from None
     except DeltaProtocolError as error:
         raise ServiceError(f"Delta table {where}: {reason(error)}") from None
     except Exception as error:
@@ -74,7 +71,7 @@ def unjudged(where: str) -> Iterator[None]:
     try:
         with translated(where):
             yield
-    except Conflict as error:
+    except CommitConflict as error:
         raise TransientError(f"Delta table {where}: {error}") from None
 
 
@@ -89,7 +86,7 @@ class Table:
     """A table as it was when it was opened or last renewed.
 
     Every commit is bound to that version: if another writer has committed meanwhile, it fails with
-    :class:`Conflict`, so that nothing is judged by an older ledger than it is written to.
+    :class:`CommitConflict`, so that nothing is judged by an older ledger than it is written to.
     """
 
     def __init__(self, table: DeltaTable, where: str, options: Mapping[str, str]) -> None:
@@ -236,7 +233,7 @@ class Table:
             with translated(self.where):
                 then = DeltaTable(self.where, version, storage_options=dict(self._options))
                 found = {name: then.transaction_version(name) for name in app_ids}
-        except (Conflict, ServiceError, TransientError):
+        except (CommitConflict, ServiceError, TransientError):
             return {}
         return {name: at for name, at in found.items() if at is not None}
 
@@ -265,7 +262,7 @@ class Table:
         """Add files and move transaction identifiers in one commit.
 
         Raises:
-            Conflict: the table is not at this version any more.
+            CommitConflict: the table is not at this version any more.
             TransientError: whether it was committed is not known.
         """
         with translated(self.where):
@@ -321,7 +318,7 @@ class Table:
     def _alter(self, step: Callable[[], bool]) -> None:
         """Repeat a step that commits, at the newest version, until it finds nothing to do."""
         for _ in range(20):
-            with suppress(Conflict), translated(self.where):
+            with suppress(CommitConflict), translated(self.where):
                 if not step():
                     return
             self.renew()

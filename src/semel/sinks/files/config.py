@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from semel.errors import ConfigError, Problem
+from semel.sinks.checks import problems_of_field_lists
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.keys import FilesKeys
@@ -110,13 +111,7 @@ class FilesConfig(FilesKeys):
             problems.append(
                 Problem("path", "path is required. The directory or URL that holds the files")
             )
-        if self.include and self.exclude:
-            problems.append(
-                Problem(
-                    "fields.whitelist",
-                    "fields.whitelist and field.exclude.list exclude each other: set one",
-                )
-            )
+        problems += problems_of_field_lists(self.include, self.exclude)
         if not self.delimiter or "/" in self.delimiter:
             problems.append(
                 Problem("file.delim", f"file.delim={self.delimiter!r} must be text without /")

@@ -67,7 +67,7 @@ class Landing:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LedgerState:
     """What one entry of the ledger says; sequence 0 is the ledger that is not there yet."""
 
     connector: str
@@ -85,7 +85,7 @@ class State:
         positions = {tp: e.position for tp, e in self.entries.items()}
         return judge(self.connector, positions, [a.range for a in advances])
 
-    def after(self, advances: Sequence[Advance], files: Sequence[Landing]) -> State:
+    def after(self, advances: Sequence[Advance], files: Sequence[Landing]) -> LedgerState:
         """The next entry."""
         now = _now()
         moved = dict(self.entries)
@@ -100,11 +100,11 @@ class State:
             files=tuple(files),
         )
 
-    def started(self, entries: Iterable[LedgerEntry]) -> State:
+    def started(self, entries: Iterable[LedgerEntry]) -> LedgerState:
         """The next entry, with first positions where there are none."""
         return self.set([e for e in entries if e.topic_partition not in self.entries])
 
-    def set(self, entries: Iterable[LedgerEntry]) -> State:
+    def set(self, entries: Iterable[LedgerEntry]) -> LedgerState:
         """The next entry, with positions overwritten; holes start anew."""
         now = _now()
         new = {e.topic_partition: replace(e, updated_at=now) for e in entries}
@@ -117,7 +117,7 @@ class State:
             files=(),
         )
 
-    def rebased(self, rebases: Sequence[Rebase]) -> State:
+    def rebased(self, rebases: Sequence[Rebase]) -> LedgerState:
         """The next entry, with others in the place of some, and the holes that this leaves."""
         new = {e.topic_partition: e for e in rebased(rebases, _now())}
         return replace(
@@ -128,9 +128,9 @@ class State:
             files=(),
         )
 
-    def forgotten(self) -> State:
+    def forgotten(self) -> LedgerState:
         """The next entry, with nothing in it."""
-        return State(self.connector, self.sequence + 1)
+        return LedgerState(self.connector, self.sequence + 1)
 
     def text(self) -> bytes:
         facts = {
@@ -144,11 +144,11 @@ class State:
         return json.dumps(facts, indent=1).encode()
 
 
-def _read(name: str, content: bytes) -> State:
+def _read(name: str, content: bytes) -> LedgerState:
     try:
         facts = json.loads(content)
         entries = [_known(LedgerEntry, e) for e in facts["positions"]]
-        return State(
+        return LedgerState(
             facts["connector"],
             int(facts["sequence"]),
             {e.topic_partition: e for e in entries},
@@ -175,7 +175,7 @@ class Ledger:
         self._store = store
         self._connector = connector
         self.folder = f"{ROOT}/{folder or folder_of(connector)}"
-        self._newest = State(connector)
+        self._newest = LedgerState(connector)
         self._finished = 0
 
     @property
@@ -193,20 +193,20 @@ class Ledger:
         """The number of the newest entry."""
         return max(self._sequences(), default=0)
 
-    def newest(self) -> State:
+    def newest(self) -> LedgerState:
         """The newest entry; its files may not all have their final names yet."""
         while True:
             newest = self.sequence()
             if newest == self._newest.sequence:
                 return self._newest
             if newest == 0:
-                self._newest = State(self._connector)
+                self._newest = LedgerState(self._connector)
                 return self._newest
             with contextlib.suppress(FileNotFoundError):  # others have gone on, and deleted it
                 self._newest = self._entry(newest)
                 return self._newest
 
-    def _entry(self, sequence: int) -> State:
+    def _entry(self, sequence: int) -> LedgerState:
         name = self._name(sequence)
         return _read(f"{self._store.where}/{name}", self._store.read(name))
 
@@ -224,7 +224,7 @@ class Ledger:
                 return None
         return found
 
-    def finish(self, state: State) -> None:
+    def finish(self, state: LedgerState) -> None:
         """Give the files of an entry their final names; files that have them already are left
         alone."""
         if self._finished != state.sequence:
@@ -248,7 +248,7 @@ class Ledger:
         sizes = at_once(self._store.size, [f.staged for f in files])
         return [f for f, size in zip(files, sizes, strict=True) if size != f.size]
 
-    def append(self, state: State) -> None:
+    def append(self, state: LedgerState) -> None:
         """Commit: create the entry; the one before is finished. Then :meth:`finish` it.
 
         Raises:

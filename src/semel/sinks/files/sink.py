@@ -29,7 +29,7 @@ try:
         ROOT,
         Landing,
         Ledger,
-        State,
+        LedgerState,
         Taken,
         begun_at,
         folder_of,
@@ -204,13 +204,13 @@ class FilesSink(StagingSink):
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         checks.check_names(self._connector, self._where, rebases)
 
-        def after(before: State) -> State:
+        def after(before: LedgerState) -> LedgerState:
             return before.rebased(pending(self._connector.name, before.entries, rebases))
 
         if pending(self._connector.name, self._ledger.newest().entries, rebases):
             self._moved(after)
 
-    def _moved(self, after: Callable[[State], State]) -> State:
+    def _moved(self, after: Callable[[LedgerState], LedgerState]) -> LedgerState:
         """The next entry, whatever the newest one is."""
         for _ in range(_TRIES):
             state = self._ledger.newest()
@@ -279,7 +279,7 @@ class FilesSink(StagingSink):
         hit("sink.after_commit")
         return Outcome.APPLIED
 
-    def _letters(self, letters: Sequence[DeadLetter], state: State) -> list[Landing]:
+    def _letters(self, letters: Sequence[DeadLetter], state: LedgerState) -> list[Landing]:
         """Files of dead letters, hidden like the others."""
         folder = self._connector.dead_letter_table
         if not letters or not folder:
@@ -301,7 +301,7 @@ class FilesSink(StagingSink):
             writer.write(mine, where)
         return writer.finish()
 
-    def _check(self, state: State, files: Sequence[Landing]) -> None:
+    def _check(self, state: LedgerState, files: Sequence[Landing]) -> None:
         """Files can be committed by the entry after the one they were begun at, and by no other:
         by then they may have been cleaned away.
 
@@ -335,7 +335,7 @@ class FilesSink(StagingSink):
         """There are no locks to hold. Moving positions by hand fences a running connector."""
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
-        self._moved(State.forgotten if entries is None else lambda s: s.set(entries))
+        self._moved(LedgerState.forgotten if entries is None else lambda s: s.set(entries))
 
     def close(self) -> None:
         """Nothing is held open."""

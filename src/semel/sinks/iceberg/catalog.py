@@ -12,6 +12,7 @@ from pyiceberg.exceptions import CommitFailedException
 from semel.errors import ConfigError, Refused, ServiceError, TransientError
 from semel.sinks.iceberg import rest
 from semel.sinks.outages import passing
+from semel.sinks.staging import CommitConflict
 from semel.watchdog import waiting
 
 _REFUSALS = (
@@ -41,10 +42,6 @@ _MISTAKEN = {
 """Errors of SQLAlchemy and boto3 that a property's value causes, with that property."""
 
 
-class Conflict(Exception):
-    """Another writer has committed since the table was read; nothing was written."""
-
-
 @contextmanager
 def translated(where: str, what: str = "table") -> Iterator[None]:
     """Translate errors of catalog and store: some may pass, others will not."""
@@ -52,7 +49,7 @@ def translated(where: str, what: str = "table") -> Iterator[None]:
         with waiting(f"Iceberg {what} {where}"):
             yield
     except CommitFailedException as error:
-        raise Conflict(reason(error)) from None
+        raise CommitConflict(reason(error)) from None
     except _REFUSALS as error:
         raise Refused(f"Iceberg {what} {where}: {reason(error)}") from None
     except _LOGIN as error:
@@ -77,7 +74,7 @@ def reading(where: str, what: str = "table") -> Iterator[None]:
     try:
         with translated(where, what):
             yield
-    except Conflict as error:
+    except CommitConflict as error:
         raise TransientError(f"Iceberg {what} {where}: {error}") from None
 
 

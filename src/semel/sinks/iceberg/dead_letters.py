@@ -15,10 +15,10 @@ from semel.errors import RolledBack
 from semel.ledger import TopicPartition
 from semel.records import DeadLetter
 from semel.sinks import letters as rows_of
-from semel.sinks.iceberg.catalog import Conflict
 from semel.sinks.iceberg.files import FileWriter
 from semel.sinks.iceberg.rollbacks import holds
 from semel.sinks.iceberg.table import Table
+from semel.sinks.staging import CommitConflict
 
 
 class DeadLetterTable:
@@ -100,7 +100,7 @@ class DeadLetterTable:
                 writer.write(rows.select(table.columns.names).cast(table.columns))
                 table.commit([f.data_file() for f in writer.finish()], behind, mark=self._mark)
                 return
-            except Conflict:
+            except CommitConflict:
                 if writer is not None:
                     writer.discard()
 
@@ -117,5 +117,5 @@ class DeadLetterTable:
                     [], {self._name(tp): str(positions[tp]) for tp in known}, mark=self._mark
                 )
                 return
-            except Conflict:
+            except CommitConflict:
                 continue

@@ -31,7 +31,7 @@ from semel.sinks.iceberg.config import Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.tables import Tables, ahead
-from semel.sinks.iceberg.target import Target
+from semel.sinks.iceberg.target import TargetTable
 
 _LONGEST = 255
 
@@ -56,18 +56,18 @@ class DynamicTables(Tables):
     ) -> None:
         super().__init__(connector, settings, catalog)
         home = TableSettings(settings.config.ledger_of(connector.name), MAIN_BRANCH, (), ())
-        self._home = Target(connector, settings, home, catalog, keeps_rows=False)
+        self._home = TargetTable(connector, settings, home, catalog, keeps_rows=False)
         self._names, self._form = _names(settings.catalog["type"])
         self._checked: set[str] = set()
         self._level = False
         """Whether no table is further than home."""
 
-    def of(self, name: str) -> Target:
+    def of(self, name: str) -> TargetTable:
         if name not in self._targets:
             self._targets[name] = self._target(name)
         return self._targets[name]
 
-    def all(self) -> list[Target]:
+    def all(self) -> list[TargetTable]:
         """The tables that have got rows, as far as they are still there."""
         found = [self.of(name) for name in self._known()]
         return [t for t in found if t.find() is not None]
@@ -98,9 +98,9 @@ class DynamicTables(Tables):
         agreed = [pa.field(n, kinds.pop()) for n, kinds in fields.items() if len(kinds) == 1]
         return self._with_route(pa.schema(agreed)) if agreed else None
 
-    def routed(self, records: Records) -> tuple[list[tuple[Target, Records]], Counts]:
+    def routed(self, records: Records) -> tuple[list[tuple[TargetTable, Records]], Counts]:
         parts, nowhere = by_name(self._settings.config.route_field, records)
-        found: list[tuple[Target, Records]] = []
+        found: list[tuple[TargetTable, Records]] = []
         refused: list[Rejected] = []
         for name, mine in parts:
             try:
@@ -116,7 +116,7 @@ class DynamicTables(Tables):
             raise RowsRejected(refused)
         return found, nowhere
 
-    def _fit(self, name: str) -> Target | None:
+    def _fit(self, name: str) -> TargetTable | None:
         """The table, created if it may be; None if it is not there.
 
         Raises:
@@ -174,7 +174,7 @@ class DynamicTables(Tables):
         self._check_forward(rebases)
         self._home.move(partial(self._home.ledger.rebased, rebases))
 
-    def touched(self, filled: Collection[str]) -> list[Target]:
+    def touched(self, filled: Collection[str]) -> list[TargetTable]:
         self._level = False
         known = self._known()
         if not set(filled) <= set(known):  # before it gets rows

@@ -38,7 +38,7 @@ def merge(
     """Write the last change of each key, take away what it replaces, and set properties.
 
     Raises:
-        Conflict, TransientError: see :meth:`Table.commit`.
+        CommitConflict, TransientError: see :meth:`Table.commit`.
     """
     key = files[0].key
     with reading(table.where):

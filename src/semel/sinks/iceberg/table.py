@@ -107,7 +107,7 @@ class Table:
 
     Every commit is bound to the branch's snapshot at that time, and every commit that moves the
     ledger makes a new one: if another writer has committed meanwhile, it fails with
-    :class:`Conflict`.
+    :class:`CommitConflict`.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Table:
         becomes the property ``mark``.
 
         Raises:
-            Conflict: the table is not at this state any more.
+            CommitConflict: the table is not at this state any more.
             TransientError: whether it was committed is not known.
         """
         transaction = _Once(self._table)
@@ -260,7 +260,7 @@ class Table:
         """Set properties while the branch stands where it does, without a new snapshot.
 
         Raises:
-            Conflict: the branch does not stand there any more.
+            CommitConflict: the branch does not stand there any more.
         """
         transaction = _Once(self._table)
         stands = AssertRefSnapshotId.model_validate(
@@ -302,7 +302,7 @@ class Table:
         """Add columns; with them, if the table has none yet, its identifier and its partition.
 
         Raises:
-            Conflict: another writer has changed the table.
+            CommitConflict: another writer has changed the table.
             ConfigError: the partition does not suit the columns.
         """
         transaction = _Once(self._table)

@@ -16,7 +16,7 @@ from semel.ledger import LedgerEntry, TopicPartition
 from semel.records import ORIGIN, Records, RowsRejected, rejected
 from semel.sinks import rows as made
 from semel.sinks.convert import to_read
-from semel.sinks.iceberg.catalog import Conflict, reading
+from semel.sinks.iceberg.catalog import reading
 from semel.sinks.iceberg.config import IcebergConfig, Settings, TableSettings
 from semel.sinks.iceberg.files import StagedFile, delete
 from semel.sinks.iceberg.ledger import IcebergLedger
@@ -26,12 +26,13 @@ from semel.sinks.iceberg.schema import COMMENT, accommodated, check
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.years import beyond
 from semel.sinks.layout import not_from_values
+from semel.sinks.staging import CommitConflict
 
 CONFLICTS = 50
 """A commit fails after it has lost to so many commits of other writers."""
 
 
-class Target:
+class TargetTable:
     """A table that the connector writes."""
 
     def __init__(
@@ -168,7 +169,7 @@ class Target:
         """Commit staged files and properties to the table as it was when it was last renewed.
 
         Raises:
-            Conflict: the table is not at that state any more; nothing was written.
+            CommitConflict: the table is not at that state any more; nothing was written.
             TransientError: whether it was committed is not known.
         """
         if files and files[0].key:
@@ -196,7 +197,7 @@ class Target:
         self.check_rows()
         renamed = self.ledger.remark() if self._keeps_rows else {}
         if renamed:
-            with contextlib.suppress(Conflict):  # the next look does it
+            with contextlib.suppress(CommitConflict):  # the next look does it
                 self.table.keep(renamed)
 
     def check_set(self, wanted: Sequence[LedgerEntry]) -> None:
@@ -236,7 +237,7 @@ class Target:
                 mark = "" if forget else self._mark
                 self.table.commit([], properties, forgotten=forgotten, mark=mark)
                 return
-            except Conflict:
+            except CommitConflict:
                 continue
         raise self.busy()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from semel.errors import ConfigError, Problem
+from semel.sinks.checks import problems_of_names
 from semel.sinks.routed import RoutedConfig
 from semel.sinks.search.keys import SearchKeys
 
@@ -47,20 +48,13 @@ class SearchConfig(SearchKeys, RoutedConfig):
         urls = tuple(url if "://" in url else f"http://{url}" for url in self.urls)
         object.__setattr__(self, "urls", urls)
         problems = [*self._connection_problems(), *self._writing_problems()]
-        if any(":" not in pair for pair in self.index_mapping):
-            problems.append(
-                Problem(
-                    "topic.to.external.resource.mapping",
-                    "topic.to.external.resource.mapping must hold topic:index pairs",
-                )
-            )
-        if "${" in self.index_format.replace("${topic}", ""):
-            problems.append(
-                Problem(
-                    "index.name.format",
-                    f"index.name.format={self.index_format!r}: only ${{topic}} can be filled in",
-                )
-            )
+        problems += problems_of_names(
+            "index.name.format",
+            self.index_format,
+            "topic.to.external.resource.mapping",
+            self.index_mapping,
+            "index",
+        )
         if problems:
             raise ConfigError(*problems)
 

@@ -18,7 +18,7 @@ from semel.records import (
     RowsRejected,
     rejected,
 )
-from semel.sinks.changes import Changes, Left, all_of_each, last_of_each
+from semel.sinks.changes import Changes, Survivors, all_of_each, last_of_each
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
 from semel.sinks.sql.columns import Column, Table
@@ -212,7 +212,7 @@ def _order(
     return [all_.column(n) for n in names if n != TIMESTAMP], count, timestamps
 
 
-def _latest(rows: Rows, left: Left) -> Rows:
+def _latest(rows: Rows, left: Survivors) -> Rows:
     """The rows that are left, with each optional column's value from the row that has it."""
     reduced = rows.take(left.rows)
     columns = reduced.columns

@@ -13,14 +13,14 @@ from semel.errors import BadRecord, OffsetOutOfRange, ServiceError
 from semel.ledger import LedgerEntry, TopicPartition
 
 _OFTEN = 20
-"""Disorders in a row after which the log says so, and the task pauses before it reads again."""
+"""After so many polls out of order in a row, the log says so, and the task pauses between them."""
 _MOST = 60
 _PAUSE = 1.0
 _SURE = 5
 """After so many times in a row, the same finding cannot be left over from an earlier assignment."""
 
 
-class Disorders:
+class OutOfOrderPolls:
     """What one task has met since the partitions in question last moved.
 
     ``tell`` brings a line to the log; ``pause`` waits for so many seconds, or until the task is to
