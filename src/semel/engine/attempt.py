@@ -37,7 +37,7 @@ class LongRunningTask(Protocol):
         """Work until the driver says stop."""
 
     def excuse(self, error: Fenced) -> str:
-        """Why a fence proves nothing; empty if another run has taken over."""
+        """Why a fence does not prove that another run has taken over; empty if it does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +50,20 @@ class TaskSpec(ABC):
 
     @abstractmethod
     def task(self, index: int, attempt: int, line: ControlLine) -> LongRunningTask:
-        """The task of this number."""
+        """Create the task with this number."""
 
 
 def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     """Run one task to its end.
 
     Errors that end the connector are reported to the driver, not raised, because Spark would only
-    try again. The same goes for unexpected errors, which would most likely recur. A task whose
-    fence proves nothing is started again, unless another task of this run is fenced meanwhile
-    without that excuse: then another run is at work and must not be fenced in turn.
+    try again. The same goes for unexpected errors, which would most likely recur. A fenced task
+    with an excuse is started again, unless another task of this run is fenced meanwhile without
+    one: then another run is at work and must not be fenced in turn.
 
     Raises:
-        Fenced: the fence proves nothing.
-        ConnectionError: there is no line to the driver. If it lives, Spark starts the task again.
+        Fenced: the fence does not prove that another run has taken over.
+        ConnectionError: the driver cannot be reached. If it is alive, Spark starts the task again.
     """
     os.environ.update(spec.environment)
     memory.limit_caches()
@@ -109,7 +109,7 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
         if task is not None and (excuse := task.excuse(error)):
             tell("log", f"was fenced, but {excuse}; starting again")
             if not line.stop.wait(task.heartbeats):
-                raise  # Spark starts it again, unless it has done so already
+                raise  # Spark starts it again, unless it has already done so
             tell("stopped")
             return
         tell("fenced", error=error)

@@ -37,7 +37,7 @@ def first_positions(
 
     Raises:
         ConfigError: results went elsewhere so far, or the group's offsets may be copies of a ledger
-            that is gone, or another program has gone on with the connector.
+            that is gone, or another program has continued the connector.
         OffsetOutOfRange: the group stands where Kafka has no records.
     """
     entries = sink.entries()
@@ -167,8 +167,8 @@ def check_targets(
     *,
     lenient: bool = False,
 ) -> None:
-    """Compare where results went with where they would go now. What is learned on the way is
-    entered into the ledger; ``lenient``, unless other tasks of the connector move its positions.
+    """Compare where results went with where they would go now. New facts are entered into the
+    ledger, unless ``lenient``, where other tasks of the connector may move its positions.
 
     Raises:
         ConfigError: they are not the same.

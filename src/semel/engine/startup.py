@@ -1,4 +1,4 @@
-"""What a run does before it reads: every engine begins like this."""
+"""What every engine does before it reads."""
 
 from __future__ import annotations
 

@@ -52,15 +52,15 @@ W = TypeVar("W", bound=_Worker)
 
 
 class Workers(Generic[W]):
-    """One worker for each of the latest runs."""
+    """Keeps one worker for each of the latest runs."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[W, ControlLine | None]] = {}
 
     @contextmanager
     def at_work(self, spec: Spec, task: int, make: Callable[[], W]) -> Iterator[W]:
-        """The worker of a run, with what the driver has sent last; made if there is none yet.
-        Meanwhile the driver hears of calls that get no answer.
+        """The worker of a run, updated with what the driver sent last; created if there is none
+        yet. Meanwhile the driver is told about calls that get no answer.
 
         A process in which too many calls wait for ever ends itself first, and so does one whose
         call cannot be ended. The job fails, and is run again in a new one.
@@ -97,7 +97,7 @@ def _close(worker: _Worker, line: ControlLine | None) -> None:
 
 
 def _line(spec: Spec) -> ControlLine | None:
-    """A line to the driver, if it can be reached: nothing that is stored depends on it."""
+    """A connection to the driver, if it can be reached; nothing that is stored depends on it."""
     if spec.control is None:
         return None
     try:

@@ -140,7 +140,7 @@ class BoundedEngine:
             try:
                 full = self._trigger()
             except SparkGone:
-                if self._run.stop.is_set():  # who stops all may have stopped Spark first
+                if self._run.stop.is_set():  # Spark may have been stopped first
                     return
                 raise
             except (GaveUp, RolledBack):
@@ -219,7 +219,7 @@ class BoundedEngine:
         return bool(parted(cluster, there, cluster.ends([e.topic_partition for e in there])))
 
     def _pass_over(self, damage: Damage) -> None:
-        """Record unreadable offsets as a hole, or stop there.
+        """Record unreadable offsets as a hole and continue after them, or stop.
 
         Raises:
             BadRecord: ``errors.tolerance`` is ``none``.
@@ -309,7 +309,7 @@ class BoundedEngine:
         self._run.observe(progress)
 
     def _kept(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The positions that a ledger keeps: a ledger inside the target does not exist before the
+        """The positions that the ledger stores. A ledger inside the target exists only once the
         target does."""
         targets = self._sink.targets({tp.topic for tp in positions})
         return {tp: at for tp, at in positions.items() if targets.get(tp.topic, _KEPT) is not None}
@@ -358,8 +358,8 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
     """One advance per topic-partition, combined from the parts that several tasks have read.
 
     Raises:
-        TransientError: the parts lack offsets or overlap, because answers of tasks are missing or
-            foreign; a commit would skip records.
+        TransientError: the parts lack offsets or overlap, because results of tasks are missing or
+            belong to another trigger; a commit would skip records.
     """
     found = []
     for r in wanted:

@@ -1,8 +1,8 @@
 """One task of the bounded direct engine: read given offset ranges, convert, stage.
 
 A task commits nothing and answers instead of raising, so Spark has no reason to run it again. What
-its worker process keeps from trigger to trigger is one sink and one consumer: connecting anew would
-cost more than a small trigger takes.
+its worker process keeps from trigger to trigger is one sink and one consumer: reconnecting would
+take longer than a small trigger.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class BoundedWorker:
     def stage(
         self, index: int, wanted: Sequence[OffsetRange], logs: Mapping[str, LogId]
     ) -> TaskResult:
-        """Raises SemelError; nothing of it stays staged then."""
+        """Raises SemelError; nothing stays staged then."""
         stager = self._sink.stager(_label(wanted))
         try:
             result = self._stage(index, wanted, stager)

@@ -76,7 +76,7 @@ class DirectEngine:
             server.close()
 
     def _prepare_share(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
-        """Prepare while other workers' tasks move the positions."""
+        """Prepare the run while other workers' tasks move the positions."""
         for _ in range(_TRIES):
             try:
                 return self._prepare()

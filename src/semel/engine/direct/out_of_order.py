@@ -1,4 +1,4 @@
-"""Polls whose records cannot be committed: they are read again, but not forever."""
+"""Polls whose records are out of order: they are read again, but not for ever."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _SURE = 5
 
 
 class OutOfOrderPolls:
-    """What one task has met since the partitions in question last moved.
+    """What one task has seen since the partitions in question last moved.
 
-    ``tell`` brings a line to the log; ``pause`` waits for so many seconds, or until the task is to
-    stop.
+    ``tell`` writes a line to the log; ``pause`` waits so many seconds, or until the task must stop.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class OutOfOrderPolls:
 
         Raises:
             OffsetOutOfRange: a partition holds records where it held none.
-            ServiceError: it has happened too often.
+            ServiceError: it happened too often.
         """
         tp = disorder.topic_partition
         if isinstance(disorder, TooEarly) and tp is not None and tp in entries:
@@ -86,7 +85,7 @@ class OutOfOrderPolls:
             )
 
     def whole(self, tp: TopicPartition, entry: LedgerEntry, position: int, reason: str) -> None:
-        """The consumer could not read on, but a new one reads from the position.
+        """Handle a consumer that could not read on although a new one reads from the position.
 
         The offsets between the last record and the position held no records when they were read. If
         they cannot be read any more, nothing is missing, and reading begins at the position.
@@ -113,14 +112,14 @@ class OutOfOrderPolls:
         self._tell(f"{tp} at offset {position}: {reason}; it was intact when read again")
 
     def assignments(self, entries: Mapping[TopicPartition, LedgerEntry]) -> list[KafkaPartition]:
-        """Where and how the consumer continues."""
+        """Where the consumer continues."""
         return [
             KafkaPartition(*tp, e.position) if tp in self._unprobed else assignment(e)
             for tp, e in entries.items()
         ]
 
     def moved(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions: they were read successfully, or another task has them."""
+        """Forget these partitions: they were read successfully, or belong to another task now."""
         if not (self._counts or self._early or self._whole or self._unprobed):
             return
         for tp in partitions:

@@ -59,8 +59,8 @@ class Polled:
 
 
 class Reader:
-    """Reads what the group has given to one task. ``pause`` waits for some seconds, or until the
-    task is to stop."""
+    """Reads the partitions that the group has assigned to one task. ``pause`` waits for some
+    seconds, or until the task is to stop."""
 
     def __init__(
         self,
@@ -129,13 +129,13 @@ class Reader:
                 self._conflicts.note(conflict)
 
     def given_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """These are not the task's any more."""
+        """Forget these partitions: they no longer belong to the task."""
         self._out_of_order.moved(partitions)
         self.positions = {}
         self._ask_at = float("inf")
 
     def hold(self) -> None:
-        """Fetch nothing of what the task has."""
+        """Fetch nothing from the task's partitions."""
         consumer = self._subscription.consumer
         consumer.pause(consumer.assignment())
         self._reporter.report("paused")
@@ -146,14 +146,14 @@ class Reader:
         consumer.resume(consumer.assignment())
 
     def poll(self) -> Sequence[Assigned | Revoked | Polled]:
-        """The group's answer if there is one; otherwise the records that have arrived.
+        """Poll the group's events, if there are any; otherwise the records that have arrived.
 
-        A small poll keeps collecting until the commit under way has ended. When the group gives or
-        takes partitions, what was polled is dropped: it is read again from the ledger's positions,
-        here or by another task.
+        A small poll keeps collecting until the commit in progress has ended. When the group assigns
+        or revokes partitions, what was polled is dropped: it is read again from the ledger's
+        positions, here or by another task.
 
         Raises:
-            SemelError: the consumer has come to its end, or the commit under way has failed.
+            SemelError: the consumer can no longer be used, or the commit in progress has failed.
             OutOfOrder: the positions must be read from the ledger again.
         """
         if said := self._subscription.said():
@@ -191,7 +191,7 @@ class Reader:
         return self._watch.check(topics, self._subscription.topic_ids.fetched)
 
     def check_now_and_then(self) -> None:
-        """Do the same check while no records arrive, and do not wait for the answer.
+        """Check the same while no records arrive, without waiting for the answer.
 
         Raises:
             Recreated: a topic was created again.
@@ -221,7 +221,7 @@ class Reader:
         return found
 
     def note(self, disorder: OutOfOrder) -> None:
-        """A poll is dropped for it; see :meth:`OutOfOrderPolls.note`."""
+        """Drop a poll; see :meth:`OutOfOrderPolls.note`."""
         self._out_of_order.note(disorder, self._entries)
 
     def moved(self, until: Mapping[TopicPartition, int]) -> None:

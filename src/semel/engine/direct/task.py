@@ -206,8 +206,9 @@ class Task:
         self._reporter.report_in_time()
 
     def _pause(self) -> None:
-        """Commit what is in hand, then stay in the group and read nothing until the driver resumes
-        the task. It continues from the ledger's positions, which may have changed by then."""
+        """Commit the batches in hand, then stay in the group without reading until the driver
+        resumes the task. It continues from the ledger's positions, which may have changed by
+        then."""
         reader = self._reader
         if not self._line.paused.is_set():
             reader.held = False
@@ -244,7 +245,7 @@ class Task:
         self._commits.begin(work, check.confirm)
 
     def _pass_over(self, unreadable: Mapping[TopicPartition, str]) -> None:
-        """Find out what cannot be read; record the hole and go on after it, or stop there.
+        """Find out which offsets cannot be read; record a hole and continue after it, or stop.
 
         Raises:
             BadRecord: it stays unreadable, and ``errors.tolerance`` is ``none``.
@@ -273,7 +274,7 @@ class Task:
         self._line.stop.wait(self._retries.failed(error))
 
     def _let_go(self, away: bool) -> None:
-        """End the commit under way, because another task is about to get the partitions. If the
+        """End the commit in progress, because another task is about to get the partitions. If the
         session may be over and the driver says stop, do not displace a successor."""
         if away and self._line.stop.wait(_WORD):
             self._subscription.stay_out()
@@ -281,12 +282,12 @@ class Task:
         self._settle()
 
     def _synchronise(self) -> None:
-        """Drop what is in hand and continue from the ledger's positions."""
+        """Drop the batches in hand and continue from the ledger's positions."""
         self._settle()
         self._reader.take()
 
     def _settle(self) -> None:
-        """Wait until the open commit has ended, whether it succeeds or not."""
+        """Wait for the open commit to end, whether or not it succeeds."""
         try:
             self._commits.wait()
         except LedgerConflict as conflict:

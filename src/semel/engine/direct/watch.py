@@ -34,7 +34,8 @@ _PATIENCE = 5.0
 
 
 class Recreated(OutOfOrder):
-    """Records may be of another topic than the ledger's: drop them, and compare the two again."""
+    """Records may belong to another topic than the ledger's: drop them, and compare the two
+    again."""
 
 
 class Check:
@@ -98,7 +99,7 @@ class LogWatch:
         self._asked_at = 0.0
 
     def expect(self, entries: Iterable[LedgerEntry]) -> None:
-        """These entries have been compared with Kafka just now."""
+        """Note entries that have just been compared with Kafka."""
         self._logs = {e.topic: e.log for e in entries if any(e.log)}
         self._asked, self._asked_at = None, time.monotonic()
 
