@@ -1,4 +1,4 @@
-"""An Avro schema with ``arg.properties`` as what makes its records."""
+"""Turns an Avro schema with ``arg.properties`` into a maker of records."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _DEEPEST = 32
 
 
 class Unusable(ValueError):
-    """No records can be made by a schema; says why."""
+    """No records can be generated from a schema; says why."""
 
 
 def records_of(text: str) -> values.Records | values.Chosen:
-    """What makes records by a schema in JSON, with Java's comments.
+    """The maker of records for a schema in JSON, which may have Java's comments.
 
     Raises:
-        Unusable: the schema is wrong, or says what cannot be made.
+        Unusable: the schema is wrong, or asks for something that is not supported.
     """
     try:
         schema, _end = json.JSONDecoder().raw_decode(_COMMENT.sub(r"\1", text).strip())
@@ -73,7 +73,7 @@ class _Reader:
         self._named: dict[str, Mapping[str, Any]] = {}
 
     def maker(self, schema: Any, path: tuple[str, ...], *, repeated: bool = False) -> Maker:
-        """What makes the values of a place; it is ``repeated`` within an array."""
+        """The maker of a place's values; a place within an array is ``repeated``."""
         if len(path) > _DEEPEST:
             raise Unusable(f"field {path[0]}: is nested without end")
         if isinstance(schema, list):

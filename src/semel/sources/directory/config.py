@@ -1,4 +1,4 @@
-"""The keys of kafka-connect-spooldir's connectors, one meaning."""
+"""The keys of kafka-connect-spooldir's connectors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _attributes(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class DirectoryConfig(TextKeys):
-    """Which files are read, how, and what becomes of them."""
+    """Which files to read, how, and what happens to them afterwards."""
 
     topic: str = key("topic", doc="The topic to write to.", importance=HIGH, group="General")
     input_path: str = key(
@@ -272,7 +272,7 @@ class DirectoryConfig(TextKeys):
         return found
 
     def format_of(self, connector_class: str) -> str:
-        """What the files hold.
+        """The format of the files.
 
         Raises:
             ConfigError: nothing says so, or class and key differ.

@@ -37,7 +37,7 @@ _DIGITS = 38
 
 
 class Unfit(ValueError):
-    """A value is not of its field's type; says which field and value."""
+    """A value is not of its field's type; names field and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def fields_of(text: str) -> list[Field]:
     """The fields of a schema as spooldir writes it.
 
     Raises:
-        ValueError: the text is none; the message goes on from the key.
+        ValueError: the text is not a schema; the message continues after the key's name.
     """
     try:
         schema = json.loads(text)
@@ -100,7 +100,7 @@ def _type(where: str, given: Any) -> pa.DataType:
 
 
 class Parser:
-    """Makes values of text, as the patterns for times and their zone say."""
+    """Parses text, with the configured patterns and zone for times."""
 
     def __init__(self, formats: Sequence[str], timezone: str) -> None:
         """Raises ValueError: says which key is wrong."""
@@ -120,7 +120,7 @@ class Parser:
         """A column of a field's type.
 
         Raises:
-            Unfit: a text is no such value, or is missing.
+            Unfit: a text cannot be parsed, or is missing.
         """
         kind = field.type
         if pa.types.is_nested(kind):
@@ -171,7 +171,7 @@ class Parser:
         ).cast(TIMESTAMP)
 
     def _first(self, text: pa.Array, field: Field) -> str:
-        """The first text that is no value."""
+        """The first text that cannot be parsed."""
         for value in text.drop_null()[:1000].to_pylist():
             one = pa.array([value], pa.string())
             try:

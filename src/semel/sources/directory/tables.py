@@ -1,4 +1,4 @@
-"""Parquet and Avro: formats whose records are known by their number."""
+"""Parquet and Avro: formats whose positions are record numbers."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _values(held: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
 
 
 class _Cut(Exception):
-    """The file is not as it must be."""
+    """The file is malformed."""
 
 
 _WRONG = (_Cut, ValueError, pa.ArrowException, zlib.error, lzma.LZMAError, EOFError)

@@ -42,10 +42,10 @@ def names_some(given: Sequence[str]) -> None:
 
 
 def only(name: str, entries: Sequence[tuple[str, tuple[str, ...]]], table: str) -> tuple[str, ...]:
-    """The columns of the only entry that is a table's.
+    """The columns of the only entry that matches a table.
 
     Raises:
-        ValueError: none is, or several are.
+        ValueError: none matches, or several do.
     """
     found = [columns for pattern, columns in entries if re.fullmatch(pattern, table)]
     if len(found) != 1:
