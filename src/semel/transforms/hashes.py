@@ -1,4 +1,4 @@
-"""Aiven's Hash: the hash of a text in its place."""
+"""Aiven's Hash: replaces a text by its hash."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Schema = Any
 @dataclass(frozen=True, slots=True)
 class Writing:
     """How schemas are written: with Kafka Connect's own properties (``connect.meta.data``), and
-    with names that Avro allows in the place of those that it does not (``scrub.invalid.names``)."""
+    with valid names in place of names that Avro does not allow (``scrub.invalid.names``)."""
 
     connect_properties: bool = True
     scrub: bool = False
@@ -43,7 +43,7 @@ def schema_of(kind: pa.DataType, writing: Writing) -> Schema:
 
 
 def scrubbed(name: str) -> str:
-    """A name with underscores in the place of what Avro does not allow."""
+    """A name with underscores in place of characters that Avro does not allow."""
     found = _INVALID.sub("_", name)
     return found if _VALID.fullmatch(found) else f"x{found}"
 

@@ -16,7 +16,7 @@ _WIDER = {
 
 
 def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
-    """Why a reader's schema does not read what was written, part by part."""
+    """The reasons why a reader's schema cannot read what was written, part by part."""
     told = f"field {path}: " if path else ""
     if isinstance(reader, Union) or isinstance(writer, Union):
         if _nullable(writer) and not _nullable(reader):

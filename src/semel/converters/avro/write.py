@@ -32,7 +32,7 @@ _END = pa.scalar(b"\0", pa.binary())
 
 
 class Unwritable(ValueError):
-    """Values that their schema has no place for."""
+    """Values that do not fit their schema."""
 
 
 def write(node: Node, values: pa.Array) -> pa.Array:
@@ -148,7 +148,7 @@ def _primitive(node: Primitive, values: pa.Array, path: str) -> list[Piece]:
 
 
 def _physical(node: Primitive, values: pa.Array, path: str) -> pa.Array:
-    """Numbers of what they stand for. Kafka Connect's times have milliseconds: finer ones are
+    """Convert logical values to numbers. Kafka Connect's times have milliseconds: finer ones are
     cut."""
     if node.logical is None or node.logical == JSON or pa.types.is_string(node.physical):
         if pa.types.is_temporal(values.type):

@@ -1,4 +1,5 @@
-"""Protobuf messages one at a time: what columns are not sure of, and types inside themselves."""
+"""Protobuf messages one at a time: those that the column reader marks as unsure, and recursive
+types."""
 
 from __future__ import annotations
 
@@ -351,7 +352,7 @@ def _of_varint(kind: str, number: int) -> int | bool:
 
 
 def read(node: Node, values: Sequence[bytes]) -> tuple[pa.Array, list[int], dict[int, str]]:
-    """Values in Arrow with their indices, and why the others cannot be read."""
+    """Values in Arrow with their indices, and the reasons why the others cannot be read."""
     found, rows, refused = [], [], {}
     for row, value in enumerate(values):
         try:

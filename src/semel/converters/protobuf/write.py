@@ -141,7 +141,7 @@ def _single(field: Field, values: pa.Array, path: str) -> pa.Array:
 
 
 def _is_default(field: Field, values: pa.Array) -> pa.Array:
-    """Which values stand for an absent field, too: those are not written."""
+    """The values that equal an absent field, and so are not written."""
     if pa.types.is_floating(values.type) and not field.default:  # -0.0 is another value
         bits = np.ascontiguousarray(values.to_numpy()).view(f"i{values.type.bit_width // 8}")
         return pa.array(bits == 0)
@@ -236,6 +236,6 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
 
 
 def _joined(items: pa.Array, offsets: npt.NDArray[Any]) -> pa.Array:
-    """The items of each list, behind one another."""
+    """Concatenate the items of each list."""
     places = pa.array((offsets - offsets[0]).astype(np.int32))
     return pc.binary_join(pa.ListArray.from_arrays(places, items), _EMPTY)
