@@ -83,7 +83,7 @@ _DEFAULT_STRATEGIES = (
 
 @dataclass(frozen=True)
 class JdbcConfig(JdbcKeys, RoutedConfig):
-    """What a sink writes where, and under which key."""
+    """What a sink writes, where, and under which key."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -228,7 +228,7 @@ def check_key(connector: ConnectorConfig, config: Keyed) -> None:
 
 
 def upgrade_refused(connector: str, table: str, statement: str, error: Exception) -> ConfigError:
-    """The error of a user who may not add the columns that a ledger of an older version lacks."""
+    """The error if the user may not add the columns that an older version's ledger lacks."""
     return ConfigError(
         f"connector {connector}: table {table} was made by an older semel and lacks columns, which "
         f"this user may not add: {error}. Let its owner run: {statement}"

@@ -1,4 +1,4 @@
-"""Small files made into large ones, by commits that change no data."""
+"""Compacts small files into large ones, in commits that change no data."""
 
 from __future__ import annotations
 

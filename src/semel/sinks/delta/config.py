@@ -1,4 +1,4 @@
-"""The Delta Lake sink's keys. Those that the PostgreSQL sink has too mean the same."""
+"""The Delta Lake sink's keys. Keys that the PostgreSQL sink has, too, mean the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IGNORED = {
 
 @dataclass(frozen=True)
 class DeltaConfig(RoutedConfig):
-    """What the sink writes where, and under which key."""
+    """What the sink writes, where, and under which key."""
 
     table_path: str = key(
         "delta.table.path",

@@ -204,7 +204,7 @@ class DeltaSink(StagingSink):
         return self._topics
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
-        """Positions lie in the tables, and there are none before a table is made."""
+        """Positions are in the tables, so there are none before a table is created."""
         return {topic: None for topic in topics if self._tables.find(topic) is None}
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
@@ -239,13 +239,14 @@ class DeltaSink(StagingSink):
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         outcome, everywhere = self._land(advances, Staged(), moves=True)
-        # A table that has moved already may have its rows: at-most-once must not repeat them.
+        # A table whose positions have moved may have its rows: at-most-once must not repeat them.
         return outcome if everywhere else Outcome.REPLAYED
 
     def _land(
         self, advances: Sequence[Advance], staged: Staged, *, moves: bool
     ) -> tuple[Outcome, bool]:
-        """Table by table, each under the rule of its own ledger; and whether none was a replay.
+        """Commit table by table, each under its own ledger's rule; returns whether none was a
+        replay.
 
         After a crash between two tables the first one's ranges are a replay, the second one's not.
         """
@@ -283,7 +284,7 @@ class DeltaSink(StagingSink):
         *,
         moves: bool,
     ) -> bool:
-        """Whether the table has not had these ranges already."""
+        """Commit to one table; returns whether the ranges were new to it."""
         table = self._tables.at(where)
         if table is None:  # not one row so far: the next one makes the table
             self._positions.advance_unborn(advances if moves else ())

@@ -45,7 +45,7 @@ _UNCHECKED = (
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Errors of the store, which may pass, and those that will not."""
+    """Translate the store's errors: some may pass, others will not."""
     try:
         with waiting(f"Delta table {where}"):
             yield
@@ -172,7 +172,8 @@ class Table:
             self._read()
 
     def _log_entry(self) -> tuple[int | None, int | None]:
-        """What tells a log entry of this table from one that another table has there."""
+        """The identity of a log entry, which distinguishes it from another table's entry at the
+        same place."""
         with unjudged(self.where):
             info = self.filesystem().get_file_info(f"_delta_log/{self._read_at:020}.json")
         return info.mtime_ns, info.size
@@ -228,7 +229,7 @@ class Table:
             return found
 
     def transactions_at(self, version: int, app_ids: Iterable[str]) -> dict[str, int]:
-        """What identifiers stood at in an older version; empty if that cannot be read any more."""
+        """The values of identifiers in an older version; empty if it can no longer be read."""
         try:
             with translated(self.where):
                 then = DeltaTable(self.where, version, storage_options=dict(self._options))
@@ -342,8 +343,8 @@ _OVER_HTTP = ("s3:", "s3a:", "gs:", "az:", "azure:", "abfs:", "abfss:", "adl:", 
 
 
 def timeouts(where: str, milliseconds: int) -> dict[str, str]:
-    """The options by which an object store that does not answer is an outage after so long: by
-    itself delta-rs tries again for three minutes."""
+    """The options that turn a silent object store into an outage after so many seconds; by default
+    delta-rs retries for three minutes."""
     if not where.startswith(_OVER_HTTP):
         return {}
     return {"timeout": f"{milliseconds}ms", "retry_timeout": f"{milliseconds}ms"}

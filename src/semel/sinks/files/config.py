@@ -82,7 +82,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class FilesConfig(FilesKeys):
-    """Which files are made where."""
+    """Which files to write, and where."""
 
     pk_mode: ClassVar[str] = "none"
     pk_fields: ClassVar[tuple[str, ...]] = ()
@@ -184,7 +184,7 @@ class FilesConfig(FilesKeys):
 
     @property
     def tombstones(self) -> str:
-        """``fail`` or ``ignore``: what becomes of null values."""
+        """What happens to null values: ``fail`` or ``ignore``."""
         default = "fail" if self.connector_class in _CONFLUENT else "ignore"
         return (self.on_null or default).lower()
 
@@ -226,7 +226,7 @@ class FilesConfig(FilesKeys):
         return _PARTITIONERS.get(name) or (name if name in known else None)
 
     def folders(self) -> Folders:
-        """What chooses folders."""
+        """The rule that chooses folders."""
         kind = self._partitioner()
         if kind == "none":
             return folders.Flat()
@@ -274,7 +274,7 @@ class FilesConfig(FilesKeys):
         """What fsspec's driver of the store is given.
 
         Raises:
-            ConfigError: an option without a value, or that is no JSON though it looks like it.
+            ConfigError: an option without a value, or one that looks like JSON but is not.
         """
         found: dict[str, Any] = {o: raw[n] for n, o in _OPTIONS.items() if raw.get(n)}
         if self.kerberos and self.location().startswith("webhdfs:"):
@@ -294,10 +294,10 @@ class FilesConfig(FilesKeys):
 
 
 def options_of(raw: Mapping[str, str]) -> dict[str, Any]:
-    """What ``storage.options.*`` gives to fsspec's driver.
+    """The options for fsspec's driver in ``storage.options.*``.
 
     Raises:
-        ConfigError: an option without a value, or that is no JSON though it looks like it.
+        ConfigError: an option without a value, or one that looks like JSON but is not.
     """
     prefix = "storage.options."
     given = {k: v for k, v in raw.items() if k.startswith(prefix)}

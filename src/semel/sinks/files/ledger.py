@@ -68,7 +68,7 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """What one entry of the ledger says; sequence 0 is the ledger that is not there yet."""
+    """The contents of one ledger entry; sequence 0 means that there is no ledger yet."""
 
     connector: str
     sequence: int = 0
@@ -105,7 +105,7 @@ class LedgerState:
         return self.set([e for e in entries if e.topic_partition not in self.entries])
 
     def set(self, entries: Iterable[LedgerEntry]) -> LedgerState:
-        """The next entry, with positions overwritten; holes start anew."""
+        """The next entry, with positions overwritten and holes removed."""
         now = _now()
         new = {e.topic_partition: replace(e, updated_at=now) for e in entries}
         holes = tuple(h for h in self.holes if h.topic_partition not in new)
@@ -118,7 +118,7 @@ class LedgerState:
         )
 
     def rebased(self, rebases: Sequence[Rebase]) -> LedgerState:
-        """The next entry, with others in the place of some, and the holes that this leaves."""
+        """The next entry, with some entries replaced, and the holes that this leaves."""
         new = {e.topic_partition: e for e in rebased(rebases, _now())}
         return replace(
             self,
@@ -163,7 +163,7 @@ def _read(name: str, content: bytes) -> LedgerState:
 
 
 def _known(kind: type[T], facts: Mapping[str, Any]) -> T:
-    """What this version knows of; later ones may add to it."""
+    """The fields that this version knows; later ones may add more."""
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     return kind(**{n: v for n, v in facts.items() if n in names})
 
@@ -244,7 +244,7 @@ class Ledger:
         return moved or self._store.exists(file.target)
 
     def missing(self, files: Sequence[Landing]) -> list[Landing]:
-        """Files that do not wait, whole, where their writer says that they do."""
+        """The files that are not waiting, complete, where their writer put them."""
         sizes = at_once(self._store.size, [f.staged for f in files])
         return [f for f, size in zip(files, sizes, strict=True) if size != f.size]
 
@@ -296,7 +296,7 @@ class Ledger:
 
 
 def staged_name(sequence: int, unique: str) -> str:
-    """The name of a file that waits; it has no format's extension, so that no pattern finds it."""
+    """The name of a staged file, without a format's extension, so that no pattern finds it."""
     return f"{sequence:020}-{unique}"
 
 
@@ -307,7 +307,8 @@ def begun_at(name: str) -> int:
 
 
 def folder_of(name: str) -> str:
-    """A name as one part of a path that no reader hides; different names are different parts."""
+    """A name as one part of a path that readers do not hide. Different names give different
+    parts."""
     text = quote(name, safe="")
     return f"%{ord(text[0]):02X}{text[1:]}" if text[0] in "._" else text
 

@@ -1,4 +1,4 @@
-"""Which store a URL or a directory names, and whether its ledger fences."""
+"""Opens the store that a URL or a directory names, and tells whether a ledger there can fence."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
     answer.
 
     Raises:
-        ConfigError: nothing is installed that knows it.
+        ConfigError: no installed driver knows it.
     """
     protocol = protocol_of(where)
     if protocol in LOCAL:
@@ -98,7 +98,7 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
 
 
 def _boto(timeout: float) -> dict[str, Any]:
-    """s3fs tries again itself: five times each of botocore's five would take 25 times as long."""
+    """s3fs retries by itself: five attempts of botocore's five would take 25 times as long."""
     return {
         "connect_timeout": timeout,
         "read_timeout": timeout,

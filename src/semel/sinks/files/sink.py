@@ -211,7 +211,7 @@ class FilesSink(StagingSink):
             self._moved(after)
 
     def _moved(self, after: Callable[[LedgerState], LedgerState]) -> LedgerState:
-        """The next entry, whatever the newest one is."""
+        """Append the next entry, whatever the newest one is."""
         for _ in range(_TRIES):
             state = self._ledger.newest()
             self._ledger.finish(state)
@@ -332,10 +332,10 @@ class FilesSink(StagingSink):
         return snapshot.take(self._connector, self._store, self._ledger, self._format.name, topics)
 
     def claim(self) -> None:
-        """There are no locks to hold. Moving positions by hand fences a running connector."""
+        """Do nothing: there are no locks. Moving positions by hand fences a running connector."""
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
         self._moved(LedgerState.forgotten if entries is None else lambda s: s.set(entries))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is held open."""

@@ -70,7 +70,7 @@ def translated(where: str, what: str = "table") -> Iterator[None]:
 
 @contextmanager
 def reading(where: str, what: str = "table") -> Iterator[None]:
-    """The same where nothing is committed: a conflict passes too."""
+    """The same where nothing is committed: a conflict may pass, too."""
     try:
         with translated(where, what):
             yield
@@ -96,8 +96,8 @@ def connect(
     try:
         return _load(name, properties, timeout, connector)
     except TransientError:
-        # A catalog in a database makes its tables when it is first used: another process may have
-        # been at it too. What else it was shows again.
+        # A catalog in a database creates its tables on first use, perhaps at the same time as
+        # another process. Any other cause will show again.
         return _load(name, properties, timeout, connector)
 
 

@@ -72,10 +72,10 @@ class DeadLetterTable:
         )
 
     def keep(self, letters: Sequence[DeadLetter]) -> None:
-        """Write those that are not there yet.
+        """Write the letters that are not there yet.
 
         Raises:
-            TransientError: the store; call again with the same ones.
+            TransientError: the store failed; call again with the same letters.
         """
         table = self._table()
         while letters:
@@ -105,7 +105,7 @@ class DeadLetterTable:
                     writer.discard()
 
     def set(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Take letters again from these positions on: their records are read again."""
+        """Accept letters again from these positions on, because their records are read again."""
         table = self.open()
         while table is not None:
             table.renew()

@@ -1,6 +1,6 @@
 """Tables that records name: any number of them, known when the first record for one arrives.
 
-The connector stands where its *home* ledger does, a table of its own that holds no rows: its
+The connector's positions are those of its *home* ledger, a table of its own that holds no rows: its
 properties are positions and the names of the tables that ever got rows. A table's own ledger moves
 with the rows that it gets and stays behind otherwise. Of a range, the tables that get rows of it
 come first and home comes last, so home holds a range only when all tables do. After a crash in
@@ -68,7 +68,7 @@ class DynamicTables(Tables):
         return self._targets[name]
 
     def all(self) -> list[TargetTable]:
-        """The tables that have got rows, as far as they are still there."""
+        """The tables that got rows, as far as they still exist."""
         found = [self.of(name) for name in self._known()]
         return [t for t in found if t.find() is not None]
 
@@ -94,7 +94,7 @@ class DynamicTables(Tables):
         for target in self.all():
             for f in target.read_from_values():
                 fields.setdefault(f.name, set()).add(f.type)
-        # What tables have of different types is told by the records.
+        # Where tables have different types, the records decide.
         agreed = [pa.field(n, kinds.pop()) for n, kinds in fields.items() if len(kinds) == 1]
         return self._with_route(pa.schema(agreed)) if agreed else None
 

@@ -1,4 +1,4 @@
-"""The table's columns, checked, created and extended for the records that arrive."""
+"""Checks, creates and extends the table's columns for the records that arrive."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
     def _land(
         self, advances: Sequence[Advance], staged: Staged, parts: Parts, *, moves: bool
     ) -> Outcome:
-        """Table by table, each under the rule of its own ledger.
+        """Commit table by table, each under its own ledger's rule.
 
         After a crash between two tables the first one's ranges are a replay, the second one's not;
         :meth:`uneven` keeps a range from reaching beyond what one of them holds.

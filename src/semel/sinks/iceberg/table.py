@@ -183,7 +183,7 @@ class Table:
         return None if snapshot is None else snapshot.snapshot_id
 
     def renew(self) -> None:
-        """Go to the newest state."""
+        """Read the newest state."""
         with reading(self.where):
             try:
                 self._table.refresh()
@@ -218,7 +218,7 @@ class Table:
         replaced: Sequence[DataFile] = (),
         mark: str = "",
     ) -> None:
-        """Add files, take away those that they replace, and set properties: one snapshot, whose id
+        """Add files, remove those that they replace, and set properties: one snapshot, whose id
         becomes the property ``mark``.
 
         Raises:

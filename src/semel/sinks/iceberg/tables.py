@@ -1,4 +1,4 @@
-"""The tables of a connector, and where it stands in them.
+"""The tables of a connector, and its positions in them.
 
 Listed tables all take the same ranges: each one's ledger moves with every range, and the connector
 stands where the table does that is furthest behind. They differ only after a crash between two
@@ -121,7 +121,7 @@ class Tables:
         return whole.append(pa.field(field, pa.string()))
 
     def routed(self, records: Records) -> tuple[list[tuple[TargetTable, Records]], Counts]:
-        """The records of each table that gets some, and how many are no table's."""
+        """The records of each table that gets some, and the number that go nowhere."""
         field = self._settings.config.route_field
         if not field:
             return [(target, records) for target in self.all()], Counts()
@@ -196,7 +196,7 @@ class Tables:
                 )
 
     def judge(self, advances: Sequence[Advance]) -> Outcome:
-        """Go to the newest states, and apply the ledger rule to the connector as it stands there.
+        """Read the newest states, and apply the ledger rule to the connector's positions there.
 
         Raises:
             LedgerConflict: see :func:`semel.ledger.judge`.
@@ -210,7 +210,7 @@ class Tables:
         return judge(self._connector.name, stored, [a.range for a in advances])
 
     def touched(self, _filled: Collection[str]) -> list[TargetTable]:
-        """The tables that a commit moves which holds rows for these, at their newest states."""
+        """The tables that a commit with rows for these tables moves, at their newest states."""
         return self.all()
 
     def settle(self, advances: Sequence[Advance]) -> None:

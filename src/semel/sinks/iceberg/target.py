@@ -1,4 +1,4 @@
-"""One of a connector's tables: found, created, written, and the ledger that stands in it."""
+"""One of a connector's tables, with the ledger in it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TargetTable:
         return self._found
 
     def anew(self) -> Table | None:
-        """The table at its newest state, apart from the one that is kept."""
+        """A fresh copy of the table, at its newest state."""
         return Table.open(self._catalog(), self.name, self._mine.branch, self._settings.written)
 
     @property
@@ -85,7 +85,7 @@ class TargetTable:
         return self._kept
 
     def stand(self, *, newest: bool = True) -> dict[TopicPartition, LedgerEntry]:
-        """What the ledger holds, in the table's newest state."""
+        """The ledger's entries in the table's newest state."""
         if newest:
             self.table.renew()
         return {e.topic_partition: e for e in self.ledger.entries()}
@@ -110,13 +110,13 @@ class TargetTable:
         return [] if found is None else [f for f in found.columns if f.name not in skip]
 
     def read_from_values(self) -> list[pa.Field]:
-        """Those of them that values fill."""
+        """The fields among them that values fill."""
         found = self.fields()
         elsewhere = not_from_values(self.keyed()) if found else frozenset()
         return [to_read(f, COMMENT) for f in found if f.name not in elsewhere]
 
     def accommodate(self, records: Records) -> None:
-        """Give the table the columns of records like these, if it may get them."""
+        """Add the columns of records like these to the table, if that is allowed."""
         if records.rows.num_rows:
             facts = (self._connector, self.keyed(), self._mine)
             accommodated(*facts, self.table, self._own(records))
@@ -220,7 +220,7 @@ class TargetTable:
         forget: bool = False,
         checked: bool = True,
     ) -> None:
-        """Commit properties that are computed from the ledger as it stands.
+        """Commit properties computed from the ledger's present state.
 
         Raises:
             RolledBack: the table lacks rows; ``checked`` asks for that.

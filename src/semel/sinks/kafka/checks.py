@@ -1,4 +1,4 @@
-"""Settings under which the Kafka sink cannot keep what is declared."""
+"""Checks that the Kafka sink can keep the declared delivery with these settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from semel.kafka.clients import IDEMPOTENCE, acks, confirms_all, is_true
 
 
 def check(connector: ConnectorConfig, producer: Mapping[str, Any]) -> None:
-    """What can be said of the producer's settings without asking a cluster.
+    """Check the producer's settings, as far as that is possible without a cluster.
 
     Raises:
         ConfigError: all settings with which the declared delivery cannot be kept.

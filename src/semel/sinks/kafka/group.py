@@ -1,4 +1,4 @@
-"""The tasks of a connector, as the coordinator of its consumer group knows them."""
+"""The tasks of a connector, as the consumer group's coordinator knows them."""
 
 from __future__ import annotations
 

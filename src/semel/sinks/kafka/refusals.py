@@ -28,7 +28,7 @@ def find_refused(
     A refusal ends a transaction, so there is one for each: a way for few records.
 
     Returns:
-        the exception to raise: RowsRejected, or why no record can be blamed.
+        the exception to raise: RowsRejected, or the error if no record is to blame.
     """
     records = [(one, record) for one in messages for record in one.each()]
     bad: dict[int, KafkaError] = {}
