@@ -1,8 +1,8 @@
 """Starts Spark's JVM: with its class data archive, and without the launcher's own JVM.
 
-``spark-submit`` runs a JVM whose only work is to say which command starts Spark. Making the archive
-asks it once, and its answer is remembered with the archive. Where the environment could change the
-answer, ``spark-submit`` is run as PySpark does.
+``spark-submit`` runs a JVM only to find out which command starts Spark. Making the archive runs it
+once, and remembers its answer with the archive. Where the environment could change the answer,
+``spark-submit`` is run as PySpark does.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Jvm:
         _forget_dead()
 
     def leave(self, patience: float) -> None:
-        """Let it end by itself, as it does when this process ends."""
+        """Stop managing the JVM: it ends with this process."""
         process = self._process
         if process is not None and process.stdin is not None:
             process.stdin.close()
@@ -202,7 +202,7 @@ _SUBMITS = ("PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
 def _command(settings: Mapping[str, str], remembered: Sequence[str] | None) -> list[str]:
-    """Spark's own JVM, if the launcher has told how, else the launcher."""
+    """The command for Spark's own JVM, if the launcher's answer is known, else the launcher."""
     if not remembered or not neutral() or any(name in settings for name in _SHAPES_COMMAND):
         arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         return [str(spark_home() / "bin" / "spark-submit"), *_submitted(settings, arguments)]
@@ -243,7 +243,7 @@ def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
 
 
 def _surroundings() -> dict[str, str]:
-    """What spark-submit sets before it starts Java."""
+    """The environment that spark-submit sets before it starts Java."""
     return {
         "SPARK_HOME": str(spark_home()),
         "SPARK_ENV_LOADED": "1",
@@ -271,7 +271,7 @@ def _address(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """End it in order, as it removes its files then, or by force."""
+    """End it cleanly, so that it removes its files, or else by force."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(OSError):
             process.send_signal(number)
@@ -281,7 +281,7 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 def _forget_dead() -> None:
-    """Let PySpark start a JVM anew whose process has ended."""
+    """Let PySpark start a new JVM after the old process has ended."""
     with SparkContext._lock:
         process = getattr(SparkContext._gateway, "proc", None)
         if process is not None and process.poll() is not None:

@@ -138,7 +138,7 @@ class ClusterConfig(WorkerConfig):
 
     @property
     def url(self) -> str:
-        """Where other workers reach this one's REST API; its name among them."""
+        """The URL of this worker's REST API for other workers; also its name among them."""
         return f"{self.scheme}://{self.id}"
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The keys that every connector has, whichever way it moves data."""
+"""The keys that sink and source connectors share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from semel.config.reading import reduced
 
 @dataclass(frozen=True)
 class CommonConfig:
-    """What a connector is called, what runs it, and how often it tries again."""
+    """A connector's name, class, converters, transforms and retries."""
 
     originals: Mapping[str, str] = field(
         default_factory=dict, kw_only=True, repr=False, compare=False

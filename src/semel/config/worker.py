@@ -59,7 +59,8 @@ class WorkerConfig(RestConfig):
     )
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:
-        """What a connector runs with: its own keys, and the worker's where it says nothing.
+        """The configuration that a connector runs with: its own keys, and the worker's where it has
+        none.
 
         A converter's settings come with the converter: they are the worker's only if that is.
         Config providers are the worker's alone.

@@ -21,7 +21,7 @@ JVM_FLAGS = (
 
 
 class SchemaRegistry(JavaServer):
-    """One registry, whose schemas stand in a file database in its directory."""
+    """One registry, whose schemas are in a file database in its directory."""
 
     name = "the schema registry"
     log_name = "registry.log"

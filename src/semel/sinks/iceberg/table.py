@@ -70,10 +70,10 @@ class _Once(Transaction):
         return self._table
 
     def _has_landed(self) -> bool:
-        """Whether the catalog holds what it says is refused.
+        """Whether the catalog holds a commit that it says it refused.
 
-        Who stands in between (boto3, a gateway) may lose the answer and send the request again by
-        itself: it is then in conflict with itself, and what it has written must not be deleted.
+        A client or gateway in between may lose the answer and send the request again by itself. It
+        then conflicts with itself, and what it has written must not be deleted.
 
         Raises:
             CommitStateUnknownException: it cannot be told; perhaps this one has expired meanwhile.

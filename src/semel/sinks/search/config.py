@@ -42,7 +42,7 @@ _FORBIDDEN = '\\/*?"<>| ,#:'
 
 @dataclass(frozen=True)
 class SearchConfig(SearchKeys, RoutedConfig):
-    """What the sink writes where, and under which id."""
+    """What the sink writes, where, and under which id."""
 
     def __post_init__(self) -> None:
         urls = tuple(url if "://" in url else f"http://{url}" for url in self.urls)
@@ -186,7 +186,7 @@ class SearchConfig(SearchKeys, RoutedConfig):
         """The index of a topic. Names of indices are in lower case.
 
         Raises:
-            ConfigError: the name is none that an index may have.
+            ConfigError: an index may not have this name.
         """
         topic = self.routed(topic)
         mapping: Mapping[str, str] = dict(p.split(":", maxsplit=1) for p in self.index_mapping)

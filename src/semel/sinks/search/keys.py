@@ -1,4 +1,4 @@
-"""The keys of Confluent's Elasticsearch sink and Aiven's OpenSearch sink, one meaning."""
+"""The keys of Confluent's Elasticsearch sink and Aiven's OpenSearch sink."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from semel.config import HIGH, LOW, MEDIUM, Type, key
 
 @dataclass(frozen=True)
 class SearchKeys:
-    """What the sink writes where, as the user has said."""
+    """The keys as the user has set them."""
 
     connector_class: str = key(
         "connector.class", importance=HIGH, group="Common", display="Connector class"

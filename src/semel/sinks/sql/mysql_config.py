@@ -46,7 +46,7 @@ class MysqlConfig(JdbcConfig):
 
 
 class Tls(NamedTuple):
-    """How a connection is encrypted. The certificate is a PEM file of authorities; without one
+    """The TLS settings of a connection. The certificate is a PEM file of authorities; without one
     those of the system are trusted."""
 
     certificate: str

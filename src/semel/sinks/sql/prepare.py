@@ -1,4 +1,4 @@
-"""From converted records to the deletes and rows for a table, in the types of its columns."""
+"""Converts records to the deletes and rows for a table, in the types of its columns."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def prepare(
     compare: Compare,
     convert: Convert = convert,
 ) -> Prepared:
-    """Convert records to the table's types and keep what is left of several changes of a key.
+    """Convert records to the table's types and reduce several changes of a key to what must be
+    written.
 
     ``compare`` is asked about keys of types in which values can be equal that are not the same.
 

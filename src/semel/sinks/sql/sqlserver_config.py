@@ -89,7 +89,7 @@ class Login:
 
 
 def login(config: SqlServerConfig) -> Login:
-    """What a URL says.
+    """Parse a URL.
 
     Raises:
         ConfigError: also if semel cannot do what the URL asks.
@@ -129,8 +129,8 @@ def login(config: SqlServerConfig) -> Login:
 
 
 def _as_microsofts(url: str) -> str:
-    """A URL of the jTDS driver as one of Microsoft's, which differ in where the database stands and
-    in how TLS is asked for."""
+    """Convert a URL of the jTDS driver to Microsoft's form. The two differ in the place of the
+    database and in how TLS is requested."""
     place = _JTDS.fullmatch(url)
     if place is None:
         return url
