@@ -86,7 +86,7 @@ def test_positions_move_only_over_what_the_tasks_have_answered_for(
 ) -> None:
     wanted = [OffsetRange("t", 0, 0, 10)]
     parts = [Advance(OffsetRange("t", 0, *part), read=1) for part in found]
-    with pytest.raises(TransientError, match="do not make up t-0 from offset 0 to 10"):
+    with pytest.raises(TransientError, match="do not cover t-0 from offset 0 to 10"):
         bounded.whole(wanted, parts)
     halves = [Advance(OffsetRange("t", 0, *part), read=1) for part in [(5, 10), (0, 5)]]
     (moved,) = bounded.whole(wanted, halves)
