@@ -16,7 +16,7 @@ from semel.sinks.checks import (
     problems_of_names,
 )
 from semel.sinks.jdbc_keys import JdbcKeys
-from semel.sinks.layout import Keyed
+from semel.sinks.layout import Keyed, selects
 from semel.sinks.routed import RoutedConfig
 from semel.transforms import chain_of
 
@@ -206,12 +206,9 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        topic = self.routed(topic)
-        if self.include:
-            if self.pk_mode == "record_value" and field in self.pk_fields:
-                return True  # pk.fields is applied independently
-            return field in self.include or f"{topic}:{field}" in self.include
-        return field not in self.exclude and f"{topic}:{field}" not in self.exclude
+        if self.include and self.pk_mode == "record_value" and field in self.pk_fields:
+            return True  # pk.fields is applied independently
+        return selects(self.include, self.exclude, self.routed(topic), field)
 
 
 def check_key(connector: ConnectorConfig, config: Keyed) -> None:

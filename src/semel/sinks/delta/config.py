@@ -13,6 +13,7 @@ from semel.sinks.checks import (
     problems_of_key,
     problems_of_names,
 )
+from semel.sinks.layout import selects
 from semel.sinks.routed import RoutedConfig
 
 CLASSES = ("delta", "semel.delta.DeltaSink")
@@ -216,9 +217,6 @@ class DeltaConfig(RoutedConfig):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        topic = self.routed(topic)
-        if self.include:
-            if self.pk_mode == "record_value" and field in self.pk_fields:
-                return True  # pk.fields is applied independently
-            return field in self.include or f"{topic}:{field}" in self.include
-        return field not in self.exclude and f"{topic}:{field}" not in self.exclude
+        if self.include and self.pk_mode == "record_value" and field in self.pk_fields:
+            return True  # pk.fields is applied independently
+        return selects(self.include, self.exclude, self.routed(topic), field)

@@ -13,6 +13,7 @@ from semel.sinks.checks import problems_of_field_lists
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.keys import FilesKeys
+from semel.sinks.layout import selects
 
 _CONFLUENT = (
     "io.confluent.connect.s3.S3SinkConnector",
@@ -190,10 +191,7 @@ class FilesConfig(FilesKeys):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        names = (field, f"{topic}:{field}")
-        if self.include:
-            return any(n in self.include for n in names)
-        return not any(n in self.exclude for n in names)
+        return selects(self.include, self.exclude, topic, field)
 
     def format_name(self) -> str:
         """The format that any of the three keys says.
