@@ -86,7 +86,7 @@ class Supervisor:
         return self.progress
 
     def _heed_share(self, server: ControlServer, spec: TaskSpec, count: int) -> None:
-        """Start tasks that belong here now, and end those that no longer do."""
+        """Add the tasks that are to run here by now, and end those that are not any more."""
         wanted = self._orders.share.hold(count, self._tasks)
         for n in sorted(wanted - self._tasks.keys()):
             self._tasks[n] = TaskJobs(self._spark, spec, n, self._jobs.get(n, 0))

@@ -43,11 +43,11 @@ def left_out_of_the_key(key: Sequence[str], exclude: Sequence[str]) -> list[Prob
 
 
 def problems_of_names(
-    key: str, template: str, mapping_key: str, mapping: Sequence[str], target: str, fix: str = ""
+    key: str, template: str, mapping_key: str, mapping: Sequence[str], target: str
 ) -> Iterator[Problem]:
     """The problems of the keys that say where a topic goes: a template of names, and a list of
     pairs of a topic and a ``target``."""
     if any(":" not in pair for pair in mapping):
         yield Problem(mapping_key, f"{mapping_key} must hold topic:{target} pairs")
     if "${" in template.replace("${topic}", ""):
-        yield Problem(key, f"{key}={template!r}: only ${{topic}} can be filled in{fix}")
+        yield Problem(key, f"{key}={template!r}: only ${{topic}} can be filled in")

@@ -13,7 +13,6 @@ from semel.sinks.checks import (
     left_out_of_the_key,
     problems_of_field_lists,
     problems_of_key,
-    problems_of_names,
 )
 from semel.sinks.jdbc_keys import JdbcKeys
 from semel.sinks.layout import Keyed, selects
@@ -123,14 +122,21 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                 )
             )
         problems += problems_of_field_lists(self.include, self.exclude)
-        problems += problems_of_names(
-            "table.name.format",
-            self.table_name_format,
-            "topics.to.tables.mapping",
-            self.table_mapping,
-            "table",
-            ". Name the tables of other topics in topics.to.tables.mapping",
-        )
+        if any(":" not in pair for pair in self.table_mapping):
+            problems.append(
+                Problem(
+                    "topics.to.tables.mapping",
+                    "topics.to.tables.mapping must hold topic:table pairs",
+                )
+            )
+        if "${" in self.table_name_format.replace("${topic}", ""):
+            problems.append(
+                Problem(
+                    "table.name.format",
+                    f"table.name.format={self.table_name_format!r}: only ${{topic}} can be "
+                    "filled in. Name the tables of other topics in topics.to.tables.mapping",
+                )
+            )
         if self.time_zone.upper().removeprefix("ETC/") not in _UTC:
             problems.append(
                 Problem(

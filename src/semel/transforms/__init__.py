@@ -112,7 +112,7 @@ def routed(raw: Mapping[str, str], topic: str) -> str:
 
 
 def known_chain(raw: Mapping[str, str]) -> Chain:
-    """The chain of a configuration, for queries only."""
+    """The chain of a configuration, for questions only."""
     mine = {k: v for k, v in raw.items() if k.partition(".")[0] in ("transforms", "predicates")}
     return _chain(tuple(sorted(mine.items())))
 

@@ -16,7 +16,7 @@ from semel.transforms.predicates import TopicNameMatches
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A transform with its name in the configuration, and the records that it is applied to."""
+    """A transform under its name in the configuration, and of which records it is applied."""
 
     alias: str
     transform: Transform

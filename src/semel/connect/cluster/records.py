@@ -183,7 +183,7 @@ def assigned(assignment: Assignment) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """The status topic's record of a connector or a task. ``worker`` is a worker's id,
+    """What the status topic says of a connector or a task. ``worker`` is a worker's id,
     ``generation`` the epoch of the assignment under which it runs, and ``version`` that of its
     configuration, as far as others want to know."""
 

@@ -23,7 +23,7 @@ Schema = Any
 @dataclass(frozen=True, slots=True)
 class Writing:
     """How schemas are written: with Kafka Connect's own properties (``connect.meta.data``), and
-    with valid names in place of names that Avro does not allow (``scrub.invalid.names``)."""
+    with names that Avro allows in the place of those that it does not (``scrub.invalid.names``)."""
 
     connect_properties: bool = True
     scrub: bool = False

@@ -57,7 +57,7 @@ def database_of(config: JdbcSourceConfig, connector: str) -> Database:
         raise ConfigError(
             Problem(
                 "connection.url",
-                f"connection.url=jdbc:{scheme}:... names no database that semel reads from. These "
+                f"connection.url=jdbc:{scheme}:... is of no database that semel reads from. These "
                 "are PostgreSQL, SQLite, DuckDB, MySQL and MariaDB",
             )
         )
