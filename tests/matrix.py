@@ -91,7 +91,10 @@ _COLUMNS = {
 }
 _BASE = {"name": "matrix", "topics": "t", "bootstrap.servers": "nowhere:9092"}
 PAGE = Path(__file__).parents[1] / "docs" / "guarantees.md"
-_BEGIN, _END = "<!-- The delivery matrix: written by `make matrix` -->", "<!-- The end of it -->"
+_BEGIN, _END = (
+    "<!-- The delivery matrix: written by `make matrix` -->",
+    "<!-- End of the delivery matrix -->",
+)
 
 
 class Cell(NamedTuple):

@@ -47,7 +47,7 @@ FIRST = (
     "tests/test_audit_scope.py",
     "tests/engine/test_registry.py",
     "tests/engine/test_drivers.py",
-    "tests/engine/test_firsts.py",
+    "tests/engine/test_first_positions.py",
     "tests/cli/test_credentials.py",
     "tests/lab/test_drill_source.py",
     "tests/rest/test_app.py",

@@ -20,9 +20,9 @@ from semel.audit.follow.intervals import (
     too_early,
 )
 from semel.audit.follow.loop import pause
-from semel.audit.follow.progress import Missing, Progress
+from semel.audit.follow.progress import Missing, PartitionProgress
 from semel.audit.follow.report import Judged
-from semel.audit.follow.state import State, default_path, load, save
+from semel.audit.follow.state import FollowState, default_path, load, save
 from semel.audit.follow.totals import Totals
 from semel.errors import ConfigError
 from semel.ledger import (
@@ -105,8 +105,8 @@ def entry(position: int = 20, **counts: Any) -> LedgerEntry:
     return LedgerEntry("t", 0, position, 0, cluster_id="c", topic_id="x", **counts)
 
 
-def after(at: int, due: list[int], mark: int = 0) -> Progress:
-    return Progress(Mark(0, mark), at, due=np.array(due, np.int64))
+def after(at: int, due: list[int], mark: int = 0) -> PartitionProgress:
+    return PartitionProgress(Mark(0, mark), at, due=np.array(due, np.int64))
 
 
 def test_missing_rows_are_lost_beyond_those_that_the_ledger_counts_as_filtered_or_failed() -> None:
@@ -174,9 +174,9 @@ def test_judging_begins_where_the_connector_did() -> None:
 
 def test_state_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "new" / "state.json"
-    assert load(path, "c", "here") == State("c", "here")
+    assert load(path, "c", "here") == FollowState("c", "here")
     marks = {TP: Mark(0, 20, 18, 2, "c", "x"), OTHER: Mark(3, 3)}
-    state = State("c", "here", marks, 100, 1, 2, {"t": -3}, {TP: 20, OTHER: 0})
+    state = FollowState("c", "here", marks, 100, 1, 2, {"t": -3}, {TP: 20, OTHER: 0})
     save(path, state)
     assert load(path, "c", "here") == state
     assert [p.name for p in path.parent.iterdir()] == ["state.json"]
@@ -201,7 +201,7 @@ def test_a_state_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, wh
 
 def test_a_state_with_impossible_numbers_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
-    save(path, State("c", "here", {TP: Mark(0, 20)}))
+    save(path, FollowState("c", "here", {TP: Mark(0, 20)}))
     facts = json.loads(path.read_text())
     facts["topics"]["t"]["0"]["offset"] = -1
     path.write_text(json.dumps(facts))
@@ -211,13 +211,13 @@ def test_a_state_with_impossible_numbers_is_not_believed(tmp_path: Path) -> None
 
 def test_a_state_of_another_connector_or_target_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
-    save(path, State("c", "here"))
+    save(path, FollowState("c", "here"))
     with pytest.raises(ConfigError, match="belongs to connector c, not to d"):
         load(path, "d", "here")
     with pytest.raises(ConfigError, match="belongs to target here, not to there"):
         load(path, "c", "there")
     with pytest.raises(ConfigError, match="cannot be written"):
-        save(path / "below", State("c", "here"))
+        save(path / "below", FollowState("c", "here"))
 
 
 def test_states_are_kept_apart_by_connector_and_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "semel"
 
 FLOORS = [
-    {"context", "redact", "leftbehind", "sizes"},
+    {"context", "redact", "abandoned", "sizes"},
     {"errors", "watchdog"},
     {"aliases", "delivery", "extras", "failpoints", "jars", "ledger", "problems", "records"},
     {"archives", "config", "targets"},

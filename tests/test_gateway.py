@@ -79,7 +79,7 @@ def test_one_that_never_becomes_ready_can_be_ended(monkeypatch: pytest.MonkeyPat
     jvm.end()
     thread.join(30)
     assert failed and not psutil.pid_exists(jvm._process.pid)
-    with pytest.raises(ServiceError, match="ended while it started"):
+    with pytest.raises(ServiceError, match="stopped while it was starting"):
         jvm.connect(SETTINGS, None)
 
 

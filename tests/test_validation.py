@@ -58,7 +58,7 @@ def test_the_answer_has_the_fields_of_kafka_connects() -> None:
             "required": False,
             "default_value": "1",
             "importance": "HIGH",
-            "documentation": "Most tasks to run at once.",
+            "documentation": "Maximum number of tasks to run at once.",
             "group": "Common",
             "order_in_group": 3,
             "width": "SHORT",

@@ -76,8 +76,8 @@ def test_a_silent_call_is_left_unless_the_store_works_on_it(told: list[str]) -> 
             time.sleep(0.01)
         assert near.recv(1) == b""  # it was shut down
     assert not answers
-    assert any("is at work: an index is built" in line for line in told)
-    assert "the connection was left" in dog.ended
+    assert any("is working: an index is built" in line for line in told)
+    assert "semel dropped the connection" in dog.ended
     dog.detach()
 
 
@@ -100,7 +100,7 @@ def test_a_call_that_never_fails_is_spoken_of_where_the_process_cannot_end(
         for second in range(0, 200):
             dog.look(now + second, stopping=None)
             time.sleep(0.005)
-    assert len([line for line in told if "the call does not end" in line]) >= 2
+    assert len([line for line in told if "the call does not return" in line]) >= 2
 
 
 def test_a_process_that_stood_still_gives_an_ended_call_its_time_to_fail(told: list[str]) -> None:

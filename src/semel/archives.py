@@ -1,8 +1,8 @@
-"""Class data sharing archives: what a JVM has loaded once, it maps the next time.
+"""Class data sharing archives: a JVM maps the classes that an earlier one has loaded.
 
-An archive only saves time. It lies in semel's cache directory under a name that changes with the
-JVM, the jars and semel's own way of starting them, so that a stale one is never found. One that is
-incomplete, damaged, or that somebody else could have written is not used.
+An archive only saves time. It is in semel's cache directory, under a name that changes with the
+JVM, the jars and semel's way to start them, so a stale one is never found. One that is incomplete,
+damaged, or that somebody else could have written is not used.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Archive:
         return True
 
     def spoilt(self) -> None:
-        """Remove one that a JVM did not start with."""
+        """Remove an archive that a JVM failed to start with."""
         with contextlib.suppress(OSError):
             self._failed.touch()
         for path in (self._facts, self.file):
@@ -152,7 +152,7 @@ class Archive:
                         path.unlink(missing_ok=True)
 
     def wanted(self) -> bool:
-        """Whether it is missing, and is worth making now."""
+        """Whether it is missing, and worth making now."""
         if os.environ.get(SWITCH) == "off" or self.facts() is not None:
             return False
         with contextlib.suppress(OSError):
@@ -166,7 +166,7 @@ class Archive:
         return os.access(self.directory, os.W_OK) and _memory() > _ROOM
 
     def _touch(self) -> None:
-        """Say that it is in use."""
+        """Mark it as used."""
         with contextlib.suppress(OSError):
             if time.time() - self._facts.stat().st_mtime > _TOUCHED:
                 os.utime(self._facts)
@@ -206,7 +206,7 @@ def in_background(module: str, *arguments: str) -> None:
 
 
 def yielding() -> None:
-    """Give this process the lowest claim on processors, disks and memory."""
+    """Give this process the lowest priority for processors, disks and memory."""
     with contextlib.suppress(OSError):
         os.nice(19)
     with contextlib.suppress(OSError, AttributeError):
@@ -241,7 +241,7 @@ def _alone(path: Path) -> Iterator[bool]:
 
 
 def _memory() -> float:
-    """Bytes that can be had, also within a container's limit."""
+    """The available memory in bytes, within a container's limit."""
     free = float(psutil.virtual_memory().available)
     for limit, used in _CONTAINERS:
         with contextlib.suppress(OSError, ValueError):

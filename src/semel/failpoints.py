@@ -78,7 +78,7 @@ def arm(directory: Path, place: str, action: str, skip: int = 0) -> None:
 
 
 def disarm(directory: Path) -> None:
-    """Take back what was armed and not reached."""
+    """Disarm what was armed and not reached."""
     for place in _ALL:
         (directory / place).unlink(missing_ok=True)
 
@@ -101,12 +101,12 @@ def fired(directory: Path) -> list[Fired]:
 
 
 def forget(directory: Path) -> None:
-    """Take none of them to have fired."""
+    """Forget which failpoints have fired."""
     (directory / _LOG).unlink(missing_ok=True)
 
 
 def thaw(directory: Path, pid: int) -> None:
-    """Let a process go on that was frozen, at a failpoint or by hand; returns once it does.
+    """Thaw a process that was frozen, at a failpoint or by hand; returns once it runs.
 
     Raises:
         psutil.NoSuchProcess: it has died meanwhile.
@@ -173,7 +173,7 @@ def _act(directory: Path, action: str, place: str) -> None:
 
 
 def _freeze(mark: Path) -> None:
-    """Stay stopped for as long as the mark is there.
+    """Stay stopped as long as the mark exists.
 
     When an executor dies, the kernel sends SIGHUP and SIGCONT to the stopped workers it leaves
     behind; a zombie must survive the one and not wake up by the other.

@@ -1,10 +1,10 @@
 """Starts Spark's JVM: with its class data archive, and without the launcher's own JVM.
 
-``spark-submit`` runs a JVM whose only work is to say which command starts Spark. Making the archive
-asks it once, and its answer is remembered with the archive. Where the environment could change the
-answer, ``spark-submit`` is run as PySpark does.
+``spark-submit`` runs a JVM only to find out which command starts Spark. Making the archive runs it
+once, and remembers its answer with the archive. Where the environment could change the answer,
+``spark-submit`` is run as PySpark does.
 
-PySpark is imported once the JVM has been started: that takes as long as importing it does.
+PySpark is imported while the JVM starts: both take about as long.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Jvm:
                 return
             # Whether that was the archive's fault shows only if Spark starts without it.
             self._start(_command(settings, None), settings)
-            log.debug("Spark starts without %s only; it is removed", archive.file)
+            log.debug("Spark starts only without %s; removing it", archive.file)
             archive.spoilt()
             return
         self._start(_command(settings, None), settings)
@@ -123,7 +123,7 @@ class Jvm:
             _forget_dead()
 
     def leave(self, patience: float) -> None:
-        """Let it end by itself, as it does when this process ends."""
+        """Let the JVM end by itself, and wait for that."""
         process = self._process
         if process is not None and process.stdin is not None:
             process.stdin.close()
@@ -136,7 +136,7 @@ class Jvm:
         try:
             with self._lock:
                 if self._ended:
-                    raise ServiceError("Spark was ended while it started")
+                    raise ServiceError("Spark was stopped while it was starting")
                 self._process = process = _popen(command, told)
             port, secret = _address(process, told)
         finally:
@@ -208,7 +208,7 @@ def launcher_answer() -> list[str]:
     """
     java = _java()
     if java is None:
-        raise ValueError("there is no Java")
+        raise ValueError("Java is not installed")
     jars = f"{spark_home() / 'jars'}/*"
     neutral = {MEMORY: _HEAP, OPTIONS: _PLACE}
     launcher = [str(java), "-Xmx128m", "-cp", jars, "org.apache.spark.launcher.Main", _MAIN]
@@ -240,7 +240,7 @@ _SUBMITS = ("PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
 def _command(settings: Mapping[str, str], remembered: Sequence[str] | None) -> list[str]:
-    """Spark's own JVM, if the launcher has told how, else the launcher."""
+    """The command for Spark's own JVM, if the launcher's answer is known, else the launcher."""
     if not remembered or not neutral() or any(name in settings for name in _SHAPES_COMMAND):
         arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         return [str(spark_home() / "bin" / "spark-submit"), *_submitted(settings, arguments)]
@@ -281,7 +281,7 @@ def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
 
 
 def _surroundings() -> dict[str, str]:
-    """What spark-submit sets before it starts Java."""
+    """The environment that spark-submit sets before it starts Java."""
     return {
         "SPARK_HOME": str(spark_home()),
         "SPARK_ENV_LOADED": "1",
@@ -301,7 +301,7 @@ def _address(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
             )
         if time.monotonic() > deadline:
             _terminate(process)
-            raise ServiceError(f"the Java gateway process says nothing for {_STARTS_IN:.0f} s")
+            raise ServiceError(f"the Java gateway process has not answered for {_STARTS_IN:.0f} s")
         time.sleep(0.005)
     content = told.read_bytes()  # moved there when it is complete
     (port,), (size,) = struct.unpack_from("!i", content), struct.unpack_from("!i", content, 4)
@@ -309,7 +309,7 @@ def _address(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """End it in order, as it removes its files then, or by force."""
+    """End it cleanly, so that it removes its files, or else by force."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(OSError):
             process.send_signal(number)
@@ -319,7 +319,7 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 def _forget_dead() -> None:
-    """Let PySpark start a JVM anew whose process has ended."""
+    """Let PySpark start a new JVM after the old process has ended."""
     from pyspark import SparkContext
 
     with SparkContext._lock:

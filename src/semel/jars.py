@@ -374,7 +374,7 @@ def _file(jar_set: JarSet, artifact: Any) -> Path:
     except Exception as failure:
         raise _not_to_be_had(jar_set, _coordinate(artifact), failure) from failure
     raise ServiceError(
-        f"The jar {_coordinate(artifact)} of {jar_set.name} arrives damaged: delete {path} "
+        f"The jar {_coordinate(artifact)} of {jar_set.name} is damaged: delete {path} "
         "and check the Maven repository it comes from."
     )
 

@@ -222,7 +222,7 @@ class Starting(Generic[T]):
 
 
 def _ready_workers(made: SparkContext) -> None:
-    """Let Spark start the daemon that its Python workers are forked from, before the first job."""
+    """Start the daemon that Spark's Python workers are forked from, before the first job."""
     with suppress(Exception):  # a job of the connector says what is wrong
         made.parallelize([0], 1).mapPartitions(iter).count()
 
@@ -240,7 +240,7 @@ def session_of(made: Any, connector: CommonConfig) -> SparkSession:
 
 
 def has_ended(made: Any) -> bool:
-    """Whether a session's or a context's Spark has gone, or was stopped."""
+    """Whether a session's or a context's Spark has ended or was stopped."""
     context = context_of(made)
     if not isinstance(context, SparkContext):
         return False
@@ -283,7 +283,7 @@ def micro_batch_session(connector: CommonConfig, jvm: Jvm | None = None) -> Spar
 
 
 def stop(spark: Any) -> None:
-    """Stop a session or a context that was made here, also when its JVM has gone already."""
+    """Stop a session or a context that was created here, even if its JVM has already ended."""
     made = spark if isinstance(spark, SparkContext) else spark.sparkContext
     with suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")

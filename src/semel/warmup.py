@@ -35,7 +35,7 @@ def warm_up_spark() -> Path | None:
     """
     archive = spark_archive()
     if archive is None:
-        raise ServiceError("there is no Java, or no Spark with jars, to make an archive of")
+        raise ServiceError("no archive can be made: Java is missing, or Spark's jars are")
     try:
         if archive.facts() is None and not archive.make(_train):
             return None
@@ -74,7 +74,7 @@ def _train(part: Path) -> dict[str, Any]:
     finally:
         jvm.end()
     if not part.exists():
-        raise ServiceError("this Java writes no archive")
+        raise ServiceError("this Java cannot write an archive")
     return {"command": command}
 
 

@@ -1,8 +1,8 @@
 """Calls to a store that get no answer: the log says so, and after ``store.timeout.ms`` they end.
 
-One thread of the process looks at all calls that are under way. A call lasts as long as bytes move
-on its connection or the store says that it works on it; past its bound the connection is shut
-down under the client, so that the call fails where it waits.
+One thread of the process looks at all calls in progress. A call lasts as long as bytes move on its
+connection or the store says that it works on it; past its bound the connection is shut down under
+the client, so that the call fails where it waits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from semel.leftbehind import within
+from semel.abandoned import within
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Watchdog:
             self._line = socket.socket(fileno=os.dup(handle))
 
     def detach(self) -> None:
-        """Let go of the connection; to be called when it is closed."""
+        """Stop watching the connection; call this when it is closed."""
         line, self._line = self._line, None
         self._ended_at = None
         if line is not None:
@@ -85,7 +85,7 @@ class Watchdog:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Something is asked of the store, and its answer is waited for."""
+        """Watch a call to the store until it returns."""
         self._calls += 1
         self._heard = self._told = self._asked = self._begun = time.monotonic()
         _watcher.wake()
@@ -95,7 +95,8 @@ class Watchdog:
             self._begun = None
 
     def each(self, items: Iterator[T]) -> Iterator[T]:
-        """The items of an answer that comes in pieces: each of them is waited for as a call."""
+        """The items of an answer that arrives in pieces; waiting for each item is watched as a
+        call."""
         while True:
             with self.call():
                 item = next(items, None)
@@ -105,7 +106,7 @@ class Watchdog:
 
     @property
     def waits(self) -> str:
-        """What the call that is under way waits for, and for how long; empty if there is none."""
+        """What the call in progress waits for, and for how long; empty if there is none."""
         begun = self._begun
         if begun is None:
             return ""
@@ -128,7 +129,9 @@ class Watchdog:
             return
         if self._ended_at is not None:
             if now - self._ended_at > _QUESTION:
-                self._remind(now, f"{self.ended}, but the call does not end. Is the client stuck?")
+                self._remind(
+                    now, f"{self.ended}, but the call does not return. Is the client stuck?"
+                )
                 _watcher.give_up()
             return
         moved = self._bytes()
@@ -149,9 +152,9 @@ class Watchdog:
 
     def _decide(self, working: str, now: float) -> None:
         if working:
-            tell(f"{self.waits}, but is at work: {working}")
+            tell(f"{self.waits}, but is working: {working}")
             return
-        self.ended, self._ended_at = f"{self.waits}; the connection was left", now
+        self.ended, self._ended_at = f"{self.waits}; semel dropped the connection", now
         with contextlib.suppress(OSError):
             if self._line is not None:
                 self._line.shutdown(socket.SHUT_RDWR)
@@ -178,13 +181,14 @@ class Watchdog:
 
 @contextmanager
 def waiting(where: str) -> Iterator[None]:
-    """The log says when this takes long. The store's own client bounds each of its requests."""
+    """Log if this takes long. The store's own client bounds each request."""
     with Watchdog("", where, math.inf).call():
         yield
 
 
 class _Question:
-    """Whether the store is at work on a call. Asked in a thread: the answer may never come."""
+    """Asks, in a thread, whether the store is working on a call, because the answer may never
+    come."""
 
     def __init__(self, ask: Callable[[], str], call: int) -> None:
         self.call = call
@@ -193,9 +197,9 @@ class _Question:
 
     def _put(self, ask: Callable[[], str]) -> None:
         try:
-            self.answer = within(_QUESTION, "asking a store what it works on", ask)
+            self.answer = within(_QUESTION, "asking a store what it is working on", ask)
         except Exception:
-            log.debug("a store was asked what it works on", exc_info=True)
+            log.debug("could not ask a store what it is working on", exc_info=True)
             self.answer = ""
 
 
@@ -225,7 +229,7 @@ def stops_with(connector: str, stop: threading.Event) -> None:
 
 
 def waits() -> list[str]:
-    """What the calls that are under way wait for."""
+    """What the calls in progress wait for."""
     return [found for dog in _watcher.dogs() if (found := dog.waits)]
 
 
@@ -308,11 +312,11 @@ class _Watcher:
 
 
 def _guarded(look: Callable[..., None], *arguments: object) -> None:
-    """What one look raises, as telling a driver that has gone may, must not end the others."""
+    """Keep an error of one look, such as a driver that is gone, from ending the others."""
     try:
         look(*arguments)
     except Exception:
-        log.debug("a look at the calls under way failed", exc_info=True)
+        log.debug("could not check the calls in progress", exc_info=True)
 
 
 _watcher = _Watcher()

@@ -75,7 +75,10 @@ def test_validate_touches_no_service(semel: Callable[..., Ended], written: Write
             "connector.class=kafka, a sink, copies topics",
         ),
         ({"consumer.override.group.id": "mine"}, "consumer.override.group.id is set by semel"),
-        ({"consumer.override.isolation.level": "read_uncommitted"}, "committed records only"),
+        (
+            {"consumer.override.isolation.level": "read_uncommitted"},
+            "never reads records of aborted transactions",
+        ),
         ({"consumer.override.no.such.key": "1"}, 'No such configuration property: "no.such.key"'),
         ({"delivery": "exactly-once", "delivery.mechanism": "idempotent"}, "cannot be kept"),
         ({"transforms": "t"}, "transforms.t.type is required"),

@@ -325,7 +325,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def hangs(_jvm: Jvm, *_arguments: object) -> None:
         assert given_up.wait(PATIENCE)
-        raise ServiceError("Spark was ended while it started")
+        raise ServiceError("Spark was stopped while it was starting")
 
     def too_long(_number: int, _frame: FrameType | None) -> None:
         given_up.set()

@@ -44,7 +44,9 @@ def test_one_that_its_driver_does_not_wait_for_any_more_fails(run_task: Run) -> 
 
         hanging_up = threading.Thread(target=hang_up)
         hanging_up.start()
-        with pytest.raises(ConnectionError, match=r"no line to its driver at 127\.0\.0\.1:\d+: ."):
+        with pytest.raises(
+            ConnectionError, match=r"no connection to its driver at 127\.0\.0\.1:\d+: ."
+        ):
             run_task(Address("127.0.0.1", server.getsockname()[1], b"key"))
         hanging_up.join()
 
@@ -68,7 +70,7 @@ def test_one_that_loses_its_line_fails_whatever_it_would_have_told(
         def excuse(self, _fence: Fenced) -> str:
             return ""
 
-    with pytest.raises(ConnectionError, match="no line to its driver"):
+    with pytest.raises(ConnectionError, match="no connection to its driver"):
         run_task(server.address("127.0.0.1"), Cut)
 
 

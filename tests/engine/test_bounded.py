@@ -86,7 +86,7 @@ def test_positions_move_only_over_what_the_tasks_have_answered_for(
 ) -> None:
     wanted = [OffsetRange("t", 0, 0, 10)]
     parts = [Advance(OffsetRange("t", 0, *part), read=1) for part in found]
-    with pytest.raises(TransientError, match="do not make up t-0 from offset 0 to 10"):
+    with pytest.raises(TransientError, match="do not cover t-0 from offset 0 to 10"):
         bounded.whole(wanted, parts)
     halves = [Advance(OffsetRange("t", 0, *part), read=1) for part in [(5, 10), (0, 5)]]
     (moved,) = bounded.whole(wanted, halves)
@@ -164,7 +164,7 @@ def test_an_error_that_nobody_expected_ends_the_connector_and_is_not_tried_again
         tried.append(index)
         raise ZeroDivisionError("nobody saw this coming")
 
-    monkeypatch.setattr(boundedtask.Worker, "stage", broken)
+    monkeypatch.setattr(boundedtask.BoundedWorker, "stage", broken)
     with pytest.raises(SemelError, match="task 0 failed unexpectedly: ZeroDivisionError: nobody"):
         caught_up(lake(source), spark=InlineSpark())
     assert tried == [0]

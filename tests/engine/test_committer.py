@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from semel.abandoned import within
 from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Guarantee
 from semel.engine.batch import Batch
@@ -14,7 +15,6 @@ from semel.engine.committer import Committer
 from semel.engine.direct.watch import Recreated
 from semel.errors import Unavailable
 from semel.ledger import Advance, OffsetRange, Outcome
-from semel.leftbehind import within
 from semel.records import Commit
 from semel.sinks.capabilities import Capabilities
 from tests.patience import PATIENCE

@@ -14,6 +14,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from semel import watchdog
+from semel.abandoned import abandoned
 from semel.engine import supervisor as supervising
 from semel.engine.base import Progress, SparkGone
 from semel.engine.bounded.engine import BoundedEngine
@@ -28,7 +29,6 @@ from semel.engine.orders import Orders
 from semel.engine.retry import Backoff, Retries
 from semel.engine.supervisor import Supervisor
 from semel.errors import Fenced, ServiceError, TransientError, Unavailable
-from semel.leftbehind import left
 from semel.runtime import driving
 from tests.engine.harness import wait_until
 
@@ -110,7 +110,7 @@ def _bounded(spark: Any) -> None:
 def test_one_whose_spark_has_gone_ends_and_says_so(
     drive: Callable[[Any], None], spark: Gone, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING), pytest.raises(SparkGone, match="Spark has gone: "):
+    with caplog.at_level(logging.WARNING), pytest.raises(SparkGone, match="Spark has stopped: "):
         drive(spark)
     assert not caplog.messages
 
@@ -261,7 +261,7 @@ def test_a_run_stops_though_its_store_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = threading.Event()
-    before = len(left())
+    before = len(abandoned())
 
     def works(_plan: Any, _spark: Any, _transform: Any, orders: driving.Orders) -> Progress:
         orders.observe(Progress(rows=7))
@@ -276,10 +276,10 @@ def test_a_run_stops_though_its_store_does_not_answer(
     monkeypatch.setattr(driving, "_work", works)
     assert driving.drive(_plan(), lambda: None, None, orders).rows == 7
     assert set(seen) == {7}
-    assert "connector c: what it has in hand does not end; waiting for the store" in caplog.text
-    assert left()[before:] == ["running connector c"]
+    assert "connector c: its current work does not finish; waiting for the store" in caplog.text
+    assert abandoned()[before:] == ["running connector c"]
     answer.set()
-    wait_until(lambda: len(left()) == before)
+    wait_until(lambda: len(abandoned()) == before)
 
 
 def test_an_observer_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from semel.abandoned import MOST, Abandoned, within
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.proxy import Proxy
-from semel.leftbehind import MOST, Left, within
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until
@@ -51,13 +51,13 @@ def test_a_store_that_is_away_for_longer_than_all_retries_is_waited_for(
     proxy.refuse()
     produce(source, records(10, start=10))
     # Ten retries of 10 ms were over after 0.1 s.
-    wait_until(lambda: "waiting until that is over" in caplog.text)
+    wait_until(lambda: "waiting for it to recover" in caplog.text)
     time.sleep(1)
     assert running.alive
     proxy.accept()
     running.until(lambda p: p.rows == 20)
     running.stop()
-    assert "over after" in caplog.text
+    assert "recovered after" in caplog.text
     assert caplog.text.count("cannot connect to PostgreSQL") < 3
     assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(20))
 
@@ -81,7 +81,7 @@ def test_a_store_that_falls_silent_is_left_and_the_commit_judged_anew(
     produce(source, records(50, start=10))
     running.until(lambda p: p.rows == 60, timeout=60)
     running.stop()
-    assert "the connection was left" in caplog.text
+    assert "semel dropped the connection" in caplog.text
     assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(60))
 
 
@@ -138,7 +138,7 @@ def test_an_object_store_that_is_silent_is_left_and_one_that_is_away_is_waited_f
         running.until(lambda p: p.rows == 10)
         proxy.silence(new=True)
         produce(source, records(10, start=10))
-        wait_until(lambda: "waiting until that is over" in caplog.text)
+        wait_until(lambda: "waiting for it to recover" in caplog.text)
         proxy.refuse()
         time.sleep(1)
         assert running.alive
@@ -167,7 +167,7 @@ def test_a_task_that_has_left_calls_behind_starts_again_in_a_new_process(
         if os.getpid() != driver and not marker.exists():  # it is called for a sample, too
             marker.touch()
             for _ in range(MOST):
-                with suppress(Left):
+                with suppress(Abandoned):
                     within(0.01, "closing a client", threading.Event().wait)
         return batch
 
@@ -178,5 +178,8 @@ def test_a_task_that_has_left_calls_behind_starts_again_in_a_new_process(
     running.until(lambda p: sum(p.positions.values()) == 20)
     running.stop()
     assert running.spark.attempts[0] == 1
-    assert "3 calls do not end (closing a client); starts again in a new process" in caplog.text
+    assert (
+        "3 calls have not returned (closing a client); starting again in a new process"
+        in caplog.text
+    )
     assert_nothing_lost_nothing_twice(config, range(20))

@@ -71,9 +71,9 @@ def test_an_outage_is_told_once_a_minute_and_when_it_is_over(
         now += some.failed(Unavailable("unreachable"))
     some.succeeded()
     assert len(told) == 4
-    assert told[0] == "unreachable; waiting until that is over"
-    assert "unreachable; waiting for" in told[1]
-    assert told[-1].startswith("over after 1")
+    assert told[0] == "unreachable; waiting for it to recover"
+    assert "unreachable; waited" in told[1]
+    assert told[-1].startswith("recovered after 1")
     assert told[-1].endswith(" s: unreachable")
 
 

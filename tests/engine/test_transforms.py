@@ -227,5 +227,5 @@ def test_another_time_is_refused_where_the_sink_writes_times(sink: dict[str, str
         "transforms.t.field.name": "at",
     }
     plan(config)
-    with pytest.raises(ConfigError, match="goes by the one that Kafka has"):
+    with pytest.raises(ConfigError, match="uses the one that Kafka has"):
         plan(config | sink)

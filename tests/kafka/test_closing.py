@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from semel import leftbehind
+from semel import abandoned
 from semel.kafka import closing, damage
 from semel.ledger import TopicPartition
 
@@ -24,6 +24,6 @@ def test_a_consumer_that_does_not_close_holds_nobody_up(monkeypatch: pytest.Monk
     monkeypatch.setattr(damage, "Consumer", lambda _config: damaged)
     try:
         assert damage._first("c", {}, TopicPartition("t", 0), 5).topic() == "t"
-        assert "closing a Kafka consumer" in leftbehind.left()
+        assert "closing a Kafka consumer" in abandoned.abandoned()
     finally:
         over.set()

@@ -25,7 +25,7 @@ def test_what_is_waited_for_is_said_once_and_named_in_the_end() -> None:
     with pytest.raises(ServiceError, match=r"no Kafka broker answers at 127\.0\.0\.1:1: Connect"):
         meet({"bootstrap.servers": "127.0.0.1:1"}, 3.0, said.append)
     (line,) = said
-    assert "Connection refused. Trying for 3 s" in line
+    assert "Connection refused. Retrying for 3 s" in line
 
 
 def test_one_host_that_does_not_exist_beside_others_is_no_mistake() -> None:

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.abandoned import abandoned
 from semel.errors import SemelError, TransientError
 from semel.kafka import groups as groups_module
 from semel.kafka.groups import Groups
 from semel.kafka.transactions import LEFT_BEHIND, Report, Transactions
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.leftbehind import left
 from semel.sinks.kafka.offsets import stranger
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
@@ -101,7 +101,7 @@ def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> No
         # issue 5511), the call need not be left behind.
         with pytest.raises(TransientError):
             commit(7, after_all_know)
-        assert LEFT_BEHIND in left()
+        assert LEFT_BEHIND in abandoned()
         commit(8, lambda _producer, _report: None)
         wait_until(lambda: told(8))
         broker.start()

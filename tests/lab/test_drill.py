@@ -518,7 +518,7 @@ class TestFencedTask:
                 raise Fenced("another instance")
 
             def excuse(self, _fence: Fenced) -> str:
-                return "its session had just ended" if lost else ""
+                return "its session had just expired" if lost else ""
 
         monkeypatch.setattr(attempt, "ControlLine", Line)
         spec: Any = SimpleNamespace(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.records import KEY, Records
-from semel.sinks.changes import Changes, Left, all_of_each, last_by_key, last_of_each
+from semel.sinks.changes import Changes, Survivors, all_of_each, last_by_key, last_of_each
 from tests.sinks.target import metadata
 
 Change = tuple[Any, bool, int | None]  # key, is it a row, the value of an optional column
@@ -38,12 +38,12 @@ def _arranged(
     return arranged, [c for _, c in rows], optional, [at for at, _ in rows]
 
 
-def _deleted(left: Left, arranged: Changes) -> set[Any]:
+def _deleted(left: Survivors, arranged: Changes) -> set[Any]:
     keys = arranged.keys[0].to_pylist()
     return {keys[arranged.count + at] for at in left.tombstones.tolist()}
 
 
-def _rows(left: Left, count: int) -> list[int]:
+def _rows(left: Survivors, count: int) -> list[int]:
     return list(range(count)) if left.rows is None else left.rows.tolist()
 
 

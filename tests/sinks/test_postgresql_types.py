@@ -367,7 +367,7 @@ MISFITS: dict[str, tuple[str, pa.Array, str]] = {
         "day",
     ),
     "time with a date": ("time", pa.array(["10:00", "2024-01-01 10:00"]), "has a date"),
-    "time from a timestamp": ("time", pa.array([None, HALF]), "no time of day"),
+    "time from a timestamp": ("time", pa.array([None, HALF]), "not a time of day"),
     "time beyond the day": (
         "time",
         pa.array([0, 86_400_000], pa.int32()).cast(pa.time32("ms")),

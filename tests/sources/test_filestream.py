@@ -309,7 +309,7 @@ def test_other_character_sets_are_read(path: Path, make: Callable[..., Source]) 
     assert lines(begun(make(file_charset="ISO-8859-1"))) == (["größe", "zwei"], {"position": 12})
     with pytest.raises(ConfigError, match="must write line ends as ASCII does"):
         make(file_charset="UTF-16")
-    with pytest.raises(ConfigError, match="is no character set"):
+    with pytest.raises(ConfigError, match="is not a character set"):
         make(file_charset="klingon")
 
 

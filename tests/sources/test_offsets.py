@@ -139,7 +139,7 @@ def test_the_topic_is_created_compacted_and_one_that_forgets_is_refused(
 def test_a_value_that_is_no_offset_is_refused(kafka: Kafka, make: Make) -> None:
     offsets = make()
     write(kafka, offsets.topic, (b'["local-file-source",{"filename":"test.txt"}]', b"8"))
-    with pytest.raises(ServiceError, match="is no source offset: 8"):
+    with pytest.raises(ServiceError, match="is not a source offset: 8"):
         offsets.read()
 
 

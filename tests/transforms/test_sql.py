@@ -88,7 +88,7 @@ def test_a_field_that_no_record_has_is_null_or_refused() -> None:
     assert values(query, batch(ROWS[:1])) == [{**ROWS[0], "o": None, "m": None, "l": [2, 3]}]
     outcome = queried("SELECT more FROM records", batch(ROWS[:1], has_schema=True))
     assert [r.message for r in outcome.refused] == [
-        "transforms.t: the query reads more, which is no field of the value"
+        "transforms.t: the query reads more, which is not a field of the value"
     ]
     assert values("SELECT id, more FROM records", batch(ROWS[:1])) == [{"id": 1}]
 
@@ -140,7 +140,7 @@ def test_types_come_back_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELEC 1", r"query=.*is no SQL: Parser Error: syntax error at or near"),
+        ("SELEC 1", r"query=.*is not SQL: Parser Error: syntax error at or near"),
         ("DELETE FROM records", "must be one SELECT"),
         ("SELECT 1 FROM records; SELECT 2 FROM records", "must be one SELECT"),
         ("SELECT 1", "must select from records"),

@@ -1,4 +1,4 @@
-"""The audit of a source connector: what its source holds, beside what its topics hold.
+"""The audit of a source connector: compares its source with its topics.
 
 The source is read again from its beginning, once as a whole and once from the stored offsets on:
 the difference is what Kafka must hold. Both are compared record by record, in their encoded form.
@@ -208,7 +208,7 @@ class _Auditor:
         return names
 
     def source(self, stored: StoredOffsets) -> None:
-        """Count what lies before the stored offsets, and what behind them."""
+        """Count the records before the stored offsets, and those after them."""
         source = self._planned.source
         for partition, offset in stored.offsets:
             self._places.append(_text(partition))

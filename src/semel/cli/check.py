@@ -1,4 +1,4 @@
-"""``semel worker --check``: what would become of a cluster's connectors here."""
+"""``semel worker --check``: reports what semel would do with a cluster's connectors."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def run_(
 
 
 def summary_of(name: str, progress: Progress | None, seconds: float) -> dict[str, Any]:
-    """What a connector has done, as ``--json`` prints it."""
+    """The summary of a run, as ``--json`` prints it."""
     counts = ("records", "rows", "failed", "commits", "restarts")
     found = {count: getattr(progress, count, 0) for count in counts}
     return {"name": name, **found, "seconds": round(seconds, 3)}

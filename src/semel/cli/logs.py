@@ -20,7 +20,7 @@ from semel.redact import redacted
 
 
 class LogFormat(StrEnum):
-    """How lines of the log look."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"

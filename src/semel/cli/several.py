@@ -163,7 +163,7 @@ def _ended(runtime: Runtime) -> bool:
 
 
 def _tell(connectors: Sequence[Connector], seconds: float, *, as_json: bool) -> None:
-    """What each connector has done; raises the error of the first one that failed."""
+    """Report what each connector has done; raises the error of the first one that failed."""
     summaries = []
     for connector in connectors:
         error = connector.error

@@ -49,7 +49,7 @@ def worker(
         bool,
         typer.Option(
             "--check",
-            help="Only say what would become of this cluster's connectors. Nothing is touched.",
+            help="Only report what semel would do with this cluster's connectors.",
         ),
     ] = False,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""Keys that nothing knows, that have no effect, or that would change results."""
+"""Checks for keys that are unknown, that have no effect, or that would change results."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class ClusterConfig(WorkerConfig):
     session_timeout_ms: int = key(
         "session.timeout.ms",
         10_000,
-        "After this time without a sign of life, a worker's connectors go to others.",
+        "A worker that gives no sign of life for this long loses its connectors to others.",
         at_least=1000,
         importance=HIGH,
         group=_CLUSTER,
@@ -100,8 +100,8 @@ class ClusterConfig(WorkerConfig):
     heartbeat_interval_ms: int = key(
         "heartbeat.interval.ms",
         1000,
-        "Time between two signs of life, and until a worker hears that another one has come or "
-        "gone; at most a third of the session.",
+        "Time between two heartbeats, and the longest time until a worker hears that another one "
+        "has joined or left; at most a third of the session timeout.",
         at_least=100,
         importance=HIGH,
         group=_CLUSTER,
@@ -109,7 +109,7 @@ class ClusterConfig(WorkerConfig):
     rebalance_timeout_ms: int = key(
         "rebalance.timeout.ms",
         60_000,
-        "Time in which all workers must have answered when one comes or goes.",
+        "Time in which all workers must have answered when one joins or leaves.",
         at_least=1000,
         importance=HIGH,
         group=_CLUSTER,
@@ -117,7 +117,7 @@ class ClusterConfig(WorkerConfig):
     rebalance_delay_ms: int = key(
         "scheduled.rebalance.max.delay.ms",
         300_000,
-        "How long the connectors of a worker that was stopped in order wait for it to come back. "
+        "How long the connectors of a worker that was shut down cleanly wait for it to come back. "
         "Those of a worker that died do not wait.",
         at_least=0,
         importance=LOW,
@@ -138,7 +138,7 @@ class ClusterConfig(WorkerConfig):
 
     @property
     def url(self) -> str:
-        """Where other workers reach this one's REST API; its name among them."""
+        """The URL of this worker's REST API for other workers; also its name among them."""
         return f"{self.scheme}://{self.id}"
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The keys that every connector has, whichever way it moves data."""
+"""The keys that sink and source connectors share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from semel.config.reading import reduced
 
 @dataclass(frozen=True)
 class CommonConfig:
-    """What a connector is called, what runs it, and how often it tries again."""
+    """A connector's name, class, converters, transforms and retries."""
 
     originals: Mapping[str, str] = field(
         default_factory=dict, kw_only=True, repr=False, compare=False
@@ -41,7 +41,7 @@ class CommonConfig:
     tasks_max: int = key(
         "tasks.max",
         1,
-        "Most tasks to run at once.",
+        "Maximum number of tasks to run at once.",
         at_least=1,
         type=Type.INT,
         importance=HIGH,
@@ -93,8 +93,8 @@ class CommonConfig:
     max_retries: int = key(
         "max.retries",
         10,
-        "Retries of a commit after a transient failure. A store that is away is waited for without "
-        "end unless this is set.",
+        "Retries of a commit after a transient failure. Unless this is set, semel waits without "
+        "limit for a store that is away.",
         at_least=0,
         type=Type.INT,
         importance=MEDIUM,
@@ -114,8 +114,8 @@ class CommonConfig:
     store_timeout_ms: int = key(
         "store.timeout.ms",
         60_000,
-        "A call to the store that has had no answer for so long is ended, unless bytes move or the "
-        "store works on it.",
+        "A call to the store that has had no answer for this long is ended, unless bytes move or "
+        "the store is working on it.",
         at_least=100,
         importance=LOW,
         group="Retries",

@@ -127,7 +127,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     max_poll_records: int = key(
         "max.poll.records",
         50_000,
-        "Most records of one commit.",
+        "Maximum number of records in one commit.",
         aliases=("consumer.override.max.poll.records",),
         at_least=1,
         type=Type.INT,
@@ -138,7 +138,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     max_poll_bytes: int = key(
         "max.poll.bytes",
         64 * 1024 * 1024,
-        "Bounds what a task holds: a commit has at most a quarter of it, or one record.",
+        "Bounds the memory of a task: a commit has at most a quarter of it, or one record.",
         at_least=1024,
         importance=LOW,
         group="Engine",
@@ -189,7 +189,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     max_offsets_per_trigger: int = key(
         "maxOffsetsPerTrigger",
         1_000_000,
-        "Micro-batch and bounded: most records of one batch.",
+        "Micro-batch and bounded: maximum number of records in one batch.",
         at_least=1,
         importance=MEDIUM,
         group="Engine",
@@ -197,7 +197,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     fail_on_data_loss: bool = key(
         "failOnDataLoss",
         True,
-        "Micro-batch: stop when records are gone before they were read.",
+        "Micro-batch: stop if records were removed before they were read.",
         importance=MEDIUM,
         group="Engine",
     )

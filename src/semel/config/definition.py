@@ -32,7 +32,7 @@ class Type(StrEnum):
 
 
 class Importance(StrEnum):
-    """How likely it is that a user has to think about a key."""
+    """How likely a user must think about a key."""
 
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"
@@ -50,7 +50,7 @@ _WIDTHS = {
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What is known of a key. ``attribute`` is its field in the section that declares it."""
+    """The declaration of a key. ``attribute`` is its field in the section that declares it."""
 
     attribute: str
     annotation: Any

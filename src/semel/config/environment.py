@@ -10,7 +10,7 @@ _OF_THE_IMAGE = ("CONNECT_LOG4J_", "CONNECT_CUB_", "CONNECT_KAFKA_", "CONNECT_JM
 
 
 def of_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The keys that ``CONNECT_*`` variables stand for: ``CONNECT_GROUP_ID`` is ``group.id``. Two
+    """The keys that ``CONNECT_*`` variables set: ``CONNECT_GROUP_ID`` is ``group.id``. Two
     underscores stand for one, three for a hyphen."""
     return {
         _key(name.removeprefix(_PREFIX)): value

@@ -1,4 +1,4 @@
-"""The keys that say what becomes of bad records."""
+"""The keys for bad records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from semel.config.definition import MEDIUM, Type, key
 
 @dataclass(frozen=True)
 class ErrorHandlingConfig:
-    """Whether a bad record stops the connector, and what the log says of it."""
+    """Whether a bad record stops the connector, and what is logged about it."""
 
     errors_tolerance: str = key(
         "errors.tolerance",

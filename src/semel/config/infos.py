@@ -1,7 +1,6 @@
 """What Kafka Connect answers to ``PUT /connector-plugins/{type}/config/validate``.
 
-The classes bear the names and the fields of Kafka Connect's (4.3), which its clients and consoles
-read.
+Classes and fields have the names of Kafka Connect's (4.3), which its clients and consoles read.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Resolved(dict[str, str]):
         return {**self, **self.references}
 
     def over(self, defaults: Mapping[str, str]) -> Resolved:
-        """The configuration, with defaults for what it does not say."""
+        """The configuration, with defaults for keys that it lacks."""
         return Resolved({**defaults, **self}, self.references, self.unresolved)
 
     def __reduce__(self) -> Any:

@@ -76,7 +76,7 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
 
 
 def restored(section: type[T], given: Mapping[str, str], values: Mapping[str, Any]) -> T:
-    """A section as it was in another process: these values, and what references stand for here.
+    """A section from another process: these values, with references resolved here.
 
     Raises:
         Unresolvable: names each reference that has no value here, in one line.
@@ -92,7 +92,7 @@ def restored(section: type[T], given: Mapping[str, str], values: Mapping[str, An
 
 
 def reduced(made: Any) -> tuple[Any, ...]:
-    """How :mod:`pickle` takes a section: without what its references stand for."""
+    """How :mod:`pickle` stores a section: with references, not their values."""
     raw = made.originals
     if not isinstance(raw, Resolved) or not raw.references:
         return copyreg.__newobj__, (type(made),), vars(made)  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def parsed(definition: Definition, text: str) -> Any:
 
 
 def title(raw: Mapping[str, str]) -> str:
-    """What messages about a connector begin with."""
+    """The prefix of messages about a connector."""
     return f"connector {raw['name']}: " if raw.get("name") else ""
 
 
@@ -139,7 +139,7 @@ def _value(
     if definition.required and not (given and raw[given[0]].strip()):
         others = raw.keys() - names(section)
         near = difflib.get_close_matches(name, others, n=1, cutoff=0.85)
-        which = f"; was {near[0]} meant to be it?" if near else "."
+        which = f"; is {near[0]} a misspelling of it?" if near else "."
         raise _Unusable(f"{name} is required{which} {definition.documentation}")
     if not given:
         return default

@@ -70,7 +70,7 @@ def _header_rule(text: str) -> HeaderRule:
     action, _, header = text.partition(" ")
     name, colon, value = (part.strip() for part in header.partition(":"))
     if action.lower() not in _ACTIONS:
-        raise ValueError(f"has {action!r} where set, add, setDate or addDate should stand")
+        raise ValueError(f"has the action {action!r}, which is not set, add, setDate or addDate")
     if not colon or not value or ":" in value or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name):
         raise ValueError(f"has {text!r}, which is not '[action] [header name]:[header value]'")
     is_date = action.lower().endswith("date")
@@ -90,8 +90,8 @@ class RestConfig:
     listeners: tuple[str, ...] = key(
         "listeners",
         (f"http://localhost:{_PORT}",),
-        "Where the REST API listens, http://host:port or https://host:port; http://:8083 is all of "
-        "this machine's addresses.",
+        "Where the REST API listens, http://host:port or https://host:port; http://:8083 listens "
+        "on all addresses.",
         importance=LOW,
         group=_GROUP,
         validator=_some_listeners,
@@ -99,7 +99,7 @@ class RestConfig:
     admin_listeners: tuple[str, ...] | None = key(
         "admin.listeners",
         None,
-        "Where /admin is answered instead; if empty, nowhere.",
+        "Where /admin is served instead; if empty, nowhere.",
         importance=LOW,
         group=_GROUP,
         validator=_listeners,

@@ -52,14 +52,15 @@ class WorkerConfig(RestConfig):
     graceful_timeout_ms: int = key(
         "task.shutdown.graceful.timeout.ms",
         5000,
-        "How long the end of the worker waits for what connectors have in hand.",
+        "How long a worker that stops waits for its connectors to finish their current work.",
         at_least=0,
         importance=LOW,
         group="Common",
     )
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:
-        """What a connector runs with: its own keys, and the worker's where it says nothing.
+        """The configuration that a connector runs with: its own keys, and the worker's where it has
+        none.
 
         A converter's settings come with the converter: they are the worker's only if that is.
         Config providers are the worker's alone.

@@ -1,1 +1,2 @@
-"""Kafka Connect's worker: connectors by their configurations, and what is asked of them."""
+"""Kafka Connect's worker: creates connectors from configurations, and serves requests about
+them."""

@@ -1,5 +1,5 @@
-"""The connectors of a worker that runs alone. Configurations are kept in memory, as
-``connect-standalone`` does; positions are in the ledgers."""
+"""The herder of a standalone worker. Configurations are kept in memory, as ``connect-standalone``
+does; positions are in the ledgers."""
 
 from __future__ import annotations
 

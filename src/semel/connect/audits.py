@@ -21,8 +21,8 @@ _DONE = (0, 1, 7)
 
 
 class Audits:
-    """The last audit of each connector, as far as this worker has started it; to be used in a
-    ``with`` statement, at whose end those under way are cancelled."""
+    """The last audit of each connector that this worker started. Use it in a ``with`` statement: at
+    its end, running audits are cancelled."""
 
     def __init__(self) -> None:
         self._audits: dict[str, _Audit] = {}
@@ -43,17 +43,17 @@ class Audits:
             values: also compare the values of every row with its record.
 
         Raises:
-            Conflict: one is under way.
+            Conflict: one is already running.
         """
         with self._lock:
             present = self._audits.get(name)
             if present is not None and present.is_under_way:
-                raise Conflict(f"An audit of connector {name} is under way")
+                raise Conflict(f"An audit of connector {name} is already running")
             self._audits[name] = _Audit(config, values=values)
             return self._audits[name].answer()
 
     def answer(self, name: str) -> Answer:
-        """What is known of the last one.
+        """What is known of the last audit.
 
         Raises:
             NotFound: none was started on this worker.
@@ -61,7 +61,7 @@ class Audits:
         return self._known(name).answer()
 
     def cancel(self, name: str) -> None:
-        """End the one under way; its verdict is not known then.
+        """Cancel the running audit; it then has no verdict.
 
         Raises:
             NotFound: none was started on this worker.
@@ -69,7 +69,7 @@ class Audits:
         self._known(name).cancel()
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """The figures of the audits that have come to a verdict."""
+        """The figures of the audits that have reached a verdict."""
         with self._lock:
             audits = dict(self._audits)
         return {name: audit.figures for name, audit in audits.items() if audit.figures}

@@ -1,4 +1,4 @@
-"""What a request to the worker may end with, by the codes of Kafka Connect's REST API."""
+"""The errors of requests to the worker, with the codes of Kafka Connect's REST API."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class NotFound(RequestError):
 
 
 class Conflict(RequestError):
-    """It conflicts with what there is, or with what another worker is doing."""
+    """The request conflicts with what exists, or with what another worker is doing."""
 
     status = 409
 
 
 class Elsewhere(RequestError):
-    """Another worker, at ``url``, has to do it."""
+    """Another worker, at ``url``, must do it."""
 
     status = 409
 
@@ -48,7 +48,7 @@ class Elsewhere(RequestError):
 
 
 class Nobody(RequestError):
-    """The worker that has to do it is not known at the moment."""
+    """The worker that must do it is not known at the moment."""
 
     status = 409
 

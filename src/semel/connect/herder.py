@@ -1,6 +1,6 @@
-"""What a worker's REST API does to connectors, however many workers share them.
+"""What a worker's REST API does to connectors, whether one worker runs them or a cluster.
 
-Answers have Kafka Connect's shape, and errors its words: tools read them.
+Answers have Kafka Connect's shape, and errors its wording, because tools read them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Herder(ABC):
 
     @abstractmethod
     def _parts(self, name: str) -> Parts | None:
-        """The states of a connector; None if nothing is known of it."""
+        """The states of a connector; None if nothing is known about it."""
 
     @abstractmethod
     def _tasks(self, name: str) -> Sequence[int]:
@@ -83,15 +83,15 @@ class Herder(ABC):
 
         Raises:
             BadRequest: its configuration is invalid.
-            Conflict: there is one of this name.
+            Conflict: a connector of this name exists.
         """
 
     @abstractmethod
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
-        """Give a connector this configuration; whether it is a new one.
+        """Set a connector's configuration; returns whether the connector is new.
 
         Raises:
-            BadRequest: the configuration is invalid. The connector goes on as it was.
+            BadRequest: the configuration is invalid. The connector continues unchanged.
         """
 
     @abstractmethod
@@ -100,11 +100,11 @@ class Herder(ABC):
 
     @abstractmethod
     def pause(self, name: str) -> None:
-        """Let a connector read nothing."""
+        """Pause a connector: it reads nothing."""
 
     @abstractmethod
     def resume(self, name: str) -> None:
-        """Let a connector go on."""
+        """Resume a connector."""
 
     @abstractmethod
     def stop(self, name: str) -> None:
@@ -112,15 +112,15 @@ class Herder(ABC):
 
     @abstractmethod
     def restart(self, name: str) -> None:
-        """Start a connector anew, not its tasks."""
+        """Restart a connector without its tasks."""
 
     @abstractmethod
     def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
-        """Start a connector and its tasks anew (KIP-745); returns what is being restarted."""
+        """Restart a connector and its tasks (KIP-745); returns what is being restarted."""
 
     @abstractmethod
     def restart_task(self, name: str, task: int) -> None:
-        """Start one task anew."""
+        """Restart one task."""
 
     @abstractmethod
     def _used_topics(self, name: str) -> Sequence[str]:
@@ -128,7 +128,7 @@ class Herder(ABC):
 
     @abstractmethod
     def _forget_topics(self, name: str) -> None:
-        """Begin anew with its topics."""
+        """Forget the topics that a connector has used."""
 
     @abstractmethod
     def set_level(self, logger: str, level: str) -> None:
@@ -136,7 +136,7 @@ class Herder(ABC):
 
     @property
     def is_ready(self) -> bool:
-        """Whether this worker has begun to do its part (KIP-1017)."""
+        """Whether this worker has completed its startup (KIP-1017)."""
         return True
 
     # Configurations
@@ -294,11 +294,11 @@ class Herder(ABC):
             )
 
     def look(self, name: str, call: Callable[[AnyPlan], Any]) -> Any:
-        """What a call finds out about a connector, with a plan of its own."""
+        """Call ``look`` with a plan of its own, and return what it finds."""
         return self._with_plan(name, call)
 
     def _with_plan(self, name: str, call: Callable[[AnyPlan], Any]) -> Any:
-        """A sink or source of its own: that of the run belongs to the run."""
+        """Plan the connector again, because the run's sink or source belongs to the run."""
         planned = plan_any(self._worker.inherited(self.config(name)))
         try:
             return call(planned)

@@ -1,4 +1,5 @@
-"""What is known of a connector beyond Kafka Connect's API: its guarantee, its ledger, its lag."""
+"""What semel reports about a connector beyond Kafka Connect's API: its guarantee, ledger and
+lag."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Answer = dict[str, Any]
 
 
 def guarantee(planned: AnyPlan) -> Answer:
-    """The guarantee that holds and why, with what ``semel describe`` tells."""
+    """The guarantee that holds and why, with the facts that ``semel describe`` shows."""
     held: Guarantee = planned.guarantee
     return {
         "delivery": held.delivery.value,

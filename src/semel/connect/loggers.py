@@ -36,7 +36,7 @@ def levels() -> dict[str, Any]:
 
 
 def level(name: str) -> dict[str, Any]:
-    """The level in force of a logger.
+    """The effective level of a logger.
 
     Raises:
         NotFound: there is no such logger.

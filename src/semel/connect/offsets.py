@@ -27,7 +27,7 @@ def of_source(offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) ->
 
 
 def parsed_of_source(offsets: Any) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
-    """The source offsets of a request; None is to be forgotten.
+    """The source offsets of a request; None means forget.
 
     Raises:
         BadRequest: an entry has no partition.
@@ -39,7 +39,7 @@ def parsed_of_source(offsets: Any) -> list[tuple[Mapping[str, Any], Mapping[str,
 
 
 def parsed(offsets: Any) -> dict[TopicPartition, int | None]:
-    """The positions of a request; None is to be reset.
+    """The positions of a request; None means reset.
 
     Raises:
         BadRequest: says what is wrong with it, in Kafka Connect's words.

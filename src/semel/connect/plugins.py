@@ -1,4 +1,4 @@
-"""The plugins of a worker, and their configurations checked key by key."""
+"""Lists a worker's plugins, and validates configurations key by key."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def definitions_of(name: str) -> Sequence[ConfigKeyInfo]:
 
 
 def sections_of(name: str) -> Sequence[type]:
-    """What declares the keys of a connector's class.
+    """The sections that declare the keys of a connector's class.
 
     Raises:
         NotFound: there is no such class.
@@ -77,7 +77,7 @@ def validated(name: str, config: Mapping[str, str], run: Mapping[str, str]) -> C
         run: the same with what the worker adds.
 
     Raises:
-        BadRequest: the configuration is another class's.
+        BadRequest: the configuration belongs to another class.
         NotFound: there is no such class.
     """
     given = config.get("connector.class")
@@ -88,7 +88,7 @@ def validated(name: str, config: Mapping[str, str], run: Mapping[str, str]) -> C
 
 
 def complain(infos: ConfigInfos) -> None:
-    """Raise the errors of an answer, as a worker does that is given such a configuration.
+    """Raise the errors of an answer, as a worker does when it gets such a configuration.
 
     Raises:
         BadRequest: there are some.

@@ -1,7 +1,7 @@
-"""Connectors' configurations as answers show them: without passwords.
+"""Hides passwords in the configurations that answers show.
 
 Kafka Connect shows them in the clear. Clients that read a configuration, change it and send it back
-are not to lose any: what they send as it was shown stands for what it was.
+must not lose any password, so a value that comes back as it was shown keeps the present value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def shown(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def kept(given: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
-    """A configuration that was given, with the present value wherever it has what answers show.
+    """A given configuration, with the present value wherever it has the placeholder that answers
+    show.
 
     Raises:
         BadRequest: a value is hidden, and there is no present one.

@@ -1,4 +1,4 @@
-"""Converters: bytes in Kafka to typed Arrow columns. One module a format."""
+"""Converters: bytes in Kafka to typed Arrow columns. One module or folder per format."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _known() -> dict[str, str]:
 
 
 def names() -> frozenset[str]:
-    """The full names of all converters that there are."""
+    """The full names of all converters."""
     return frozenset(_known())
 
 

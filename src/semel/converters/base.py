@@ -83,8 +83,8 @@ class Converter(ABC):
         )
 
     def for_topic(self, topic: str) -> Converter:
-        """The converter of what is written to a topic, for formats whose schemas are registered
-        by topic."""
+        """The converter for writing to a topic, for formats whose schemas are registered by
+        topic."""
         return self
 
     @property
@@ -94,7 +94,8 @@ class Converter(ABC):
         return True
 
     def keep_text(self) -> None:
-        """Find no dates in text: transforms follow, which are to see what was written."""
+        """Do not infer dates from text, because transforms that follow must see what was
+        written."""
         return
 
     def infer(self, values: pa.Array) -> pa.Schema | None:

@@ -1,4 +1,4 @@
-"""Binary arrays made of bytes that numpy holds."""
+"""Binary arrays from numpy's bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 def of_bytes(content: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64]) -> pa.Array:
-    """Values of these sizes, whose bytes stand behind one another."""
+    """Values of these sizes from contiguous bytes."""
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(content))]
     return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)

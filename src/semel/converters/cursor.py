@@ -1,5 +1,4 @@
-"""A place in each of many Avro or Protobuf values, and the reading of what stands there, for all at
-once.
+"""Reads many Avro or Protobuf values at once, with a position in each.
 
 A value's bytes do not say where a field begins: it begins where the one before it ends. But at any
 moment many values of one schema are about to read the same thing. So what is read for one is read
@@ -28,7 +27,7 @@ _ONE = np.uint64(1)
 
 
 class Content:
-    """The bytes of all values, behind one another."""
+    """The contiguous bytes of all values."""
 
     def __init__(self, data: npt.NDArray[np.uint8]) -> None:
         self.bytes = np.concatenate([data, np.zeros(_SPARE, np.uint8)])
@@ -58,7 +57,7 @@ class Content:
 
 
 class Cursor:
-    """Where each value is read next. Values stand in ascending order and do not overlap."""
+    """The position in each value. Values are in ascending order and do not overlap."""
 
     __slots__ = ("at", "content", "end", "unsure")
 
@@ -76,16 +75,16 @@ class Cursor:
         return Cursor(self.content, self.at[rows], self.end[rows])
 
     def put(self, rows: Longs, moved: Cursor) -> None:
-        """Go on with these values from where another cursor has come."""
+        """Move these values to the positions of another cursor."""
         self.at[rows] = moved.at
         self.unsure[rows] |= moved.unsure
 
     def doubt(self, wrong: Flags) -> None:
-        """Mark values as unsure. They go on being read, so that columns stay of one length."""
+        """Mark values as unsure. They are still read, so that all columns keep one length."""
         self.unsure |= wrong
 
     def skip(self, sizes: Longs) -> Longs:
-        """Pass over so many bytes; returns how many are really there."""
+        """Skip so many bytes; returns how many are really there."""
         wrong = (sizes < 0) | (sizes > self.end - self.at)
         if wrong.any():
             self.doubt(wrong)

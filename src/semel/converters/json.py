@@ -112,7 +112,7 @@ class JsonConverter(Converter):
         return Decoded(decoded, [self._explained(f, values[f.index].as_py()) for f in found])
 
     def _explained(self, failure: Failure, value: bytes) -> Failure:
-        """What no JSON begins with is told for what it most likely is."""
+        """Explain a value that cannot be JSON by what it most likely is."""
         if value[:1] != b"\0":
             return failure
         schema = int.from_bytes(value[1:5], "big")

@@ -166,7 +166,7 @@ class ObjectReader:
         return tuple(found.get(i, way) for i, way in enumerate(self._writing))
 
     def _read_carefully(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """Set aside the values that are certainly bad, and parse values with the same readings
+        """Set aside values that are certainly bad, and parse values with the same readings
         together."""
         reasons: dict[int, str] = {}
         groups: dict[Writing, list[tuple[int, str]]] = defaultdict(list)
@@ -202,7 +202,7 @@ class ObjectReader:
         return combined, [Failure(row, DATA_EXCEPTION, reasons[row]) for row in sorted(reasons)]
 
     def _halve(self, text: pa.Array, writing: Writing) -> tuple[pa.Array, dict[int, str]]:
-        """Parse, and find values that cannot be parsed by halving."""
+        """Parse, and find values that cannot be parsed by bisection."""
         try:
             return self._parse(text, writing), {}
         except _errors() as error:
@@ -215,7 +215,7 @@ class ObjectReader:
         return pa.concat_arrays([first, second]), reasons | moved
 
     def _refusal(self, fields: Mapping[str, str]) -> str | None:
-        """What is certainly wrong with an object, as far as one can tell without parsing it."""
+        """The certain defect of an object, as far as can be told without parsing it."""
         for column in self.columns:
             value = fields.get(column.name, "null")
             if value == "null":

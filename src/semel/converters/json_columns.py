@@ -1,4 +1,4 @@
-"""How one field's JSON becomes one Arrow column: the types and their written forms."""
+"""Converts one field's JSON to one Arrow column: types and their written forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Arrow has no function for, by DuckDB: JSON text of a field, base64, UUIDs."""
+"""Functions that Arrow lacks, by DuckDB: JSON text of a field, base64, UUIDs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SMALL_NUMBER = r"[0-9][eE]-[0-9]{3}"
 
 @cache
 def errors() -> tuple[type[Exception], ...]:
-    """What is raised where values cannot be read. DuckDB is imported where it is used, so a command
+    """The errors raised if values cannot be read. DuckDB is imported where it is used, so a command
     that reads no records starts without it."""
     import duckdb
 

@@ -74,8 +74,8 @@ def _begin_with(text: pa.Array, prefix: str) -> pa.Array:
 class EnvelopeReader:
     """Reads enveloped values.
 
-    A producer writes the same schema again and again, so values are told apart by the text in
-    front of their payload, and only a new text is looked at as JSON.
+    A producer writes the same schema again and again, so values are grouped by the text before
+    their payload, and only a new text is parsed as JSON.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class EnvelopeReader:
         return block
 
     def _read_payloads(self, text: pa.Array, prefix: str) -> tuple[pa.Array, list[Failure]]:
-        """Read what stands between the prefix and the closing brace of the envelope."""
+        """Read the payload between the prefix and the closing brace of the envelope."""
         payloads = pc.binary_slice(text.cast(pa.binary()), len(prefix.encode()), -1)
         return self._by_prefix[prefix].read(payloads.cast(pa.string()))
 
@@ -154,7 +154,7 @@ class EnvelopeReader:
         return block, failures + conflicts
 
     def _prefix(self, value: str) -> str | None:
-        """What stands before the payload, if the schema comes first and can be read."""
+        """The text before the payload, if the schema comes first and can be read."""
         for prefix in self._by_prefix:
             if value.startswith(prefix):
                 return prefix

@@ -133,7 +133,7 @@ def _without_dates(kind: Kind) -> Kind:
 
 
 def kinds(texts: Iterable[str]) -> dict[str, Kind]:
-    """The kinds of all fields of some JSON objects; what is not an object is passed over."""
+    """The kinds of all fields of some JSON objects; other values are skipped."""
     found: dict[str, Kind] = {}
     for text in texts:
         try:

@@ -51,7 +51,7 @@ class Nested(ABC):
 
 
 class _Value(Nested):
-    """What is not nested, or a list of that; also what stays JSON text."""
+    """A value that is not nested, or a list of such values; also JSON text."""
 
     def __init__(self, column: Column) -> None:
         self._scalars = ScalarReader(column)
@@ -146,7 +146,7 @@ def nested_of(field: pa.Field) -> Nested | None:
 
 
 def nested_as(wanted: pa.DataType) -> Nested | None:
-    """How to read JSON as a nested type."""
+    """The reader of JSON for a nested type."""
     return nested_of(column(NAME, wanted).arrow_field)
 
 

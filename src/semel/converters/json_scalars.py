@@ -1,4 +1,4 @@
-"""JSON values that are no objects: ``1``, ``"abc"``, ``true``, as keys often are."""
+"""JSON values that are not objects: ``1``, ``"abc"``, ``true``, as keys often are."""
 
 from __future__ import annotations
 

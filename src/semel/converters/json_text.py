@@ -1,4 +1,4 @@
-"""JSON as text: what must be known about a value before a parser sees it.
+"""JSON as text: checks of values before a parser sees them.
 
 ``pyarrow.json`` reads documents, not records: several values are joined by newlines and parsed as
 one block. Rows are values only if no value holds a newline, each begins with ``{`` and ends with
@@ -64,14 +64,14 @@ def joined(text: pa.Array, separator: str) -> pa.Buffer:
 
 
 def without_mark(text: pa.Array) -> pa.Array:
-    """Drop byte order marks, which Kafka Connect's JSON parser passes over."""
+    """Drop byte order marks, which Kafka Connect's JSON parser ignores."""
     if not pc.any(pc.starts_with(text, BYTE_ORDER_MARK)).as_py():
         return text
     return pc.replace_substring_regex(text, "^" + BYTE_ORDER_MARK, "")
 
 
 def content(text: pa.Array) -> bytes:
-    """The characters of all values, for questions that bytes answer faster than Arrow."""
+    """The characters of all values, for checks that are faster on bytes than in Arrow."""
     _, offsets, characters = text.buffers()
     if characters is None or not len(text):
         return b""

@@ -1,7 +1,7 @@
 """Columns to JSON, many at a time, as Kafka Connect's JsonConverter writes them.
 
-Dates are days, times of day and timestamps milliseconds, bytes base64; what is no number in JSON is
-null. DuckDB writes the texts.
+Dates are days, times of day and timestamps milliseconds, bytes base64; numbers that JSON does not
+have are null. DuckDB writes the texts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def numeric(config: Mapping[str, str], where: str) -> bool:
 
 
 def joined(pieces: Sequence[Any], rows: int) -> pa.Array:
-    """Texts of each value, and those of all, behind one another."""
+    """Concatenate the texts of each value, and those of all values."""
     if not any(isinstance(p, pa.Array) for p in pieces):
         return pa.repeat("".join(pieces), rows)
     return pc.binary_join_element_wise(*pieces, "")

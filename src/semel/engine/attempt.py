@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from semel import leftbehind, watchdog
+from semel import abandoned, watchdog
 from semel.config import CommonConfig
 from semel.engine import memory
 from semel.engine.base import unexpected
@@ -26,7 +26,7 @@ _PAUSE = 1.0
 while it shuts down because its driver has died."""
 
 
-class Task(Protocol):
+class LongRunningTask(Protocol):
     """Lives for as long as the connector runs, or until it is restarted elsewhere."""
 
     @property
@@ -37,7 +37,7 @@ class Task(Protocol):
         """Work until the driver says stop."""
 
     def excuse(self, error: Fenced) -> str:
-        """Why a fence proves nothing; empty if another run has taken over."""
+        """Why a fence does not prove that another run has taken over; empty if it does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +49,21 @@ class TaskSpec(ABC):
     environment: Mapping[str, str]
 
     @abstractmethod
-    def task(self, index: int, attempt: int, line: ControlLine) -> Task:
-        """The task of this number."""
+    def task(self, index: int, attempt: int, line: ControlLine) -> LongRunningTask:
+        """Create the task with this number."""
 
 
 def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     """Run one task to its end.
 
     Errors that end the connector are reported to the driver, not raised, because Spark would only
-    try again. The same goes for unexpected errors, which would most likely recur. A task whose
-    fence proves nothing is started again, unless another task of this run is fenced meanwhile
-    without that excuse: then another run is at work and must not be fenced in turn.
+    try again. The same goes for unexpected errors, which would most likely recur. A fenced task
+    with an excuse is started again, unless another task of this run is fenced meanwhile without
+    one: then another run is at work and must not be fenced in turn.
 
     Raises:
-        Fenced: the fence proves nothing.
-        ConnectionError: there is no line to the driver. If it lives, Spark starts the task again.
+        Fenced: the fence does not prove that another run has taken over.
+        ConnectionError: the driver cannot be reached. If it is alive, Spark starts the task again.
     """
     os.environ.update(spec.environment)
     memory.limit_caches()
@@ -76,7 +76,7 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         line.beat(Report("alive", index, attempt))
         try:
             _run(spec, index, attempt, line)
-            lost = "it has hung up" if line.orphaned else ""
+            lost = "the driver closed it" if line.orphaned else ""
         finally:
             line.close()
     except (OSError, EOFError) as error:
@@ -87,7 +87,7 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     if lost:
         time.sleep(_PAUSE)
         where = f"{spec.control.host}:{spec.control.port}"
-        raise ConnectionError(f"task {index} has no line to its driver at {where}: {lost}")
+        raise ConnectionError(f"task {index} has no connection to its driver at {where}: {lost}")
 
 
 def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
@@ -98,18 +98,18 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
     task = None
     watchdog.stops_with(spec.connector.name, line.stop)
     try:
-        with watchdog.in_task(lambda message: tell("log", message), leftbehind.end_process):
+        with watchdog.in_task(lambda message: tell("log", message), abandoned.end_process):
             task = spec.task(index, attempt, line)
             task.run()
         tell("stopped")
-    except leftbehind.TooManyLeft as error:
-        tell("log", f"{error}; starts again in a new process")
-        leftbehind.end_process()
+    except abandoned.TooManyAbandoned as error:
+        tell("log", f"{error}; starting again in a new process")
+        abandoned.end_process()
     except Fenced as error:
         if task is not None and (excuse := task.excuse(error)):
-            tell("log", f"was fenced, but {excuse}; starts again")
+            tell("log", f"was fenced, but {excuse}; starting again")
             if not line.stop.wait(task.heartbeats):
-                raise  # Spark starts it again, unless it has done so already
+                raise  # Spark starts it again, unless it has already done so
             tell("stopped")
             return
         tell("fenced", error=error)

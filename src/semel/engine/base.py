@@ -1,4 +1,4 @@
-"""What both engines share: what a run was asked to do, and how far it is."""
+"""What the engines share: what a run was asked to do, and its progress."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Progress:
     states: dict[int, Status] = field(default_factory=dict)
 
     def all_tasks(self, count: int, state: State) -> None:
-        """Give every task this state, where the driver commits and none has a life of its own."""
+        """Set the state of every task, where the driver commits and tasks have no states of their
+        own."""
         self.states = dict.fromkeys(range(count), Status(state))
 
 
@@ -67,7 +68,7 @@ class Run:
 
     @property
     def orders(self) -> Orders:
-        """What is wanted of it."""
+        """What the run is asked to do."""
         return Orders(
             self.stop,
             self.paused,
@@ -79,7 +80,7 @@ class Run:
         )
 
     def over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
-        """Whether it was asked to stop, or has reached the ``targets`` where it was to end."""
+        """Whether the run was asked to stop, or has reached the ``targets`` at which it ends."""
         at = progress.positions
         caught_up = all(at.get(tp, 0) >= end for tp, end in targets.items())
         return self.stop.is_set() or (self.until_caught_up and caught_up)
@@ -90,7 +91,7 @@ class Stopped(Exception):
 
 
 class SparkGone(ServiceError):
-    """Spark has ended, and takes no more jobs."""
+    """Spark has stopped and takes no more jobs."""
 
 
 def spark_gone(connector: CommonConfig, error: Exception) -> SparkGone | None:
@@ -110,7 +111,7 @@ def spark_gone(connector: CommonConfig, error: Exception) -> SparkGone | None:
             "the micro-batch engine, each of tasks.max tasks needs about 16 times the size of its "
             "largest record"
         )
-    return SparkGone(f"connector {connector.name}: Spark has gone: {first_error(text)}")
+    return SparkGone(f"connector {connector.name}: Spark has stopped: {first_error(text)}")
 
 
 def first_error(failure: str) -> str:

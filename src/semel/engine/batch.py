@@ -19,7 +19,7 @@ from semel.records import Commit, DeadLetter, Records, Rejected
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is committed together. ``stop`` is the bad record that ends the connector after it."""
+    """What one commit holds. ``stop`` is the bad record that ends the connector after it."""
 
     advances: Sequence[Advance]
     commit: Commit
@@ -36,7 +36,7 @@ class Batch:
 
 
 def passing_over(damage: Damage, position: int) -> list[Batch]:
-    """What is committed, one after the other, to go on after offsets that cannot be read."""
+    """The commits, in order, that move positions past offsets that cannot be read."""
     *before, hole = damage.advances(position)
     return [
         *(Batch([advance], Commit([])) for advance in before),
@@ -133,7 +133,7 @@ class Batcher:
             kept = [_before(poll, first) for poll in polls]
             kept = [poll for poll in kept if len(poll.offsets)]
             converted = [self.convert(poll, {}) for poll in kept]
-            # A transform may raise for a record in this company that it took in the other.
+            # A transform may raise for a record in one batch that it accepted in another.
             letters = [letter for _, bad in converted for letter in bad]
             if not letters:
                 break
@@ -143,7 +143,7 @@ class Batcher:
 
 
 def _several(partitions: np.ndarray) -> bool:
-    """Whether one key may be in several: then timestamps say which of its records is later."""
+    """Whether a key may be in several partitions: then timestamps decide which record is later."""
     return bool(len(partitions)) and bool((partitions != partitions[0]).any())
 
 
@@ -157,7 +157,7 @@ def _before(poll: RawRecords, first: Mapping[TopicPartition, int]) -> RawRecords
 
 
 def bad_record(connector: str, letter: DeadLetter) -> BadRecord:
-    """The error that names a bad record."""
+    """The error for a bad record."""
     why = letter.message.rstrip(".")
     return BadRecord(
         f"connector {connector}: record at {letter.topic}-{letter.partition} offset "
@@ -189,7 +189,7 @@ def _sum(polls: Sequence[RawRecords]) -> dict[TopicPartition, int]:
 def _written(
     polls: Sequence[RawRecords], records: Sequence[Sequence[Records]]
 ) -> dict[TopicPartition, int]:
-    """How many rows and tombstones came of each partition that was read."""
+    """The number of rows and tombstones from each partition."""
     written: dict[TopicPartition, int] = {}
     for poll, made in zip(polls, records, strict=True):
         for table in (t for part in made for t in (part.rows, part.tombstones)):

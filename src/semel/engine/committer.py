@@ -47,7 +47,7 @@ class Committer:
 
     @property
     def deliveries(self) -> Deliveries:
-        """What became of its commits."""
+        """The outcomes of its commits."""
         return self._deliverer.deliveries
 
     def submit(self, batch: Batch, confirm: Callable[[], None] | None = None) -> Future[None]:
@@ -61,19 +61,20 @@ class Committer:
         return self._thread.submit(lambda: self.retrying(deliver))
 
     def without_rejected(self, batch: Batch) -> Future[None]:
-        """Commit what is left of a batch after the sink has refused some of its records."""
+        """Commit a batch without the records that the sink has refused."""
         if self._deliverer.moves_first:
             facts = (batch.advances, batch.commit, batch.until)
             return self._thread.submit(self._deliverer.deliver, *facts)
         return self.submit(batch)
 
     def retrying(self, action: Callable[[], T]) -> T:
-        """Run ``action`` again after transient failures; the ledger tells what took place.
+        """Run ``action``, and repeat it after transient failures; the ledger tells whether it took
+        place.
 
         Raises:
-            GaveUp: it has failed ``max.retries`` times more.
+            GaveUp: all ``max.retries`` retries have failed.
             TargetChanged: it would fail again.
-            TransientError: the task was asked to stop meanwhile, or has come to its end.
+            TransientError: the task was asked to stop meanwhile, or has ended.
         """
 
         def attempt() -> T:
@@ -91,7 +92,7 @@ class Committer:
         return found
 
     def _ends_within(self, seconds: float) -> bool:
-        """Wait for so long, unless the driver or an error ends the task; returns whether it
+        """Wait so many seconds, or until the driver or an error ends the task; returns whether it
         ends."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._ended:
@@ -103,7 +104,7 @@ class Committer:
         return self._closing or self._line.orphaned or self._line.stop.is_set()
 
     def close(self) -> None:
-        """Wait for the commit in hand; it is not tried again."""
+        """Wait for the commit in progress; it is not retried."""
         self._closing = True
         self._thread.shutdown(wait=True)
 

@@ -156,7 +156,7 @@ def without_events(messages: list[Message], tell: Callable[[str], None]) -> Even
         elif error.code() in SEEK_AGAIN:
             raise OutOfOrder(f"{tp}: {error.str()}", tp)
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
-            tell("too slow between two polls; joins the group again")
+            tell("too slow between two polls; rejoining the group")
         else:
             log.info("%s %s", message.topic() or "", error.str())
     return Events(records, ends, unreadable)

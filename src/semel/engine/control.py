@@ -1,8 +1,9 @@
-"""The line between the driver and its tasks: progress one way, "stop", "pause", "resume" the other.
+"""The connection between the driver and its tasks: progress one way, "stop", "pause", "resume" the
+other.
 
-It carries nothing that the guarantee depends on. A task that loses the line fails: its driver is
-gone, or Spark starts it again. Connections are authenticated with a random key that travels in the
-task's closure.
+It carries nothing that the guarantee depends on. A task that loses its connection fails: its driver
+is gone, or Spark starts it again. Connections are authenticated with a random key that travels in
+the task's closure.
 """
 
 from __future__ import annotations
@@ -101,26 +102,29 @@ class ControlServer:
         return Address(host, self._port, self._key)
 
     def stop_tasks(self) -> None:
-        """Ask every task, also those that are yet to connect, to finish what is in hand."""
+        """Ask every task, including those that have not connected yet, to finish its current
+        work."""
         self._say("stop")
 
     def pause_tasks(self) -> None:
-        """Ask every task, also those that are yet to connect, to read nothing until it resumes."""
+        """Ask every task, including those that have not connected yet, to read nothing until it is
+        resumed."""
         self._say("pause")
 
     def resume_tasks(self) -> None:
-        """Let paused tasks go on."""
+        """Resume paused tasks."""
         self._say("resume")
 
     def stop_task(self, task: int) -> None:
-        """Ask one task to finish what is in hand; its next attempt is not affected."""
+        """Ask one task to finish its current work; its next attempt is not affected."""
         with self._lock:
             for line, (index, _) in self._attempts.items():
                 if index == task:
                     _send(line, "stop")
 
     def speaks(self, task: int) -> bool:
-        """Whether an attempt of the task may hold a line, so that more reports of it may arrive."""
+        """Whether an attempt of the task may still be connected, so that more reports may
+        arrive."""
         with self._lock:
             unknown = self._open > len(self._attempts)
             return unknown or any(index == task for index, _ in self._attempts.values())
@@ -132,7 +136,7 @@ class ControlServer:
                 _send(line, word)
 
     def close(self) -> None:
-        """Hang up; tasks that are still there stop."""
+        """Close all connections; tasks that are still running stop."""
         with self._lock:
             self._closed = True
             for line in self._lines:
@@ -184,18 +188,18 @@ class ControlServer:
                 self.hear(report)
 
     def _relieve(self, task: int) -> None:
-        """Stop the older attempts of a task that has started anew.
+        """Stop the older attempts of a task that has started again.
 
-        Spark may have replaced a task that was only frozen. When it wakes up, it finds the order to
-        stop, and must not join the group again: that would fence its successor.
+        Spark may have replaced a task that was only frozen. When it wakes up, it is told to stop.
+        It must not join the group again, because that would fence its successor.
         """
         same = {k: attempt for k, (index, attempt) in self._attempts.items() if index == task}
         for old in [k for k, attempt in same.items() if attempt < max(same.values())]:
             _send(old, "stop")
 
     def _authenticated(self, line: Connection[Any, Any]) -> bool:
-        """Whether the other side knows the key. Nothing is unpickled before that, and a silent
-        client blocks only its own thread."""
+        """Whether the other side knows the key. Nothing is unpickled before that. A silent client
+        blocks only its own thread."""
         _receive_within(line, _HANDSHAKE)
         try:
             deliver_challenge(line, self._key)
@@ -208,14 +212,14 @@ class ControlServer:
 
 
 def _receive_within(line: Connection[Any, Any], seconds: int) -> None:
-    """Set how long a read may wait; 0 is for ever."""
+    """Set the timeout of reads; 0 means none."""
     with socket.socket(fileno=os.dup(line.fileno())) as handle:
         handle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
 
 
 class ControlLine:
-    """A task's end. ``stop`` is set when the driver says so or has gone, ``paused`` while the task
-    is to read nothing."""
+    """The task's end of the connection. ``stop`` is set when the driver says so or is gone,
+    ``paused`` while the task must not read."""
 
     def __init__(self, address: Address) -> None:
         self._line = Client((address.host, address.port), family="AF_INET", authkey=address.key)
@@ -265,7 +269,7 @@ def _send(line: Connection[Any, Any], word: str) -> None:
 
 
 def _hang_up(line: Connection[Any, Any]) -> None:
-    """Shut the connection down, even if a thread waits on it: closing the descriptor alone would
-    not wake it up."""
+    """Shut the connection down. Closing the descriptor alone would not wake up a thread that waits
+    on it."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as open_:
         open_.shutdown(socket.SHUT_RDWR)

@@ -31,7 +31,7 @@ class DeadLetterProducer:
         self._producer = Producer({IDEMPOTENCE: True, **config})
 
     def send(self, letters: Sequence[DeadLetter]) -> None:
-        """Raises TransientError when Kafka has not confirmed all of them. Use a new producer then:
+        """Raises TransientError when Kafka has not confirmed all of them. Then use a new producer:
         this one may have failed for good."""
         failures: list[str] = []
 

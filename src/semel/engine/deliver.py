@@ -1,4 +1,4 @@
-"""The one place that decides the order of results and positions."""
+"""The one place that orders results and positions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def deliver(
     if guarantee.delivery is Delivery.AT_MOST_ONCE:
         outcome = sink.advance(advances)
         hit("deliver.between")
-        if outcome is Outcome.APPLIED:  # a replay may have written already: never again
+        if outcome is Outcome.APPLIED:  # a replay may have written already: never write twice
             _write(sink, results)
         return outcome
     # The guard keeps a zombie from writing older rows over newer ones.
@@ -93,12 +93,12 @@ class Deliverer:
 
     @property
     def deliveries(self) -> Deliveries:
-        """What became of its commits."""
+        """The outcomes of its commits."""
         return self._counter.found
 
     @property
     def moves_first(self) -> bool:
-        """At-most-once: a batch that the sink refuses has moved its positions already."""
+        """At-most-once: when the sink refuses a batch, its positions have already moved."""
         return self._guarantee.delivery is Delivery.AT_MOST_ONCE
 
     def deliver(
@@ -113,7 +113,7 @@ class Deliverer:
             advances: how far its positions move.
             results: what was made of its records.
             moved: the partitions of an attempt that the sink has refused. With :attr:`moves_first`
-                it has moved their positions already, and has written nothing.
+                that attempt has moved their positions and written nothing.
 
         Raises:
             LedgerConflict, RowsRejected, TransientError, ServiceError: see the sink's contract.
@@ -136,7 +136,7 @@ class Deliverer:
         results: Results,
         moved: Collection[TopicPartition],
     ) -> None:
-        """What is left of a refused batch. A failure whose outcome is unknown is final."""
+        """Write the rest of a refused batch. A failure with an unknown outcome is final."""
         left = [a for a in advances if a.range.topic_partition not in moved]
         if left and self._sink.advance(left) is Outcome.REPLAYED:
             return
@@ -144,7 +144,7 @@ class Deliverer:
             _write(self._sink, results)
             self._send(results.dead_letters)
         except TransientError as error:
-            self._tell(f"{error}; at-most-once: not tried again")
+            self._tell(f"{error}; not retried, because delivery is at-most-once")
 
     def _send(self, letters: Sequence[DeadLetter]) -> None:
         """Send those that were not sent before a failure of the same batch."""

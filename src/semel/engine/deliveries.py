@@ -1,4 +1,4 @@
-"""What became of a task's commits, for metrics."""
+"""The outcomes of a task's commits, for metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Deliveries:
 
     @property
     def commits(self) -> int:
-        """How many have succeeded."""
+        """The number that succeeded."""
         return sum(self.by_time)
 
     def __add__(self, other: Deliveries) -> Deliveries:
@@ -46,7 +46,7 @@ class Deliveries:
         )
 
     def committed(self, seconds: float, records: int, *, replay: bool) -> Deliveries:
-        """With one more commit."""
+        """The totals with one more commit."""
         bucket = sum(seconds > bound for bound in BUCKETS)
         counts = tuple(n + (i == bucket) for i, n in enumerate(self.by_time))
         return replace(

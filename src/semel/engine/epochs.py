@@ -25,7 +25,7 @@ _END = re.compile(r"broker end offset is (-?\d+)")
 
 
 def assignment(entry: LedgerEntry) -> KafkaPartition:
-    """How a consumer is told to read on from an entry, and to notice if the log was truncated.
+    """The assignment with which a consumer continues from an entry and notices a truncated log.
 
     It begins after the last record, whose epoch is known. The offsets between there and the
     position held no records. If one arrives, the log has diverged between the two.
@@ -59,8 +59,8 @@ def parted(
 def forks(
     config: Mapping[str, Any], entries: Mapping[TopicPartition, LedgerEntry]
 ) -> dict[TopicPartition, int]:
-    """The offsets from which on the logs are others than those that were read: of partitions that
-    have lost records. It is -1 where Kafka knows of no epoch that is old enough.
+    """The offsets from which the logs differ from those that were read, for partitions that have
+    lost records; -1 if Kafka knows no epoch that is old enough.
 
     Raises:
         TransientError: Kafka does not answer for all of them.

@@ -1,7 +1,7 @@
-"""An error that one process reports to another, which raises it again.
+"""Errors that one process reports and another one raises.
 
 Pickling the exception would tie both to its constructor, and the driver may lack the module that
-defines it. What counts travels instead: what kind of error it is, what it says, how it exits.
+defines it. Instead, the report holds the kind of error, its message and its exit code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Failure:
         return cls(names, str(error), error.exit_code)
 
     def error(self) -> SemelError:
-        """The error as it was raised there, of the nearest class that this process can import."""
+        """The reported error, as the nearest class that this process can import."""
         for module, name in self.kinds:
             kind = _imported(module, name)
             found = _made(kind, self.message) if kind is not None else None
@@ -52,8 +52,8 @@ def _imported(module: str, name: str) -> type[SemelError] | None:
 
 
 def _made(kind: type[SemelError], message: str) -> SemelError | None:
-    """An error of this class that says ``message``; its own constructor may want other arguments.
-    None if the class says something else without them."""
+    """An error of this class with this ``message``, whatever arguments its constructor wants; None
+    if the class cannot show the message without them."""
     own = next(k for k in kind.__mro__ if k.__module__ == errors.__name__)
     made = kind.__new__(kind, message)
     own.__init__(made, message)  # type: ignore[misc]

@@ -35,7 +35,7 @@ _ATTEMPTS = 1_000_000
 
 
 class Job:
-    """A Spark job of one partition, in a thread of its own because it lasts."""
+    """A Spark job of one partition, in a thread of its own because it runs long."""
 
     def __init__(self, context: SparkContext, spec: TaskSpec, index: int, number: int) -> None:
         self._first_attempt = number * _ATTEMPTS
@@ -54,12 +54,13 @@ class Job:
 
     @property
     def failure(self) -> str:
-        """Spark's reason for its end; empty if it ended by itself."""
+        """Spark's reason for the end of the job; empty if it ended by itself."""
         return first_error(self.report)
 
     def cancel(self) -> None:
-        """Spark cancels only the jobs that it knows; one may still be on its way."""
-        with contextlib.suppress(Exception):  # Spark may have gone
+        """Cancel the job. Spark cancels only jobs that it knows, and this one may still be on its
+        way."""
+        with contextlib.suppress(Exception):  # Spark may have stopped
             self._context.cancelJobGroup(self._group)
 
     def _work(self) -> None:
@@ -82,8 +83,8 @@ class Job:
 
 
 class TaskJobs:
-    """The jobs of one task, one after the other, and the task's state. ``restarts`` counts those
-    that have ended early, ``jobs`` all, with those of an earlier life of the task."""
+    """The successive jobs of one task, and the task's state. ``restarts`` counts those that have
+    ended early, ``jobs`` all, with those of an earlier life of the task."""
 
     def __init__(
         self, spark: Callable[[], SparkContext], spec: TaskSpec, index: int, jobs: int = 0
@@ -107,12 +108,12 @@ class TaskJobs:
 
     @property
     def ended(self) -> bool:
-        """Whether none of its jobs is left."""
+        """Whether no job is left."""
         return self.job is None or self.job.ended
 
     def hear(self, report: Report) -> None:
-        """Take an attempt's report. One that was frozen and replaced says nothing about the task:
-        its successor has fenced it, and a permanent failure hits the successor, too."""
+        """Handle an attempt's report. One that was frozen and replaced says nothing about the task:
+        its successor has fenced it, and a permanent failure would hit the successor, too."""
         self._newest = max(report.attempt, self._newest)
         if report.attempt < self._newest:
             return
@@ -150,26 +151,26 @@ class TaskJobs:
         self._note_end(self.job, now, stopping)
 
     def _wait_for_word(self, passed: float) -> None:
-        """End a process that is not heard of any more. What passed while the driver itself stood
-        still does not count."""
+        """End a process that gives no sign of life. Time in which the driver itself stood still
+        does not count."""
         self._silence += min(passed, 1.0)
         if self._spoke and self._silence > FROZEN:
             log.warning(
-                "connector %s: task %d has given no sign of life for %.0f s; its process is ended",
+                "connector %s: task %d has given no sign of life for %.0f s; ending its process",
                 *(self._spec.connector.name, self.index, self._silence),
             )
             self._spoke = False
             self.cancel()
 
     def restart(self) -> None:
-        """Start it anew: a failed one now, a running one once its job has ended."""
+        """Restart the task: a failed one now, a running one once its job has ended."""
         self.error = None
         self._again = True
         self._due = time.monotonic()
         self.status = Status(State.RESTARTING)
 
     def cancel(self) -> None:
-        """Let an open transaction roll back."""
+        """Cancel the job; an open transaction rolls back."""
         if self.job is not None:
             self.job.cancel()
 
@@ -191,7 +192,7 @@ class TaskJobs:
             return
         pause = self._backoff.after(now - self._started)
         log.warning(
-            "connector %s: the Spark job of task %d ended (%s); it starts again in %.0f s",
+            "connector %s: the Spark job of task %d ended (%s); restarting it in %.0f s",
             *(self._spec.connector.name, self.index, job.failure or "early", pause),
         )
         self.restarts += 1

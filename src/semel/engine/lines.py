@@ -1,7 +1,7 @@
-"""The lines between a driver that commits and the worker processes that its Spark jobs run in.
+"""Connections between a driver that commits and the worker processes of its Spark jobs.
 
-What a worker has to say, such as which store does not answer, comes to the driver's log; that the
-run is to stop reaches the calls that the workers wait in. Nothing else passes.
+Workers write to the driver's log, for example which store does not answer, and learn that the run
+must stop. Nothing else is exchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def serving(context: SparkContext) -> tuple[ControlServer, Address]:
 
 
 class Lines:
-    """The driver's end of the lines of one run. It listens once the first job needs it."""
+    """The driver's end for one run. It listens once the first job needs it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class Lines:
                 self._server.close()
 
     def _log(self, report: Report) -> None:
-        """Called in a thread for each worker, which is told here whose it is."""
+        """Called in a thread for each worker; sets the thread's connector."""
         about = {"task": report.task}
         line = ("task %d: %s", report.task, report.message)
         self._context.copy().run(lambda: log.warning(*line, extra=about))

@@ -1,4 +1,5 @@
-"""Keeping memory low: return what a large batch took, and collect garbage when nothing waits."""
+"""Keeps memory low: returns the memory of large batches, and collects garbage when nothing
+waits."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _COMMITS_A_COLLECTION = 256
 
 
 def limit_caches() -> None:
-    """Keep allocators from holding on to much memory. Only glibc's is changed."""
+    """Limit the memory that glibc's allocator keeps. Other allocators are left alone."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_ARENA_MAX, _ARENAS)

@@ -1,4 +1,4 @@
-"""What is wanted of a run, from outside and while it goes on."""
+"""What a run is asked to do, from outside and while it runs."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class Share:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all tasks, however many there are."""
+        """Whether all tasks run here."""
         return self._wanted is None
 
     @property
     def has_first(self) -> bool:
-        """Whether the first task runs here: its driver does for all what needs one only."""
+        """Whether the first task runs here. Its driver does what only one driver may do."""
         wanted = self._wanted
         return wanted is None or 0 in wanted
 
     def want(self, tasks: Collection[int] | None) -> None:
-        """Change it: tasks that are no longer of it end after what they have in hand."""
+        """Change the share: tasks that no longer belong to it end after their current work."""
         with self._lock:
             self._wanted = None if tasks is None else frozenset(tasks)
 
     def of(self, count: int) -> list[int]:
-        """Those of so many tasks that are to run here."""
+        """The tasks, of so many, that must run here."""
         wanted = self._wanted
         return [n for n in range(count) if wanted is None or n in wanted]
 
     def hold(self, count: int, running: Iterable[int]) -> frozenset[int]:
-        """Note what is at work from now on: what is to run here, and what is ``running`` and has to
-        end yet. Returns what is to run."""
+        """Note which tasks are at work: those that must run here, and those that are ``running``
+        and have yet to end. Returns the tasks to run."""
         with self._lock:
             found = frozenset(self.of(count))
             self._held = found | frozenset(running)
@@ -63,7 +63,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What is wanted of a run.
+    """What a run is asked to do.
 
     ``stop`` ends it after the batch in hand, ``paused`` keeps it from reading, ``restarts`` holds
     the numbers of tasks to start anew: all three may change while it runs. ``until_caught_up`` ends

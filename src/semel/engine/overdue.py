@@ -1,4 +1,4 @@
-"""Records that wait for a commit: after a while a line in the log says why."""
+"""Logs why records have waited long for a commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVERY = 60.0
 class Overdue:
     """Logs that records have waited for a commit for 30 s; ``tell`` writes the line.
 
-    ``work`` says what is done about them when no call to the store is under way.
+    ``work`` says what is being done when no call to the store is in progress.
     """
 
     def __init__(self, tell: Callable[[str], None], work: Callable[[], str]) -> None:
@@ -30,7 +30,7 @@ class Overdue:
             self._since = self._told = time.monotonic()
 
     def end(self) -> None:
-        """They are committed, or another process has them now."""
+        """The records are committed, or belong to another process now."""
         self._since = None
 
     def _look(self, now: float) -> None:

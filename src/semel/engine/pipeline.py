@@ -39,7 +39,7 @@ class Converted:
 
     @property
     def records(self) -> Records:
-        """The records, where all go to one target."""
+        """The records, if all go to one target."""
         (whole,) = self.parts
         return whole
 

@@ -102,7 +102,7 @@ class TopicPoll:
 
     @property
     def is_large(self) -> bool:
-        """Whether the records are so large that one copy more of them counts."""
+        """Whether the records are so large that one more copy matters."""
         return size_of(self.messages) >= _LARGE * len(self.messages)
 
     def as_table(self) -> TopicTable:
@@ -216,7 +216,8 @@ def last_records(records: RawRecords, positions: Mapping[TopicPartition, int]) -
 
 
 class OutOfOrder(Exception):
-    """Records of a partition that was revoked or sought meanwhile: drop them and seek again."""
+    """Records of a partition that was revoked or repositioned meanwhile: drop them and seek
+    again."""
 
     def __init__(self, reason: str, topic_partition: TopicPartition | None = None) -> None:
         super().__init__(reason)
@@ -232,8 +233,8 @@ class TooEarly(OutOfOrder):
 
 
 def copied(polls: Sequence[TopicPoll]) -> list[RawRecords]:
-    """The same records. Large messages are let go, together with the fetch that each of them holds
-    on to: a table has what they held."""
+    """The same records. Large messages are released, with the fetch that each of them keeps alive;
+    a table has their contents."""
     return [poll.as_table() if poll.is_large else poll for poll in polls]
 
 

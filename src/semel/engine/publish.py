@@ -1,7 +1,7 @@
 """Positions copied to the consumer group, for lag tools.
 
-The metadata of a copy says of which ledger it is one. A copy is never used as a position: a
-connector whose ledger is gone would skip records that its target never got.
+The metadata of a copy names its ledger. A copy is never used as a position: a connector whose
+ledger is gone would skip records that its target never got.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.abandoned import Abandoned, within
 from semel.engine.base import Run
 from semel.kafka.clients import client_config
 from semel.ledger import TopicPartition
-from semel.leftbehind import Left, within
 from semel.sinks.base import Sink
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def is_copy(metadata: str) -> bool:
 
 
 def ledger_of(metadata: str) -> str:
-    """Which ledger it is a copy of."""
+    """The ledger that an offset is a copy of."""
     return str(_facts(metadata).get(_MARK) or "the offsets of a Kafka sink")
 
 
@@ -77,8 +77,8 @@ class Publisher:
         self._commit(positions, asynchronous=True)
 
     def close(self) -> None:
-        """Commit all of them once more, in bounded time: if Kafka is away, librdkafka waits for the
-        group's coordinator, and nothing else keeps the run from ending."""
+        """Commit all positions once more, in bounded time: if Kafka is away, librdkafka waits for
+        the group's coordinator, and nothing else keeps the run from ending."""
 
         def end() -> None:
             self._commit(self._published, asynchronous=False)
@@ -86,7 +86,7 @@ class Publisher:
 
         try:
             within(_PATIENCE, "publishing the last positions", end)
-        except Left as error:
+        except Abandoned as error:
             log.info("%s", error)
 
     def _commit(self, positions: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:

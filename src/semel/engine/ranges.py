@@ -50,7 +50,7 @@ def entering(
 def made(
     sink: Sink, positions: Mapping[TopicPartition, int], logs: Mapping[str, LogId]
 ) -> list[LedgerEntry]:
-    """First entries, of these logs and with the targets that there are."""
+    """First entries, with the ids of these logs and the present targets."""
     targets = sink.targets({tp.topic for tp in positions})
     return [
         first(tp, at, logs.get(tp.topic, LogId()), str(targets.get(tp.topic) or ""))
@@ -70,7 +70,7 @@ def topics_now(connector: ConnectorConfig, cluster: Cluster) -> dict[str, int]:
     """The topics of a running connector, with their numbers of partitions.
 
     Raises:
-        Unavailable: one was deleted. It may be created again, and is not the same topic then.
+        Unavailable: one was deleted. It may be created again, but is another topic then.
     """
     try:
         return cluster.matching(connector)
@@ -124,7 +124,7 @@ def _at(entry: LedgerEntry, position: int) -> LedgerEntry:
 def _adopt(
     sink: Sink, found: Mapping[TopicPartition, LedgerEntry], logs: Mapping[str, LogId]
 ) -> dict[TopicPartition, LedgerEntry]:
-    """Give entries the ids that they lack."""
+    """Add the ids that entries lack."""
     adopted = {}
     for tp, entry in found.items():
         known = entry.log.completed(logs.get(tp.topic, LogId()))
@@ -317,8 +317,8 @@ def _truncated(
 def _check_same(
     connector: ConnectorConfig, cluster: Cluster, entries: Collection[LedgerEntry]
 ) -> None:
-    """A topic that is created again between the questions looks like one whose log was truncated.
-    Only the ids that are fetched after its offsets tell the two apart."""
+    """Check that no topic was created again between two requests: that looks like a truncated log,
+    and only ids that are fetched after the offsets tell the two apart."""
     logs = cluster.logs({e.topic for e in entries})
     for e in entries:
         if e.topic not in logs or e.log.contradicts(logs[e.topic]):

@@ -54,44 +54,45 @@ class Retries:
         if self._since is None:
             self._since, self._pause, self._told = now, backoff, now
             self._outage = str(outage)
-            self._tell(f"{outage}; waiting until that is over")
+            self._tell(f"{outage}; waiting for it to recover")
         else:
             self._pause = min(2 * self._pause, max(LONGEST, backoff))
             if now - self._told >= _EVERY:
                 self._told = now
-                self._tell(f"{outage}; waiting for {now - self._since:.0f} s so far")
+                self._tell(f"{outage}; waited {now - self._since:.0f} s so far")
         return self._pause
 
     def succeeded(self) -> None:
         """Forget all failures."""
         if self._since is not None:
-            self._tell(f"over after {time.monotonic() - self._since:.0f} s: {self._outage}")
+            self._tell(f"recovered after {time.monotonic() - self._since:.0f} s: {self._outage}")
         self._since = None
         self._failures = 0
 
 
 class Backoff:
-    """Pauses before something that ends early is started again: each twice as long as the one
-    before, unless it has lasted for long meanwhile."""
+    """Pauses before restarts of something that ends early: each twice as long as the last one,
+    unless it ran for long in between."""
 
     def __init__(self, shortest: float = 1.0, longest: float = 60.0) -> None:
         self._shortest, self._longest = shortest, longest
         self._next = shortest
 
     def after(self, lasted: float) -> float:
-        """Seconds to pause, after it has lasted for so many."""
+        """The seconds to pause after it ran for so many seconds."""
         pause = self._shortest if lasted > self._longest else self._next
         self._next = min(2 * pause, self._longest)
         return pause
 
 
 def retrying(action: Callable[[], T], retries: Retries, pause: Callable[[float], bool]) -> T:
-    """Run ``action`` again after transient failures; the ledger tells what took place.
+    """Run ``action``, and repeat it after transient failures; the ledger tells whether it took
+    place.
 
     ``pause`` waits for some seconds, and says whether to stop trying.
 
     Raises:
-        GaveUp: it has failed ``max.retries`` times more.
+        GaveUp: all ``max.retries`` retries have failed.
         TargetChanged: it would fail again.
         TransientError: ``pause`` has said to stop.
     """
@@ -109,5 +110,5 @@ def retrying(action: Callable[[], T], retries: Retries, pause: Callable[[float],
 
 
 def gave_up(connector: CommonConfig, retries: int, why: object) -> str:
-    """What is said when ``max.retries`` is used up."""
+    """The error when ``max.retries`` is used up."""
     return f"connector {connector.name}: gave up after {retries} retries (max.retries): {why}"

@@ -50,7 +50,7 @@ class Transformed:
 def transformed(connector: str, transform: Transform, records: ConnectRecords) -> Transformed:
     """Apply ``transform`` to all records but tombstones, which keep their keys as they are.
 
-    If the transform raises, halving the batch finds the records that it raises for.
+    If the transform raises, bisecting the batch finds the records that it raises for.
 
     Raises:
         ConfigError: the transform's result is not a batch of these records.
@@ -147,7 +147,7 @@ def _apply(transform: Transform, rows: pa.Table) -> pa.Table:
 
 
 def _check_origin(given: pa.Table, made: pa.Table) -> None:
-    """Each row must say of one record, and of one only, where it was read."""
+    """Check that each row names exactly one record's origin, and that no record is named twice."""
     if made.select(_PLACE).equals(given.select(_PLACE)):
         return
     before, after = _places(given), _places(made)
@@ -172,7 +172,8 @@ def _places(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _with_origin(result: pa.Table, given: pa.Schema) -> pa.Table:
-    """The metadata columns in their own types: other libraries have other strings and times."""
+    """Cast metadata columns back to their own types: other libraries have other strings and
+    times."""
     for name in METADATA_TYPES:
         if name in given.names and result.schema.field(name).type != given.field(name).type:
             try:
@@ -187,8 +188,8 @@ def _with_origin(result: pa.Table, given: pa.Schema) -> pa.Table:
 
 
 def _with_known(result: pa.Table, given: pa.Schema) -> pa.Table:
-    """What Connect's schema says of a field stays with it, though the transform has built a new
-    one of the same name and type."""
+    """Keep a field's Connect schema metadata if the transform has rebuilt the field with the same
+    name and type."""
     fields = [
         given.field(f.name)
         if not f.metadata and f.name in given.names and given.field(f.name).type == f.type

@@ -1,4 +1,4 @@
-"""What the driver finds in a sample of a topic that has no target yet, so that all tasks agree."""
+"""Samples a topic that has no target yet, so that all tasks agree on its columns."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What a run does before it reads: every engine begins like this."""
+"""What every engine does before it reads."""
 
 from __future__ import annotations
 
-from semel.engine import firsts, ranges
+from semel.engine import ranges
 from semel.engine.base import Run
+from semel.engine.first_positions import first_positions
 from semel.kafka.retention import create_dead_letter_topic
 from semel.ledger import TopicPartition
 
@@ -13,14 +14,14 @@ def enter(run: Run) -> None:
 
     Raises:
         SemelError: another run holds the ledger, or the connector must not begin here; see
-            :func:`semel.engine.firsts.first_positions`.
+            :func:`semel.engine.first_positions.first_positions`.
     """
     run.sink.claim()
     if run.connector.dead_letter_topic and not run.sink.capabilities.takes_dead_letters:
         create_dead_letter_topic(run.connector, run.cluster)
     if run.share.has_first:
         lenient = not run.share.is_whole
-        firsts.first_positions(run.connector, run.sink, run.cluster, run.topics, lenient=lenient)
+        first_positions(run.connector, run.sink, run.cluster, run.topics, lenient=lenient)
 
 
 def targets(run: Run) -> dict[TopicPartition, int]:

@@ -49,7 +49,7 @@ class Supervisor:
     def supervise(
         self, server: ControlServer, spec: TaskSpec, count: int, over: Callable[[Progress], bool]
     ) -> Progress:
-        """Start those of so many tasks that are to run here, listen to them and restart them, until
+        """Start the tasks, of so many, that must run here; listen to them and restart them, until
         the run is ``over`` and all tasks have ended. May be called again, with other tasks.
 
         Raises:
@@ -108,7 +108,7 @@ class Supervisor:
                 task.look(speaks=n in speak, stopping=stopping or n in self._leaving)
             except SparkGone:
                 if self._error is None and not self._orders.stop.is_set():
-                    raise  # otherwise who stops all has stopped Spark first
+                    raise  # otherwise Spark was stopped first
             leaves = n in self._leaving
             if task.error is not None and not leaves and self._fails_all(task.error):
                 self._end(task.error)
@@ -116,7 +116,7 @@ class Supervisor:
         self.progress.restarts = sum(task.restarts for task in self._tasks.values())
 
     def _fails_all(self, error: SemelError) -> bool:
-        """A task that is fenced says that another run is at work, whichever task it is."""
+        """Fail the run: a fenced task, whichever it is, means that another run is at work."""
         return isinstance(error, Fenced) or not self._orders.keeps_going
 
     def _follow_orders(self, server: ControlServer) -> None:
@@ -147,7 +147,7 @@ class Supervisor:
             task.cancel()
 
     def _end_jobs(self) -> None:
-        """Leave no job behind: Spark would start its tasks again."""
+        """End all jobs, because Spark would start their tasks again."""
         deadline = time.monotonic() + SETTLE
         while not all(task.ended for task in self._tasks.values()):
             if time.monotonic() > deadline:
@@ -176,7 +176,7 @@ class Supervisor:
             log.warning("task %d: %s", report.task, report.message, extra=about)
         task = self._tasks.get(report.task)
         if task is None:
-            return  # it has ended, and is another worker's
+            return  # it has ended, and belongs to another worker
         task.hear(report)
         if report.kind in ("progress", "assigned"):
             self._count(report)

@@ -27,7 +27,7 @@ def seconds(interval: str) -> float:
     """An interval as Spark writes it, such as ``10 seconds`` or ``1 minute 30 seconds``.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not an interval.
     """
     text = interval.strip().lower().removeprefix("interval ").strip()
     if re.fullmatch(rf"{_TERM}(?:\s+{_TERM})*", text) is None:
@@ -40,7 +40,7 @@ def seconds(interval: str) -> float:
 def bounded(
     positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int
 ) -> list[OffsetRange]:
-    """At most ``most`` offsets, from each partition as large a part as from the others."""
+    """At most ``most`` offsets, with the same share of each partition."""
     lags = {tp: ends[tp] - at for tp, at in positions.items() if ends[tp] > at}
     total = sum(lags.values())
     found = []
@@ -51,7 +51,8 @@ def bounded(
 
 
 def shared(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
-    """Ranges cut into parts of one size, one a task; a large partition is split over several."""
+    """Ranges cut into parts of equal size, one for each task; a large partition is split over
+    several."""
     total = sum(r.until_offset - r.from_offset for r in ranges)
     count = max(1, min(tasks, -(-total // _SHARE)))
     size = -(-total // count)
@@ -71,7 +72,7 @@ def shared(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]
 
 
 def before(ranges: Sequence[OffsetRange], tp: TopicPartition, offset: int) -> list[OffsetRange]:
-    """The ranges with one partition's ending before ``offset``."""
+    """The ranges, with one partition's cut before ``offset``."""
     found = []
     for r in ranges:
         until = min(r.until_offset, offset) if r.topic_partition == tp else r.until_offset

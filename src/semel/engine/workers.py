@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from semel import leftbehind, watchdog
+from semel import abandoned, watchdog
 from semel.config import ConnectorConfig
 from semel.engine import memory
 from semel.engine.control import Address, ControlLine, Report
@@ -52,24 +52,24 @@ W = TypeVar("W", bound=_Worker)
 
 
 class Workers(Generic[W]):
-    """One worker for each of the latest runs."""
+    """Keeps one worker for each of the latest runs."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[W, ControlLine | None]] = {}
 
     @contextmanager
     def at_work(self, spec: Spec, task: int, make: Callable[[], W]) -> Iterator[W]:
-        """The worker of a run, with what the driver has sent last; made if there is none yet.
-        Meanwhile the driver hears of calls that get no answer.
+        """The worker of a run, updated with what the driver sent last; created if there is none
+        yet. Meanwhile the driver is told about calls that get no answer.
 
         A process in which too many calls wait for ever ends itself first, and so does one whose
         call cannot be ended. The job fails, and is run again in a new one.
         """
         try:
-            leftbehind.check()
-        except leftbehind.TooManyLeft as error:
-            log.warning("%s; this process ends", error)
-            leftbehind.end_process()
+            abandoned.check()
+        except abandoned.TooManyAbandoned as error:
+            log.warning("%s; ending this process", error)
+            abandoned.end_process()
         kept = self._kept.pop(spec.run, None)
         if kept is None:
             os.environ.update(spec.environment)
@@ -85,7 +85,7 @@ class Workers(Generic[W]):
             return
         with watchdog.in_task(
             lambda message: line.send(Report("log", task, 0, message=message)),
-            leftbehind.end_process,
+            abandoned.end_process,
         ):
             yield worker
 
@@ -97,14 +97,12 @@ def _close(worker: _Worker, line: ControlLine | None) -> None:
 
 
 def _line(spec: Spec) -> ControlLine | None:
-    """A line to the driver, if it can be reached: nothing that is stored depends on it."""
+    """A connection to the driver, if it can be reached; nothing that is stored depends on it."""
     if spec.control is None:
         return None
     try:
-        line = leftbehind.within(
-            _REACHED, "reaching the driver", partial(ControlLine, spec.control)
-        )
-    except (leftbehind.Left, OSError, EOFError) as error:
+        line = abandoned.within(_REACHED, "reaching the driver", partial(ControlLine, spec.control))
+    except (abandoned.Abandoned, OSError, EOFError) as error:
         log.warning("the driver will not hear of calls that get no answer: %s", error)
         return None
     watchdog.stops_with(spec.connector.name, line.stop)

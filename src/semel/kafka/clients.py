@@ -82,7 +82,7 @@ def client_config(connector: CommonConfig, kind: str) -> dict[str, Any]:
     if kind == "consumer" and isolation != "read_committed":
         raise ConfigError(
             f"connector {connector.name}: consumer.override.isolation.level={isolation}: semel "
-            "reads committed records only; an aborted transaction's are none. Remove it"
+            "never reads records of aborted transactions. Remove it"
         )
     where = f"connector {connector.name}: {kind}.override."
     config = _translated(connector.bootstrap_servers, overrides, where)

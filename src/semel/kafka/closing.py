@@ -9,7 +9,7 @@ import logging
 
 from confluent_kafka import Consumer, KafkaException
 
-from semel.leftbehind import Left, within
+from semel.abandoned import Abandoned, within
 
 log = logging.getLogger(__name__)
 
@@ -21,5 +21,5 @@ def close(consumer: Consumer) -> None:
     """Close a consumer, or leave it behind if it does not close in time."""
     try:
         within(_END, "closing a Kafka consumer", consumer.close)
-    except (Left, KafkaException) as error:
+    except (Abandoned, KafkaException) as error:
         log.info("%s", error)

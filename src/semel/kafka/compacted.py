@@ -91,7 +91,10 @@ class CompactedTopic:
             ) from None
         config = self._cluster.topic_config(self.name)
         if config is None:
-            log.warning("%s: may not be described; needs cleanup.policy=compact", self._where)
+            log.warning(
+                "%s: this user may not describe it; make sure that it has cleanup.policy=compact",
+                self._where,
+            )
         elif config["cleanup.policy"] != "compact":
             raise ConfigError(
                 f"{self._where} has cleanup.policy={config['cleanup.policy']}: Kafka would delete "

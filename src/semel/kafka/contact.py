@@ -61,7 +61,10 @@ def meet(
                 ) from None
             if waited > _SAY_AFTER and not told:
                 told = True
-                say(f"no Kafka broker answers at {servers} yet: {last}. Trying for {timeout:.0f} s")
+                say(
+                    f"no Kafka broker answers at {servers} yet: {last}. Retrying for "
+                    f"{timeout:.0f} s"
+                )
             wait = min(2 * wait, _LONGEST_WAIT, max(timeout - waited, _FIRST_WAIT))
 
 

@@ -90,7 +90,7 @@ class FollowedTopic:
         if exactly and count != partitions:
             raise ConfigError(
                 f"{self._where} has {count} partitions, and must have {partitions}: the order of "
-                "its records counts. Name another topic"
+                "its records matters. Name another topic"
             )
 
     def start(self, timeout: float = 60.0) -> None:
@@ -132,10 +132,10 @@ class FollowedTopic:
             try:
                 self._read()
             except KafkaException as error:
-                log.warning("%s: %s; it is read again", self._where, error.args[0].str())
+                log.warning("%s: %s; reading it again", self._where, error.args[0].str())
                 self._stop.wait(_AGAIN)
             except TransientError as error:
-                log.warning("%s: %s; it is read again", self._where, error)
+                log.warning("%s: %s; reading it again", self._where, error)
                 self._stop.wait(_AGAIN)
 
     def _read(self) -> None:

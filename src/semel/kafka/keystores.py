@@ -73,7 +73,7 @@ def _keytool(location: str) -> str:
     found = found or shutil.which("keytool")
     if found is None:
         raise ConfigError(
-            f"ssl.truststore.location={location}: there is no keytool here to read it. Set "
+            f"ssl.truststore.location={location}: no keytool is installed to read it. Set "
             "JAVA_HOME, or name a PEM file with ssl.truststore.type=PEM"
         )
     return found

@@ -162,7 +162,7 @@ class SourceOffsets:
         if not isinstance(offset, dict):
             raise ServiceError(
                 f"connector {self._connector.name}: offsets topic {self.topic}: the record with "
-                f"key {key.decode(errors='replace')} is no source offset: "
+                f"key {key.decode(errors='replace')} is not a source offset: "
                 f"{value.decode(errors='replace')[:200]}. Does another program write to the topic? "
                 "Stop it, and set the offset with semel offsets set"
             )

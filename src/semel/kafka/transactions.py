@@ -10,10 +10,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.abandoned import Abandoned, within
 from semel.errors import SemelError
 from semel.kafka.clients import IDEMPOTENCE, confirms_all, is_idempotent
 from semel.kafka.errors import RECORD_REFUSED, producer_failure
-from semel.leftbehind import Left, within
 
 log = logging.getLogger("semel.kafka")
 
@@ -102,7 +102,7 @@ def _in_time(call: Callable[[], None]) -> None:
     """
     try:
         within(_STUCK + _SLICE, LEFT_BEHIND, call)
-    except Left:
+    except Abandoned:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 

@@ -1,1 +1,1 @@
-"""What connectors do, in numbers, as Prometheus reads them."""
+"""Metrics of connectors for Prometheus."""

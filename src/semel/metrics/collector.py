@@ -1,4 +1,4 @@
-"""Makes Prometheus' families of metrics from what connectors do, at each scrape."""
+"""Builds Prometheus' metric families from the connectors' state at each scrape."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TOTALS: tuple[tuple[str, str, Callable[[Observed], float]], ...] = (
 
 
 def registry(observe: Observe, audits: Audits = dict) -> CollectorRegistry:
-    """What ``/metrics`` tells: the connectors, and this process.
+    """The registry behind ``/metrics``: the connectors, and this process.
 
     Args:
         observe: the connectors at a scrape.
@@ -66,7 +66,7 @@ class ConnectorCollector:
         self._lock = threading.Lock()
 
     def describe(self) -> Iterable[Metric]:
-        """None in advance: a scrape tells."""
+        """Nothing in advance; each scrape decides."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Lag, asked for in the background: a scrape does not wait for brokers."""
+"""Asks for lag in the background, so that scrapes do not wait for brokers."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ WORKER = "connect-worker"
 
 @dataclass(frozen=True, slots=True)
 class TaskMetric:
-    """A metric of a task. ``is_rate``: it tells how fast its value grows."""
+    """A metric of a task. With ``is_rate`` it reports how fast its value grows."""
 
     group: str
     attribute: str
@@ -154,7 +154,7 @@ class Starts:
 
     @staticmethod
     def of(connectors: list[Observed]) -> Starts:
-        """Those of all connectors together."""
+        """The starts of all connectors together."""
         return Starts(
             sum(each.tally.starts for each in connectors),
             sum(each.tally.failures for each in connectors),

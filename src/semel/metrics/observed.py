@@ -1,4 +1,4 @@
-"""What metrics are made of: a connector at one moment."""
+"""The input of metrics: a connector at one moment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Observed:
 
     @property
     def reports(self) -> Mapping[int, Report]:
-        """What its tasks have counted; where the driver counts, that is put down to task 0."""
+        """The counts of its tasks; where the driver counts, task 0 gets its counts."""
         progress = self.progress
         if self.planned.engine in _LONG_TASKS:
             return progress.tasks

@@ -11,14 +11,14 @@ _now = time.monotonic
 
 
 class Rates:
-    """How fast totals grow; they are told at each scrape."""
+    """How fast totals grow, computed at each scrape."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[object, ...], deque[tuple[float, float]]] = {}
 
     def of(self, key: tuple[object, ...], total: float) -> float:
-        """What a total has grown by each second, over the last half minute or since the scrape
-        before that. A total that has become smaller has begun anew."""
+        """A total's growth per second, over the last half minute or since the scrape before that. A
+        total that has become smaller has restarted."""
         now, told = _now(), self._told.setdefault(key, deque())
         if told and total < told[-1][1]:
             told.clear()

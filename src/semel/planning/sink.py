@@ -15,7 +15,6 @@ from semel.config import (
     Resolved,
     check_converter_keys,
     check_keys,
-    definitions,
     load,
     read,
     resolved,
@@ -25,9 +24,10 @@ from semel.config import (
 from semel.config.checks import VALUE_CONVERTER
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
-from semel.errors import ConfigError, Problem, Unresolvable
+from semel.errors import ConfigError, Problem
 from semel.kafka.clients import check_clients
-from semel.problems import Problems, gathering, located
+from semel.planning.refusal import refusal
+from semel.problems import Problems, gathering
 from semel.records import TIMESTAMP
 from semel.sinks import full_name, sink_class
 from semel.sinks.base import Sink
@@ -73,12 +73,14 @@ def plan(
         Unresolvable: nothing is wrong, but references hide what is to be planned.
     """
     if transform is not None and not callable(transform):
-        raise ConfigError(f"transform={transform!r} must be a function of a batch")
+        raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
     with gathering() as problems:
         planned = _gathered(resolved(raw, elsewhere=elsewhere), transform, problems)
     if planned is None or problems.found:
-        raise _refusal(raw, problems)
+        found = sink_of(raw)
+        sections = [ConnectorConfig] if found is None else [ConnectorConfig, found.section]
+        raise refusal(raw, sections, problems)
     return planned
 
 
@@ -153,20 +155,6 @@ def sink_of(raw: Mapping[str, str]) -> type[Sink] | None:
     return None
 
 
-def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
-    found = sink_of(raw)
-    sections = (ConnectorConfig, *([found.section] if found is not None else []))
-    keys = [d for section in sections for d in definitions(section)]
-    secret = {n for d in keys if d.secret for n in d.names}
-    known = {n for d in keys for n in d.names} | raw.keys()
-    refusal = ConfigError if problems.found else Unresolvable
-    return refusal(
-        *(located(p, raw, known, secret) for p in problems.found),
-        title=title(raw),
-        warnings=problems.warnings,
-    )
-
-
 def _unknown(raw: Mapping[str, str], found: type[Sink] | None) -> list[str]:
     """Warnings for unknown keys. If the sink is unknown, only keys that may be meant for the
     connector are checked."""
@@ -234,9 +222,9 @@ def _check_times(connector: ConnectorConfig, sink: Sink, chain: Chain) -> None:
             raise ConfigError(
                 Problem(
                     where,
-                    f"{where}={connector.originals[where]} gives records another timestamp, but "
-                    f"the {connector.connector_class} sink, as it is configured, goes by the one "
-                    "that Kafka has. Remove it; it works in source connectors, and before "
+                    f"{where}={connector.originals[where]} changes the timestamp of records, but "
+                    f"the {connector.connector_class} sink, as configured, uses the one that "
+                    "Kafka has. Remove it; it works in source connectors, and before "
                     "transforms that use the time",
                 )
             )

@@ -24,9 +24,10 @@ from semel.config import (
 from semel.config.checks import VALUE_CONVERTER
 from semel.converters import Converter
 from semel.delivery import Delivery, Guarantee, Mechanism, Support
-from semel.errors import ConfigError, Problem, Unresolvable
+from semel.errors import ConfigError, Problem
 from semel.kafka.clients import check_clients
-from semel.problems import Problems, gathering, located
+from semel.planning.refusal import refusal
+from semel.problems import Problems, gathering
 from semel.sources import full_name, is_source, source_class
 from semel.sources.base import Source
 
@@ -40,7 +41,7 @@ _DEAD_LETTERS = dict.fromkeys(
     "written stops the connector",
 )
 _IDEMPOTENT = Support(
-    False, "a topic cannot overwrite by key: records that come again would stand in it twice"
+    False, "a topic cannot overwrite by key: records that come again would be in it twice"
 )
 
 
@@ -85,7 +86,11 @@ def plan_source(raw: Mapping[str, Any], *, elsewhere: bool = False) -> SourcePla
     with gathering() as problems:
         planned = _gathered(resolved(raw, elsewhere=elsewhere), problems)
     if planned is None or problems.found:
-        raise _refusal(raw, problems)
+        found = source_of(raw)
+        sections = (
+            [SourceConnectorConfig] if found is None else [SourceConnectorConfig, found.section]
+        )
+        raise refusal(raw, sections, problems)
     return planned
 
 
@@ -196,17 +201,3 @@ def _warnings(raw: Mapping[str, str], found: type[Source] | None) -> list[str]:
             "written stops it"
         )
     return warnings
-
-
-def _refusal(raw: Mapping[str, str], problems: Problems) -> ConfigError:
-    found = source_of(raw)
-    sections = (SourceConnectorConfig, *([found.section] if found is not None else []))
-    keys = [d for section in sections for d in definitions(section)]
-    secret = {n for d in keys if d.secret for n in d.names}
-    known = {n for d in keys for n in d.names} | raw.keys()
-    refusal = ConfigError if problems.found else Unresolvable
-    return refusal(
-        *(located(p, raw, known, secret) for p in problems.found),
-        title=title(raw),
-        warnings=problems.warnings,
-    )

@@ -1,4 +1,4 @@
-"""The application: one function an endpoint, in the order of Kafka Connect's documentation."""
+"""The application: one function per endpoint, in the order of Kafka Connect's documentation."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def admin_application(herder: Herder, worker: WorkerConfig) -> FastAPI:
 
 
 def _errors(app: FastAPI, worker: WorkerConfig) -> None:
-    """Every error has the body that Kafka Connect gives it."""
+    """Give every error Kafka Connect's body."""
 
     def answer(status: int, message: str) -> JSONResponse:
         return JSONResponse({"error_code": status, "message": message}, status)
@@ -288,7 +288,7 @@ def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
     """The configuration with the connector's name in it.
 
     Raises:
-        BadRequest: it names another one.
+        BadRequest: the body names another connector.
     """
     given = config.get("name")
     if given is not None and given != name:

@@ -1,4 +1,4 @@
-"""Requests that another worker has to answer."""
+"""Forwards requests that another worker must answer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ANSWER_HEADERS = ("content-type", "location")
 
 
 async def forwarded(request: Request, error: Elsewhere, worker: RestConfig) -> Response:
-    """What that worker answers to this ``worker``. A request goes on at most twice, as in Kafka
-    Connect: leaders change.
+    """The answer of that worker to this ``worker``. A request is forwarded at most twice, as in
+    Kafka Connect, because leaders change.
 
     Raises:
-        Elsewhere: it has been passed on twice.
+        Elsewhere: it has been forwarded twice.
         RequestError: the worker does not answer.
     """
     hop = request.query_params.get(_HOP)

@@ -1,5 +1,4 @@
-"""What every request passes through, and every answer: a check of who asks, a limit of its size,
-and headers."""
+"""Middleware for every request: authentication, a size limit, and headers of answers."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _DENIED = "User cannot access the resource."
 
 
 class Guard:
-    """Answers those who have proved who they are; those who may only read cannot change things."""
+    """Admits only authenticated users; read-only users cannot change anything."""
 
     def __init__(self, app: ASGIApp, users: Users, anonymous: Sequence[str]) -> None:
         self._app = app
@@ -50,7 +49,7 @@ class Guard:
             await self._app(scope, receive, send)
 
     def _user(self, scope: Scope) -> str | None:
-        """Who has proved to be the sender; the name in the certificate, if nobody is asked."""
+        """The authenticated user, or the certificate's name if no login is required."""
         if self._users.are_asked:
             return self._users.of(Headers(scope=scope).get("authorization", ""))
         name: str | None = scope.get("state", {}).get(PEER)
@@ -66,7 +65,7 @@ def _only_reads(scope: Scope) -> bool:
 
 
 class Limit:
-    """Refuses bodies of more than so many bytes."""
+    """Refuses bodies that are too large."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app = app

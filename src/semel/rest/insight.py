@@ -1,4 +1,4 @@
-"""What this API has beside Kafka Connect's: ``/semel`` and ``/metrics``."""
+"""The endpoints beside Kafka Connect's: ``/semel`` and ``/metrics``."""
 
 from __future__ import annotations
 

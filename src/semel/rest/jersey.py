@@ -1,4 +1,4 @@
-"""What Kafka Connect's HTTP server, Jersey, does with every request by itself."""
+"""Imitates what Kafka Connect's HTTP server, Jersey, does with every request."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _refused(status: int, reason: str) -> JSONResponse:
 
 
 def _with_options(send: Send) -> Send:
-    """Says which methods there are, instead of refusing ``OPTIONS`` as one that is not."""
+    """Answers ``OPTIONS`` with the allowed methods instead of refusing it."""
     refused = False
 
     async def allowed(message: Any) -> None:

@@ -1,4 +1,4 @@
-"""The REST API of a worker as its configuration wants it: where it listens, and what it demands."""
+"""Starts a worker's REST API as configured: where it listens, and what it requires."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 def serving(
     herder: Herder, worker: WorkerConfig, cluster: Cluster, runtime: Runtime
 ) -> Iterator[RestServer]:
-    """A worker's API, in the meantime.
+    """Serve a worker's API within a ``with`` statement.
 
     Raises:
         ConfigError: a certificate, or a file of users, is missing or cannot be used.
-        ServiceError: a listener's address cannot be had.
+        ServiceError: a listener's address cannot be used.
     """
     known = users(worker)
     audits = Audits()
@@ -103,4 +103,6 @@ def _warn(sites: list[Site], known: Users) -> None:
         if site.tls is None and known.are_asked:
             log.warning("%s is not encrypted: passwords and tokens can be read", site.listener)
         elif not known.are_asked and (site.tls is None or not site.tls.verify_mode):
-            log.warning("%s has no login: who reaches it commands this worker", site.listener)
+            log.warning(
+                "%s has no login: anyone who can reach it controls this worker", site.listener
+            )

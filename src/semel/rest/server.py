@@ -34,7 +34,7 @@ class Site:
 
 
 class RestServer:
-    """Answers requests from its start until it is closed; to be used in a ``with`` statement.
+    """Answers requests from its start until it is closed. Use it in a ``with`` statement.
 
     Raises:
         ServiceError: a port is taken, or a host is not this machine's.
@@ -98,7 +98,7 @@ def _server(site: Site) -> uvicorn.Server:
 
 
 class _Protocol(H11Protocol):
-    """Tells applications the name in the certificate of a client."""
+    """Passes the name in a client's certificate to applications."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

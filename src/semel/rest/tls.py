@@ -1,4 +1,4 @@
-"""TLS of the REST API, by the names of Java's settings."""
+"""TLS for the REST API, configured with Java's settings."""
 
 from __future__ import annotations
 

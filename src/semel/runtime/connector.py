@@ -1,4 +1,4 @@
-"""A connector of a runtime: its state, its tasks' states, and what can be asked of it."""
+"""A connector of a runtime: its state, its tasks' states, and the operations on it."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ class Connector:
 
     @property
     def planned(self) -> AnyPlan:
-        """What its configuration was planned to."""
+        """The plan of its configuration."""
         return self._planned
 
     @property
     def tally(self) -> Tally:
-        """What has become of its runs so far."""
+        """The outcomes of its runs."""
         return self._tally
 
     @property
     def wanted(self) -> State:
-        """The state that was last asked for."""
+        """The state that was last requested."""
         return self._wanted
 
     @property
@@ -114,17 +114,17 @@ class Connector:
             return ConnectorStatus(self.name, Status(wanted), self._task_states(run))
 
     def share(self, tasks: Collection[int] | None) -> None:
-        """Run these tasks of it here, or all: others end after what they have in hand."""
+        """Run only these tasks here, or all of them; others end after their current work."""
         self._share.want(tasks)
 
     def holds(self, task: int) -> bool:
-        """Whether a task of it is at work here, or may be in a moment."""
+        """Whether one of its tasks runs here, or may start any moment."""
         with self._lock:
             run = self._run
             return run is not None and run.alive and self._share.holds(task)
 
     def pause(self) -> None:
-        """Keep the tasks, and let them read nothing once what they have in hand is committed."""
+        """Pause: keep the tasks, which commit what they have in hand and then read nothing."""
         with self._lock:
             self._wanted = State.PAUSED
             if self._run is not None and self._run.alive:
@@ -133,7 +133,7 @@ class Connector:
                 self._start()
 
     def resume(self) -> None:
-        """Go on, after a pause or a stop. A failed connector has to be restarted."""
+        """Continue after a pause or a stop. A failed connector must be restarted instead."""
         with self._lock:
             self._wanted = State.RUNNING
             if self._run is not None and self._run.alive:
@@ -142,8 +142,8 @@ class Connector:
                 self._start()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """End its tasks after what they have in hand, and wait; returns whether they have ended
-        within ``timeout`` seconds."""
+        """End the tasks after their current work, and wait; returns whether they ended within
+        ``timeout`` seconds."""
         with self._lock:
             self._wanted = State.STOPPED
             run = self._run
@@ -153,8 +153,8 @@ class Connector:
         return run.join(timeout)
 
     def restart(self, *, include_tasks: bool = False, only_failed: bool = False) -> None:
-        """Start a failed connector again; with ``include_tasks`` its tasks, too, only the failed
-        ones if so asked (KIP-745). One that is stopped stays so."""
+        """Restart a failed connector; with ``include_tasks`` its tasks, too, or only the failed
+        ones (KIP-745). A stopped connector stays stopped."""
         with self._lock:
             if self._wanted is State.STOPPED:
                 return
@@ -166,7 +166,7 @@ class Connector:
                     self._run.orders.restarts.put(number)
 
     def restart_task(self, number: int) -> None:
-        """Start one task anew.
+        """Restart one task.
 
         Raises:
             LookupError: it has no such task.
@@ -187,7 +187,7 @@ class Connector:
 
     @property
     def error(self) -> SemelError | None:
-        """What has ended it; None while it runs and after a stop."""
+        """The error that ended it; None while it runs and after a stop."""
         return self._run.error if self._run is not None else None
 
     @property
@@ -204,7 +204,8 @@ class Connector:
         return {n: known.get(n, Status(State.UNASSIGNED)) for n in self._numbers()}
 
     def _start(self) -> None:
-        """Begin a run. Sinks and sources hold connections: each run plans anew for its own."""
+        """Begin a run. Sinks and sources hold connections, so each run plans again to get its
+        own."""
         planned, self._first = self._first, None
         self._planned = planned or plan_any(self._planned.connector.originals, self._transform)
         orders = Orders(
@@ -268,7 +269,7 @@ class _Run:
 
 
 def _trace(error: SemelError) -> str:
-    """What a user should read: the message; with a stack where nobody foresaw the error."""
+    """The trace for users: the message, with a stack trace if the error was unexpected."""
     if error.__cause__ is None:
         return str(error)
     return "".join(traceback.format_exception(error))

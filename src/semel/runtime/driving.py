@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from semel import watchdog
+from semel.abandoned import Started
 from semel.config import CommonConfig
 from semel.context import CONNECTOR
 from semel.engine.orders import Orders
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
-from semel.leftbehind import Started
 from semel.planning import AnyPlan, Plan, SourcePlan
 from semel.sinks.staging import StagingSink
 
@@ -51,8 +51,8 @@ def drive(
     transform: Callable[..., Any] | None,
     orders: Orders,
 ) -> Progress:
-    """Run a connector to its end. It works in a thread of its own: whatever it waits for there, a
-    store that does not answer among them, does not hold up a stop.
+    """Run a connector to its end. It runs in a thread of its own, so whatever it waits for there,
+    such as a silent store, does not hold up a stop.
 
     Args:
         spark: waits for the Spark that the engine needs: a session for the micro-batch engine, a
@@ -75,9 +75,9 @@ def drive(
         _wait(work, orders.stop, _Latest())
         raise
     if not work.ended(0):
-        work.leave()
+        work.abandon()
         log.warning(
-            "connector %s: what it has in hand does not end%s. A commit takes place as a whole or "
+            "connector %s: its current work does not finish%s. A commit happens as a whole or "
             "not at all; the next start reads from the ledger which",
             planned.connector.name,
             "".join(f"; {wait}" for wait in watchdog.waits()[:1]),
@@ -87,7 +87,7 @@ def drive(
 
 
 class _Latest:
-    """The totals that a run has told last, as they were then: it goes on counting."""
+    """A copy of the totals that a run reported last, because it goes on counting."""
 
     def __init__(self, observe: Callable[[Progress], None] = lambda _progress: None) -> None:
         self._observe = observe
@@ -191,8 +191,8 @@ def _cluster(connector: CommonConfig) -> Cluster:
 
 
 def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
-    """The cluster, and the topics with their targets prepared: what is wrong with Kafka or with the
-    store is told while Spark starts, and Spark finds nothing left to wait for."""
+    """The cluster, and the topics with their targets prepared: mistakes about Kafka or the store
+    are reported while Spark starts, and nothing is left to wait for once it has started."""
     cluster = _cluster(planned.connector)
     topics = cluster.matching(planned.connector)
     try:

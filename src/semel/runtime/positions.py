@@ -21,8 +21,7 @@ _SESSIONS = 30.0
 def set_positions(
     planned: Plan, wanted: Mapping[TopicPartition, int], *, force: bool = False
 ) -> None:
-    """Let a connector go on at these positions; ``force`` takes them as they are, whatever Kafka
-    holds.
+    """Let a connector continue at these positions; ``force`` accepts them whatever Kafka holds.
 
     Raises:
         ConfigError: the connector runs, or does not read such a topic, or Kafka has no such offset.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Runtime:
-    """Runs connectors until it is closed; to be used in a ``with`` statement.
+    """Runs connectors until it is closed. Use it in a ``with`` statement.
 
     Args:
         spark: the session to run in; otherwise the active one, or a new one that is made by the
@@ -91,14 +91,14 @@ class Runtime:
         """Stop a connector, wait for its end and forget it. Its ledger and its group stay.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: there is no connector of that name.
         """
         self.connectors[name].stop()
         with self._lock:
             self._connectors.pop(name, None)
 
     def close(self) -> None:
-        """Stop all connectors, after what they have in hand, and the Spark that was started."""
+        """Stop all connectors after their current work, and the Spark that was started."""
         connectors = list(self.connectors.values())
         for connector in connectors:
             connector.stop(timeout=0)

@@ -1,4 +1,4 @@
-"""Source offsets shown and changed by hand."""
+"""Shows and changes source offsets by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def source_offsets(planned: SourcePlan) -> Sequence[tuple[Facts, Facts]]:
 def set_source_offsets(
     planned: SourcePlan, wanted: Sequence[tuple[Facts, Facts | None]], *, force: bool = False
 ) -> None:
-    """Let a connector go on at these offsets; None forgets a partition. A run that is at work is
+    """Let a connector continue at these offsets; None forgets a partition. A running connector is
     fenced. ``force`` does not ask the source whether it could begin there.
 
     Raises:
@@ -37,7 +37,7 @@ def set_source_offsets(
 
 
 def reset_source_offsets(planned: SourcePlan) -> None:
-    """Forget all offsets. A run that is at work is fenced."""
+    """Forget all offsets. A running connector is fenced."""
     found = source_offsets(planned)
     if found:
         set_source_offsets(planned, [(partition, None) for partition, _ in found])

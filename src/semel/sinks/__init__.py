@@ -1,4 +1,5 @@
-"""Sinks: one module a system. Third parties add theirs by the entry point group ``semel.sinks``."""
+"""Sinks: one module or folder per store. Third parties add theirs by the entry point group
+``semel.sinks``."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     """The sink for a ``connector.class``; for a JDBC sink's, that of its ``connection.url``.
 
     Raises:
-        ConfigError: no sink has this name; lists those there are.
+        ConfigError: no sink has this name; lists the known ones.
     """
     known = _known()
     name = full_name(name, raw)
@@ -113,7 +114,7 @@ def _load(name: str, target: str) -> type[Sink]:
 
 
 def names() -> frozenset[str]:
-    """All values of ``connector.class`` that there are."""
+    """All values of ``connector.class``."""
     return frozenset(_known())
 
 

@@ -44,17 +44,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A store seen at one instant, for the audit: the ledger and what is there of the results.
+    """A store at one instant, for the audit: its ledger and its results.
 
     ``records`` holds, with provenance, ``partition`` and ``offset`` of each row of a topic, and
     ``timestamp`` (int64, milliseconds) where the store keeps it; ``keys`` holds, without provenance
     and where rows replace each other, the key columns of a topic's target, and ``unjudged`` says of
-    topics why their keys cannot be compared;
-    ``rows`` the number of rows of each target, ``untraced`` how many of them have no provenance
-    although it is wanted; ``targets`` the target of each topic; ``dead`` the
-    same two columns of each topic's dead letters. Of the topics in ``incomplete`` the store may
-    have dropped results by itself, so that what is missing cannot be judged. ``elsewhere`` counts
-    records whose rows another target has.
+    topics why their keys cannot be compared; ``rows`` the number of rows of each target,
+    ``untraced`` how many of them have no provenance although it is wanted; ``targets`` the target
+    of each topic; ``dead`` the same two columns of each topic's dead letters. For the topics in
+    ``incomplete`` the store may have dropped results by itself, so missing rows cannot be judged.
+    ``elsewhere`` counts records whose rows another target has.
     """
 
     entries: Sequence[LedgerEntry]
@@ -132,12 +131,12 @@ class Sink(ABC):
 
     @abstractmethod
     def entries(self) -> list[LedgerEntry]:
-        """All that the ledger holds for this connector, by topic and partition."""
+        """All ledger entries of this connector, ordered by topic and partition."""
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
-        """What holds the results of each topic; None if it does not exist yet. Entries keep it, so
-        that a connector notices when its results went elsewhere. Topics whose entries are stored
-        inside their targets are left out."""
+        """The target of each topic; None if it does not exist yet. Entries keep it, so that a
+        connector notices when its results went elsewhere. Topics whose entries are stored inside
+        their targets are left out."""
         return {}
 
     @abstractmethod
@@ -166,16 +165,16 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:
-        """Rows and dead letters only. With ``guard``, hold the ledger still and obey its rule
+        """Write rows and dead letters only. With ``guard``, lock the ledger and obey its rule
         without moving it: a replay writes nothing, and a zombie cannot overwrite newer rows."""
 
     @abstractmethod
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        """Positions only, under the ledger rule."""
+        """Move positions only, under the ledger rule."""
 
     @abstractmethod
     def snapshot(self, topics: Collection[str]) -> Snapshot:
-        """Ledger and results at one instant; may be asked while the connector runs.
+        """Ledger and results at one instant; may be called while the connector runs.
 
         Raises:
             ConfigError: provenance is wanted, but a target has no columns for it.

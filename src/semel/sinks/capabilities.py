@@ -1,4 +1,4 @@
-"""What a configured sink wants to get and what it does with it."""
+"""What a configured sink takes and what it does with it."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def cast(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     if is_.is_date(target) and is_.is_timestamp(source):
         return _days(values).cast(target)
     if is_.is_time(target) and not is_.is_time(source):
-        raise pa.ArrowTypeError(f"{source} is no time of day")
+        raise pa.ArrowTypeError(f"{source} is not a time of day")
     if is_.is_timestamp(target) and is_.is_timestamp(source):
         return _moments(values, target)
     if is_.is_time(source) and is_.is_time(target) and source.unit == "ns":

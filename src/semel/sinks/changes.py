@@ -1,4 +1,4 @@
-"""Which of several changes of one key in a commit are left to write. Vectorised.
+"""Decides which of several changes of one key in a commit to write. Vectorised.
 
 Within a partition the later offset wins. Kafka has no order between partitions: if a key is in
 several, its changes are ordered by timestamp, and by partition if timestamps are equal, but never
@@ -36,9 +36,9 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What is left to do: ``rows`` to write, and the tombstones (by their own index) whose keys to
-    delete before that.
+class Survivors:
+    """The changes that survive: ``rows`` to write, and the tombstones (by their own index) whose
+    keys to delete before that.
 
     ``rows`` is None if all are to be written as they stand. Tombstones count even before a row of
     their key, which must not find what the key held before. ``latest`` holds, for the columns that
@@ -50,21 +50,21 @@ class Left:
     latest: Mapping[str, Indices]
 
 
-def all_of_each(changes: Changes) -> Left:
+def all_of_each(changes: Changes) -> Survivors:
     """For plain inserts: every row that no later tombstone of its key undoes."""
     if changes.count == len(changes.keys[0]):
-        return Left(None, _NONE, {})
+        return Survivors(None, _NONE, {})
     order, starts = _grouped(changes)
     deletes = order >= changes.count
     last_delete = _last_of_each_group(deletes, starts)
     survives = ~deletes & (np.arange(len(order)) > _spread(last_delete, starts, len(order)))
     gone = last_delete[last_delete >= 0]
-    return Left(np.sort(order[survives]), order[gone] - changes.count, {})
+    return Survivors(np.sort(order[survives]), order[gone] - changes.count, {})
 
 
 def last_of_each(
     changes: Changes, optional: Mapping[str, pa.ChunkedArray], *, revives: bool
-) -> Left:
+) -> Survivors:
     """For upserts and updates: the last change of each key, in the order of the keys if those are
     numbers (neighbours in an index are quicker to find), else in the order of the changes.
 
@@ -77,7 +77,7 @@ def last_of_each(
     if numeric and only_rows and not optional and len(changes.keys) == 1:
         numbers = _numbers(changes.keys[0])
         if (numbers[1:] > numbers[:-1]).all():
-            return Left(None, _NONE, {})
+            return Survivors(None, _NONE, {})
     order, starts = _grouped(changes)
     last = order[np.append(starts[1:], len(order)) - 1]
     last_delete = _last_of_each_group(order >= changes.count, starts)
@@ -93,12 +93,12 @@ def last_of_each(
         given[: changes.count] = values.is_valid().to_numpy()
         at = _last_of_each_group(given[order] & after, starts)[groups]
         latest[name] = np.where(at >= 0, order[at], -1)
-    return Left(last[groups], gone, latest)
+    return Survivors(last[groups], gone, latest)
 
 
 def last_by_key(records: Records) -> tuple[pa.Table, pa.Table]:
-    """What is left of records in a store of keys and values: the tombstones to delete, and then the
-    rows to write, one of each record key. No key may be null."""
+    """The changes for a store of keys and values: tombstones to delete, and then rows to write, one
+    for each record key. No key may be null."""
     rows, gone = records.rows, records.tombstones
     if gone is None:
         gone = rows.slice(0, 0)
@@ -139,7 +139,7 @@ def _grouped(changes: Changes) -> tuple[Indices, Indices]:
 def _between_partitions(
     order: Indices, starts: Indices, partitions: Indices, timestamps: Indices
 ) -> Indices:
-    """The same order, with the changes of those keys by time that are in several partitions."""
+    """The same order, but with changes of keys that are in several partitions ordered by time."""
     sizes = np.diff(np.append(starts, len(order)))
     several = partitions[order[starts]] != partitions[order[starts + sizes - 1]]
     if not several.any():
@@ -156,7 +156,7 @@ def _between_partitions(
 
 
 def _ascending(columns: Sequence[Indices]) -> bool:
-    """Whether rows stand in order already; only the usual case, one partition, is recognised."""
+    """Whether rows are already in order; only the usual case, one partition, is recognised."""
     *first, last = columns or [_NONE]
     return all((c == c[0]).all() for c in first if len(c)) and bool((last[1:] >= last[:-1]).all())
 

@@ -43,7 +43,7 @@ def text_column(field: pa.Field, comment: str) -> dict[str, str] | None:
 
 
 def to_read(field: pa.Field, comment: str) -> pa.Field:
-    """A column as converters are to read it: one that holds JSON takes any value."""
+    """A column as converters should read it: one that holds JSON takes any value."""
     said = (field.metadata or {}).get(comment.encode())
     is_text = is_.is_string(field.type) or is_.is_large_string(field.type)
     return pa.field(field.name, pa.json_()) if is_text and said == JSON_TEXT.encode() else field
@@ -103,7 +103,7 @@ def convert(
 def unfit_rows(
     values: pa.ChunkedArray, target: pa.DataType, nested: Nested | None = None
 ) -> list[tuple[int, str]]:
-    """Which rows cannot be converted, by halving; each with the reason."""
+    """The rows that cannot be converted, found by bisection, each with the reason."""
     try:
         convert(values, target, nested)
     except UNFIT as error:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel import converters
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, Problem
+from semel.sinks.checks import (
+    left_out_of_the_key,
+    problems_of_field_lists,
+    problems_of_key,
+)
 from semel.sinks.jdbc_keys import JdbcKeys
-from semel.sinks.layout import Keyed
+from semel.sinks.layout import Keyed, selects
 from semel.sinks.routed import RoutedConfig
 from semel.transforms import chain_of
 
@@ -77,7 +82,7 @@ _DEFAULT_STRATEGIES = (
 
 @dataclass(frozen=True)
 class JdbcConfig(JdbcKeys, RoutedConfig):
-    """What a sink writes where, and under which key."""
+    """What a sink writes, where, and under which key."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -97,26 +102,15 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                     "tombstone has only its key",
                 )
             )
-        if len(set(self.pk_fields)) < len(self.pk_fields):
-            problems.append(
-                Problem("pk.fields", f"pk.fields={','.join(self.pk_fields)} names a column twice")
-            )
-        if self.pk_mode == "kafka" and len(self.pk_fields) not in (0, 3):
-            problems.append(
-                Problem(
-                    "pk.fields",
-                    f"pk.fields={','.join(self.pk_fields)} must name three columns with "
-                    "pk.mode=kafka: for topic, partition and offset",
-                )
-            )
+        problems += problems_of_key(self.pk_mode, self.pk_fields)
         problems += self._left_out_of_the_key()
         if self.truncate_enabled:
             problems.append(
                 Problem(
                     "truncate.enabled",
                     "truncate.enabled=true is not available: truncate events are not applied, "
-                    "so rows would stay that are to go. Remove it, and empty the table where "
-                    "you empty its source",
+                    "so rows that should go would stay. Remove it, and truncate the table when "
+                    "you truncate its source",
                 )
             )
         if not self.replace_null:
@@ -127,13 +121,7 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                     "takes the default. Remove it",
                 )
             )
-        if self.include and self.exclude:
-            problems.append(
-                Problem(
-                    "fields.whitelist",
-                    "fields.whitelist and field.exclude.list exclude each other: set one",
-                )
-            )
+        problems += problems_of_field_lists(self.include, self.exclude)
         if any(":" not in pair for pair in self.table_mapping):
             problems.append(
                 Problem(
@@ -224,25 +212,9 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        topic = self.routed(topic)
-        if self.include:
-            if self.pk_mode == "record_value" and field in self.pk_fields:
-                return True  # pk.fields is applied independently
-            return field in self.include or f"{topic}:{field}" in self.include
-        return field not in self.exclude and f"{topic}:{field}" not in self.exclude
-
-
-def left_out_of_the_key(key: Sequence[str], exclude: Sequence[str]) -> list[Problem]:
-    """The problem of a list of fields to leave out that contains a field of the key."""
-    gone = set(key) & {name.rpartition(":")[2] for name in exclude}
-    return [
-        Problem(
-            "field.exclude.list",
-            f"field.exclude.list={','.join(exclude)} leaves out {name}, which "
-            f"pk.fields={','.join(key)} names: remove it from one of them",
-        )
-        for name in sorted(gone)[:1]
-    ]
+        if self.include and self.pk_mode == "record_value" and field in self.pk_fields:
+            return True  # pk.fields is applied independently
+        return selects(self.include, self.exclude, self.routed(topic), field)
 
 
 def check_key(connector: ConnectorConfig, config: Keyed) -> None:
@@ -259,7 +231,7 @@ def check_key(connector: ConnectorConfig, config: Keyed) -> None:
 
 
 def upgrade_refused(connector: str, table: str, statement: str, error: Exception) -> ConfigError:
-    """The error of a user who may not add the columns that a ledger of an older version lacks."""
+    """The error if the user may not add the columns that an older version's ledger lacks."""
     return ConfigError(
         f"connector {connector}: table {table} was made by an older semel and lacks columns, which "
         f"this user may not add: {error}. Let its owner run: {statement}"

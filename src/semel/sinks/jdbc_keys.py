@@ -1,4 +1,4 @@
-"""The keys of Confluent's and Aiven's JDBC sinks and of Debezium's, one meaning."""
+"""The keys of Confluent's, Aiven's and Debezium's JDBC sinks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def idle_key(doc: str, *, at_least: int) -> Any:
 
 @dataclass(frozen=True)
 class JdbcKeys:
-    """What a sink writes where, as the user has said."""
+    """The keys as the user has set them."""
 
     connector_class: str = key(
         "connector.class", importance=HIGH, group="Common", display="Connector class"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,9 +39,16 @@ class Deleting(Keyed, Protocol):
     def delete_enabled(self) -> bool: ...
 
 
+def selects(include: Collection[str], exclude: Collection[str], topic: str, field: str) -> bool:
+    """Whether a value field is written, by a list of fields to write and one to leave out. They may
+    hold ``field`` or ``topic:field``."""
+    names = {field, f"{topic}:{field}"}
+    return not names.isdisjoint(include) if include else names.isdisjoint(exclude)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns a topic's records have in the target, and which of them are the key."""
+    """The columns that a topic's records have in the target, and which of them are the key."""
 
     columns: Mapping[str, pa.ChunkedArray]
     key: list[str]
@@ -113,8 +120,8 @@ def layout(
 
 
 def not_from_values(config: Keyed) -> frozenset[str]:
-    """Columns that records fill from their keys or their places, as far as they are declared: no
-    field of a value is read for them."""
+    """The declared columns that are filled from a record's key or origin, not from fields of its
+    value."""
     if config.pk_mode == "record_key":
         return frozenset(config.pk_fields)
     if config.pk_mode == "kafka":
@@ -123,7 +130,7 @@ def not_from_values(config: Keyed) -> frozenset[str]:
 
 
 def provenance_conflict(metadata: str, name: str, why: str) -> ConfigError:
-    """The error of a provenance column that would replace another column."""
+    """The error if a provenance column would replace another column."""
     setting = f"provenance.{metadata.removeprefix('__connect_')}.column"
     return ConfigError(
         f"{setting}={name}: {why} already, and provenance=true would overwrite it. Set "

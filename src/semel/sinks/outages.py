@@ -1,4 +1,4 @@
-"""Which errors of object stores, file systems and catalogs mean an outage.
+"""Recognises which errors of object stores, file systems and catalogs mean an outage.
 
 Their clients differ, and most keep the cause only in the text of an error.
 """
@@ -27,7 +27,7 @@ _WORDS = re.compile(
 
 
 def passing(message: str, error: BaseException) -> TransientError:
-    """The error for a failure that may pass: an outage, or what this attempt has run into."""
+    """The error for a failure that may pass: an outage, or a failure of this attempt alone."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, TimeoutError) or getattr(cause, "errno", None) in _ERRNOS:

@@ -135,7 +135,7 @@ def _unbounded(values: pa.ChunkedArray) -> bool:
 
 
 class RollingWriter(ABC, Generic[Values, Done, File]):
-    """Writes one table's rows. A subclass knows where files go and what is said of them."""
+    """Writes one table's rows. A subclass knows where files go and how they are described."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -148,7 +148,7 @@ class RollingWriter(ABC, Generic[Values, Done, File]):
 
     @abstractmethod
     def _described(self, values: Values, file: File) -> Done:
-        """What is told of a complete file."""
+        """The description of a complete file."""
 
     @abstractmethod
     def _delete(self, paths: list[str]) -> None:
@@ -159,7 +159,7 @@ class RollingWriter(ABC, Generic[Values, Done, File]):
 
     @abstractmethod
     def _writing(self) -> contextlib.AbstractContextManager[None]:
-        """Raises the store's errors as semel's."""
+        """Translates the store's errors."""
 
     def _write(self, parts: Iterator[tuple[Values, pa.Table]]) -> None:
         for values, part in parts:

@@ -1,4 +1,5 @@
-"""How a sink shows its rows to an audit: what it holds, and what it should hold of given records.
+"""How a sink shows its rows to an audit: the present rows, and the rows that given records should
+have.
 
 A sink opts in by a method ``viewing``; see :class:`ShowsRows`. The values of a sink without it are
 not judged.
@@ -27,7 +28,7 @@ def places(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a target holds once records are written, a row for each of them, in their order.
+    """The rows that a target holds once records are written, one for each record, in their order.
 
     ``places`` has the columns :data:`~semel.records.PARTITION` and :data:`~semel.records.OFFSET`,
     and :data:`~semel.records.TIMESTAMP` if the records do (see :func:`places`),
@@ -71,9 +72,9 @@ class View(Protocol):
         """
 
     def held(self, records: Records) -> Held:
-        """What the target should hold of the rows among these records, tombstones left out, as if
-        nothing had replaced them. Nothing is written. Records that the store would refuse are left
-        out, and so is everything if the target does not exist."""
+        """The rows that the target should hold for these records, without tombstones, as if nothing
+        had replaced them. Nothing is written. Records that the store would refuse are left out, and
+        so is everything if the target does not exist."""
 
 
 @runtime_checkable

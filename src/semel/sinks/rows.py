@@ -26,7 +26,7 @@ OWN = (*PLACES, CHANGE_DELETES, CHANGE_ANEW)
 def held(
     config: Deleting, provenance: Mapping[str, str], columns: pa.Schema, records: Records
 ) -> Held:
-    """What a table of these columns holds of rows; see :class:`~semel.sinks.rereading.Held`.
+    """The rows as a table of these columns holds them; see :class:`~semel.sinks.rereading.Held`.
 
     Raises:
         RowsRejected: records that do not fit.

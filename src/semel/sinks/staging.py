@@ -13,6 +13,10 @@ from semel.sinks.base import Sink
 from semel.sinks.protocols import Transactional
 
 
+class CommitConflict(Exception):
+    """Another writer has committed since the table was read; nothing was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """What tasks have made of a :class:`~semel.records.Commit`: files that no reader sees yet, and

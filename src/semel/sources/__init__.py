@@ -1,4 +1,4 @@
-"""Sources: one module a system. Third parties add theirs by the entry point group
+"""Sources: one module or folder per system. Third parties add theirs by the entry point group
 ``semel.sources``."""
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A source divides its system into *source partitions* (a file, a table, a shard): mappings of strings
 to plain values, which name them for ever. How far one has been read is a *source offset*, again a
 mapping (a byte position, an id, a timestamp), which only the source understands. Choose partitions
-that can be read side by side, and offsets from which reading can go on exactly: records come in the
-same order each time, and none that arrives later belongs before an offset that was reached.
+that can be read side by side, and offsets from which reading can resume exactly: records come in
+the same order each time, and none that arrives later belongs before an offset that was reached.
 
 The engine stores an offset in the Kafka transaction that holds the records before it. A source
 keeps no state of its own: after a crash, an error or a restart it is given the last committed
@@ -123,11 +123,12 @@ def source_records(
 
 @runtime_checkable
 class Repeatable(Protocol):
-    """A source that can give what lies before an offset, and no more. ``semel audit`` reads others
-    once from their beginning and once from the offset, which needs an end that both reach."""
+    """A source that can read again exactly the records before an offset. ``semel audit`` reads
+    others once from their beginning and once from the offset, which needs an end that both
+    reach."""
 
     def before(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
-        """The records before a stored offset, once more, in their order."""
+        """The records before a stored offset, in their order."""
 
 
 StoredOffset = Callable[[SourcePartition], SourceOffset | None]
@@ -136,7 +137,7 @@ StoredOffset = Callable[[SourcePartition], SourceOffset | None]
 
 @runtime_checkable
 class Sharded(Protocol):
-    """A source whose partitions come and go too often to divide them anew each time, such as the
+    """A source whose partitions come and go too often to divide them again each time, such as the
     files of a directory. What its ``partitions`` returns are *shards*, which never change and have
     no offsets; a task finds the source partitions of its shards itself."""
 
@@ -144,8 +145,8 @@ class Sharded(Protocol):
         self, shard: SourcePartition, stored: StoredOffset
     ) -> Iterator[SourceBatch | None]:
         """As ``read``, which is not called: read on in each source partition of a shard from its
-        stored offset. Batches say in ``reached`` which they are of; one of none says that there
-        will be more soon."""
+        stored offset. Batches name their partitions in ``reached``; a batch with none means that
+        more will come soon."""
 
 
 class Source(ABC):
@@ -186,14 +187,14 @@ class Source(ABC):
         service."""
 
     def describe(self) -> dict[str, str]:
-        """What ``semel describe`` says of the source, by short names; ``reads`` and ``writes``
-        among them."""
+        """The facts that ``semel describe`` shows, by short names; ``reads`` and ``writes`` among
+        them."""
         return {}
 
     @abstractmethod
     def exactly_once(self) -> Support:
-        """Whether this configuration can be read again from an offset without losing or repeating
-        a record, and why (not)."""
+        """Whether this configuration can resume at an offset without losing or repeating a record,
+        and why (not)."""
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
@@ -209,32 +210,34 @@ class Source(ABC):
     @abstractmethod
     def partitions(self) -> Sequence[SourcePartition]:
         """The source partitions that exist now. The driver asks at the start, and again every
-        ``refresh`` seconds; when they have changed, it divides them anew and restarts the tasks."""
+        ``refresh`` seconds; when they have changed, it divides them again and restarts the
+        tasks."""
 
     def former(self, partition: SourcePartition) -> Sequence[SourcePartition]:
-        """Other names that Kafka Connect, or an older version, has given a partition. Where it has
-        no offset under its own name, reading goes on from the first that is stored under these."""
+        """Other names that Kafka Connect, or an older version, has given a partition. If no offset
+        is stored under its own name, reading resumes at the first one stored under these."""
         return ()
 
     def divide(
         self, partitions: Sequence[SourcePartition], tasks: int
     ) -> Sequence[Sequence[SourcePartition]]:
-        """What each task reads: at most ``tasks`` parts, with each partition in one of them."""
+        """The partitions of each task: at most ``tasks`` parts, with each partition in one of
+        them."""
         return [partitions[n::tasks] for n in range(min(tasks, len(partitions)))]
 
     @abstractmethod
     def read(
         self, partition: SourcePartition, offset: SourceOffset | None
     ) -> Iterator[SourceBatch | None]:
-        """Read on from an offset; None begins at the beginning.
+        """Read from an offset on; None begins at the beginning.
 
-        Each step takes what is there, in batches of some megabytes, and does not wait: where there
-        is nothing now, it yields None, and the engine reads other partitions, pauses, and asks
-        again. The iterator ends when the partition will never have more. A generator is closed
-        when the task stops, so it can free what it holds in ``finally``.
+        Each step yields what is there, in batches of some megabytes, and does not wait: if there is
+        nothing now, it yields None, and the engine reads other partitions, pauses, and asks again.
+        The iterator ends when the partition will never have more. A generator is closed when the
+        task stops, so it can free what it holds in ``finally``.
 
         Raises:
-            ConfigError: the offset makes no sense, and it would be wrong to begin anew.
+            ConfigError: the offset makes no sense, and starting over would be wrong.
         """
 
     def committed(self, partition: SourcePartition, offset: SourceOffset) -> None:  # noqa: B027

@@ -37,7 +37,7 @@ def _charset(name: str) -> None:
         if ascii_text.encode(name) == ascii_text.encode("ascii"):
             return
     except LookupError:
-        raise ValueError("is no character set, such as UTF-8 or ISO-8859-1") from None
+        raise ValueError("is not a character set, such as UTF-8 or ISO-8859-1") from None
     except UnicodeError:
         pass
     raise ValueError("must write line ends as ASCII does. Use the directory source")
@@ -85,7 +85,7 @@ class FileStreamConfig:
     batch_size: int = key(
         "batch.size",
         100_000,
-        "Most lines of one batch.",
+        "Maximum number of lines in one batch.",
         at_least=1,
         type=Type.INT,
         importance=MEDIUM,
@@ -109,7 +109,7 @@ class FileStreamConfig:
 
 
 class FileStreamSource(Source):
-    """A source partition for each file; its offset is the position behind the last line in
+    """A source partition for each file; its offset is the position after the last line, in
     bytes."""
 
     section = FileStreamConfig
@@ -137,7 +137,7 @@ class FileStreamSource(Source):
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
-        # Not the file itself: its name as it was given is part of Kafka Connect's offsets.
+        # The name is not made absolute: as given, it is part of Kafka Connect's offsets.
         return {"file.directory": str(Path(raw.get("file.directory", "").strip()).absolute())}
 
     def topics(self) -> Sequence[str]:
@@ -149,7 +149,7 @@ class FileStreamSource(Source):
         root = Path(self._config.directory)
         # Path.glob takes no absolute pattern.
         found = glob.glob(self._config.pattern, root_dir=root, recursive=True)  # noqa: PTH207
-        # One that is gone may have been renamed, and is read to its end.
+        # A file that is gone may have been renamed, and is read to its end.
         self._known |= dict.fromkeys(sorted(f for f in found if (root / f).is_file()))
         if not self._known and not self._said:
             log.warning(

@@ -1,4 +1,4 @@
-"""The lines of a file that grows, is cut, or gives its name to another one."""
+"""The lines of a file that grows, is truncated, or is rotated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BEHIND = 256
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A position in bytes, and the checksum of those before it; None where it is not known."""
+    """A position in bytes, and the checksum of the bytes before it; None if it is not known."""
 
     position: int = 0
     tail: int | None = None
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines, and the place behind them."""
+    """Lines, and the place after them."""
 
     values: pa.Array
     place: Place
@@ -61,7 +61,7 @@ class GrowingFile:
         self._packed = path.suffix == ".gz"
 
     def read(self, place: Place) -> Found:
-        """The lines from a place on; None where there is nothing now."""
+        """The lines from a place on; None if there is nothing now."""
         while True:
             file = yield from self._opened()
             with file:
@@ -74,7 +74,7 @@ class GrowingFile:
             place = _BEGINNING
 
     def _opened(self) -> Generator[None, None, BinaryIO]:
-        """Wait for the file to be there."""
+        """Wait until the file exists."""
         said = False
         while True:
             try:
@@ -98,10 +98,10 @@ class GrowingFile:
             yield None
 
     def _checked(self, file: BinaryIO, place: Place) -> Generator[Lines | None, None, Place]:
-        """Where to read on, in a file of which only a place is known.
+        """Where to resume in a file of which only a place is known.
 
         Raises:
-            ConfigError: it is not the file that the place was reached in.
+            ConfigError: the place was reached in another file.
         """
         behind, size = self._before(file, place.position)
         if size < place.position:
@@ -121,7 +121,7 @@ class GrowingFile:
         return _BEGINNING
 
     def _before(self, file: BinaryIO, position: int) -> tuple[bytes, int]:
-        """The bytes before a position, and how many there are in all, or up to there."""
+        """The bytes before a position, and the size of the file up to there."""
         if self._packed:
             try:
                 return _skipped(gzip.GzipFile(fileobj=file), position)
@@ -136,8 +136,8 @@ class GrowingFile:
     # Files that have lost the name
 
     def _moved_on(self, why: str, place: Place, rest: bytes = b"") -> Found:
-        """Another file has the name, or nothing of it is left: read what the one before has behind
-        the place, if it is found, then begin anew."""
+        """Another file has the name, or the file was truncated: read the rest of the old file after
+        the place, if it is found, then start over."""
         for path, begin in self._earlier(place):
             self._warn(f"{why}: reading {path} to its end first")
             rest = b""
@@ -146,8 +146,8 @@ class GrowingFile:
         yield self._from_the_beginning(why, rest)
 
     def _earlier(self, place: Place) -> Sequence[tuple[Path, Place]]:
-        """The file that a place was reached in, under another name, and those that had the name
-        after it and lost it too."""
+        """The file that a place was reached in, under its new name, and the files that had the name
+        after it and lost it, too."""
         if place.tail is None or self._packed:
             return []
         try:
@@ -168,7 +168,7 @@ class GrowingFile:
             return size >= place.position and zlib.crc32(behind) == place.tail
 
     def _was_rotated(self, path: Path) -> bool:
-        """Whether a name is what log rotation makes of this one."""
+        """Whether log rotation could have made a name from this one."""
         stem, ending = re.escape(self._path.stem), re.escape(self._path.suffix)
         number = r"[.-]\d[-\d._T:]*"
         return re.fullmatch(f"{stem}({ending}{number}|{number}{ending})", path.name) is not None
@@ -176,8 +176,8 @@ class GrowingFile:
     # Lines
 
     def _lines(self, file: BinaryIO, place: Place, *, ends: bool = False) -> Found:
-        """The lines of a file from a place on, until it is cut or another one has its name; or if
-        it ``ends``, until its end."""
+        """The lines of a file from a place on, until it is truncated or another file has its name;
+        or, if it ``ends``, until its end."""
         position = place.position
         behind, _ = self._before(file, position)
         file.seek(position)
@@ -226,8 +226,8 @@ class GrowingFile:
             yield None
 
     def _unpacked(self, file: BinaryIO, place: Place) -> Found:
-        """The lines of a file that gzip has made, whose positions count what is in it. Its end is
-        the end of the last line; what comes behind later is read on."""
+        """The lines of a gzip file, whose positions count its contents. Its end is the end of the
+        last line; what is appended later is read, too."""
         while True:
             here = os.fstat(file.fileno())
             try:
@@ -271,21 +271,21 @@ class GrowingFile:
                 yield self._last(rest, Place(position + len(rest), zlib.crc32(behind)))
 
     def _there(self) -> os.stat_result | None:
-        """What has the file's name now."""
+        """The file that has the name now."""
         try:
             return self._path.stat()
         except OSError:
             return None  # renamed; another one may come
 
     def _from_the_beginning(self, why: str, rest: bytes = b"") -> Lines:
-        """What ends one file and begins the next: a last line without its end, and position 0. If
-        it were not committed now, a larger new file would be read from the old position after a
-        crash."""
+        """The end of one file and the beginning of the next: a last line without its line end, and
+        position 0. If it were not committed now, a larger new file would be read from the old
+        position after a crash."""
         self._warn(f"{why}: reading it from its beginning")
         return self._last(rest, _BEGINNING) if rest else Lines(_NONE, _BEGINNING)
 
     def _last(self, rest: bytes, place: Place) -> Lines:
-        """A line without its end."""
+        """The last line, which has no line end."""
         line = text(rest.removesuffix(b"\r"), self._charset)
         return Lines(pa.array([line], pa.string()), place)
 
@@ -299,13 +299,13 @@ class GrowingFile:
 
 
 def _continues(file: BinaryIO, position: int, read: bytes) -> bool:
-    """Whether what was read last still stands before a position."""
+    """Whether the bytes read last are still those before a position."""
     last = read[-_BEHIND:]
     return os.pread(file.fileno(), len(last), position - len(last)) == last
 
 
 def _skipped(content: Any, position: int) -> tuple[bytes, int]:
-    """The last bytes before a position, and how many bytes were there to pass over."""
+    """The last bytes before a position, and how many bytes were there to skip."""
     behind, passed = b"", 0
     while passed < position and (block := content.read1(min(position - passed, _BLOCK))):
         behind = (behind + block)[-_BEHIND:]
@@ -314,7 +314,7 @@ def _skipped(content: Any, position: int) -> tuple[bytes, int]:
 
 
 def _blocks(content: Any) -> Iterator[bytes]:
-    """What a gzip file holds; all that can be read before it is known that it ends too early."""
+    """The contents of a gzip file, as far as they can be read if it ends too early."""
     held = b""
     try:
         while block := content.read1(_BLOCK):

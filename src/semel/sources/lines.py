@@ -31,12 +31,12 @@ def split(block: bytes, most: int, charset: str = "UTF-8") -> Iterator[tuple[pa.
 
 
 def text(line: bytes, charset: str = "UTF-8") -> str:
-    """Bytes as a string; what is none becomes U+FFFD, as in Java."""
+    """Bytes as a string; invalid ones become U+FFFD, as in Java."""
     return line.decode(charset, "replace")
 
 
 def ends_of(block: bytes) -> np.ndarray:
-    """The position behind the end of each whole line."""
+    """The position after each whole line."""
     found = np.frombuffer(block, np.uint8)
     if b"\r" not in block:
         return np.flatnonzero(found == _LF) + 1

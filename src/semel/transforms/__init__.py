@@ -1,4 +1,4 @@
-"""Kafka Connect's single message transforms, and the like, on Arrow batches."""
+"""Kafka Connect's single message transforms, and similar ones, on Arrow batches."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
 
 
 def routed(raw: Mapping[str, str], topic: str) -> str:
-    """Where the transforms of a configuration send the records of a topic, if its name decides
-    that; otherwise records bear the name of their place themselves, and it is left as it is."""
+    """The topic that the transforms of a configuration send a topic's records to, if its name alone
+    decides that. Otherwise each record names its own topic, and the name is returned unchanged."""
     chain = known_chain(raw)
     return chain.route(topic) if chain.goes_by_topic else topic
 
@@ -123,7 +123,7 @@ def _chain(raw: tuple[tuple[str, str], ...]) -> Chain:
 
 
 def warnings_of(raw: Mapping[str, str]) -> list[str]:
-    """What may be wrong with the keys of transforms and predicates; their mistakes are not told."""
+    """Warnings about the keys of transforms and predicates; errors are not included."""
     warnings = []
     for kind in ("transforms", "predicates"):
         names = _list(raw, kind)
@@ -182,7 +182,7 @@ def _stage(raw: Mapping[str, str], alias: str) -> Stage:
 
 
 def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
-    """The transform or predicate that is configured below ``prefix``."""
+    """The transform or predicate configured below ``prefix``."""
     found, side = _found(kind, raw, prefix)
     config = section_of(found.section, raw, prefix)
     try:
@@ -192,7 +192,7 @@ def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
 
 
 def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:
-    """The class that is named, and whether it is meant for keys or values."""
+    """The named class, and whether it is for keys or values."""
     where = f"{prefix}type"
     given = raw.get(where, "").strip()
     if not given:

@@ -1,9 +1,9 @@
 """The contract of transforms and predicates: functions of a batch of records, in Arrow.
 
-A transform of Kafka Connect is given one record at a time. Here it is given a :class:`Batch`, and
-returns one of the same records in the same order, or of some of them. A record that it cannot take
-is named in :class:`Refused`: the chain sets it aside as a bad record and applies the transform to
-the others again.
+Kafka Connect passes a transform one record at a time. Here it gets a :class:`Batch`, and returns a
+batch of the same records in the same order, or of some of them. It names records that it cannot
+transform in :class:`Refused`: the chain sets them aside as bad records and applies the transform
+again to the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from semel.records import (
 
 @dataclass(frozen=True)
 class NoKeys:
-    """The section of what has no keys."""
+    """The section of transforms and predicates without keys."""
 
 
 ILLEGAL_ARGUMENT = "java.lang.IllegalArgumentException"
@@ -53,7 +53,7 @@ class Side:
         return bool(pa.types.is_struct(self.array.type))
 
     def holding(self, array: pa.Array) -> Side:
-        """The same with other contents."""
+        """The same side with other contents."""
         return replace(self, array=array)
 
 
@@ -162,17 +162,17 @@ class Transform(ABC):
 
     @property
     def sets_timestamp(self) -> bool:
-        """Whether it gives records another time."""
+        """Whether it changes the records' times."""
         return False
 
     @property
     def changes_key(self) -> bool:
-        """Whether it makes other keys."""
+        """Whether it changes keys."""
         return False
 
     @property
     def changes_contents(self) -> bool:
-        """Whether it makes other keys or values."""
+        """Whether it changes keys or values."""
         return True
 
     @property
@@ -182,7 +182,7 @@ class Transform(ABC):
 
 
 class Sided(Transform):
-    """A transform that there is of keys and of values: ``Class$Key`` and ``Class$Value``."""
+    """A transform with variants for keys and for values: ``Class$Key`` and ``Class$Value``."""
 
     def __init__(self, config: Any, *, of_key: bool) -> None:
         """Take an instance of ``section``, and whether it is one of keys. Raises ConfigError."""
@@ -198,7 +198,7 @@ class Sided(Transform):
 
 
 class SideTransform(Sided):
-    """A transform that changes nothing but keys, or nothing but values."""
+    """A transform that changes only keys, or only values."""
 
     def apply(self, batch: Batch) -> Batch:
         return batch.with_side(self.of_key, self.changed(batch, batch.side(self.of_key)))
@@ -228,7 +228,7 @@ class Router(Transform):
 
 
 class Filter(Transform):
-    """Kafka Connect's Filter: it drops every record that its predicate lets through to it."""
+    """Kafka Connect's Filter: drops every record that its predicate selects."""
 
     section = NoKeys
 
@@ -244,7 +244,7 @@ class Filter(Transform):
 
 
 class Predicate(ABC):
-    """Says of which records a transform is to be applied."""
+    """Selects the records that a transform is applied to."""
 
     section: ClassVar[type]
     reads_headers: ClassVar[bool] = False
@@ -259,7 +259,7 @@ class Predicate(ABC):
 
 
 def each(texts: pa.Array, change: Callable[[str], str | None]) -> pa.Array:
-    """Change texts of which most are equal."""
+    """Change texts, most of which are equal."""
     encoded = texts.dictionary_encode()
     changed = [change(t) for t in encoded.dictionary.to_pylist()]
     return pa.array(changed, pa.string()).take(encoded.indices)

@@ -1,4 +1,4 @@
-"""Cast: fields, or the whole key or value, in another type."""
+"""Cast: converts fields, or the whole key or value, to another type."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:
     """Values in another type, as Java converts them.
 
     Raises:
-        Refused: names those that have no value in that type.
+        Refused: names the records whose values that type cannot hold.
     """
     kind, kinds = array.type, pa.types
     if kinds.is_null(kind):
@@ -162,7 +162,7 @@ def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:
 
 
 def _cast_mixed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """JSON of several types, each value for itself."""
+    """JSON of several types, value by value."""
     values = [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
     values = [_lowest(v) if type(v) is int else v for v in values]  # as Java's longValue does
     made: list[Any] = [None] * len(values)

@@ -1,5 +1,4 @@
-"""The transforms of a connector, one after the other, each for the records that its predicate
-chooses."""
+"""Applies a connector's transforms in order, each to the records that its predicate selects."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ class Stage:
         return not self.transform.routes or (by_topic and isinstance(self.transform, Router))
 
     def route(self, topic: str) -> str:
-        """Where the records of a topic go, if that alone decides it."""
+        """The topic that a topic's records go to, if their topic alone decides it."""
         if not isinstance(self.transform, Router):
             return topic
         predicate = self.predicate
@@ -51,7 +50,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a chain has made of records: those that are left, in order, and those refused."""
+    """The result of a chain: the remaining records, in order, and the refused ones."""
 
     batch: Batch
     refused: Sequence[Refusal]
@@ -73,7 +72,7 @@ class Chain:
 
     @property
     def needs_headers(self) -> bool:
-        """Whether headers decide what becomes of records."""
+        """Whether headers affect records."""
         return any(
             s.transform.needs_headers or (s.predicate is not None and s.predicate.reads_headers)
             for s in self.stages
@@ -86,12 +85,12 @@ class Chain:
 
     @property
     def changes_key(self) -> bool:
-        """Whether it makes other keys."""
+        """Whether it changes keys."""
         return any(s.transform.changes_key for s in self.stages)
 
     @property
     def changes_contents(self) -> bool:
-        """Whether it makes other keys or values."""
+        """Whether it changes keys or values."""
         return any(s.transform.changes_contents for s in self.stages)
 
     @property
@@ -120,7 +119,7 @@ class Chain:
 
 
 def _staged(stage: Stage, batch: Batch, refused: list[Refusal]) -> list[Batch]:
-    """A stage's records, and apart from them those that it leaves alone."""
+    """The records that a stage applies to, and those that it leaves alone."""
     if stage.predicate is None:
         return [_applied(stage, batch, refused)]
     holds = np.asarray(stage.predicate.holds(batch).to_numpy(zero_copy_only=False), dtype=bool)
@@ -134,7 +133,7 @@ def _staged(stage: Stage, batch: Batch, refused: list[Refusal]) -> list[Batch]:
 
 
 def _applied(stage: Stage, batch: Batch, refused: list[Refusal]) -> Batch:
-    """Apply a transform, again without the records that it refuses."""
+    """Apply a transform, and repeat it without the records that it refuses."""
     while len(batch):
         try:
             return stage.transform.apply(batch)

@@ -1,8 +1,8 @@
 """Java's SimpleDateFormat in UTC and in English, for whole columns.
 
 Like Java's it parses leniently: numbers may have any length and be out of range (month 13 is next
-year's January), and what follows the date is passed over. Dates before 15 October 1582 are those
-of the Julian calendar.
+year's January), and text after the date is ignored. Dates before 15 October 1582 are those of the
+Julian calendar.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ def tokens(pattern: str) -> list[Token]:
     """Split a pattern.
 
     Raises:
-        ValueError: it is none of Java's, or has a letter that is not available here; the message
-            goes on from its value.
+        ValueError: it is not a pattern of Java's, or has a letter that is not available here; the
+            message continues after its value.
     """
     found: list[Token] = []
     for part in re.finditer(r"'(?:[^']|'')*'?|([A-Za-z])\1*|[^A-Za-z']+", pattern):
         text = part[0]
         if text[0] == "'":
             if len(text) == 1 or text[-1] != "'":
-                raise ValueError("is no pattern of SimpleDateFormat: Unterminated quote")
+                raise ValueError("is not a pattern of SimpleDateFormat: Unterminated quote")
             found.append(Token("", text[1:-1].replace("''", "'") or "'"))
         elif part[1] is None:
             found.append(Token("", text))
@@ -81,7 +81,7 @@ def tokens(pattern: str) -> list[Token]:
             raise ValueError(f"uses the pattern letter {part[1]}, which is not available.")
         else:
             raise ValueError(
-                f"is no pattern of SimpleDateFormat: Illegal pattern character '{part[1]}'"
+                f"is not a pattern of SimpleDateFormat: Illegal pattern character '{part[1]}'"
             )
     return found
 
@@ -96,7 +96,7 @@ class DateFormat:
         self._fixed = all(map(_has_fixed_width, self._tokens))
 
     def check_it_reads(self) -> None:
-        """Raises ValueError: the pattern is for writing alone."""
+        """Raises ValueError: the pattern can only write."""
         if any(t.letter == _WEEK_YEAR for t in self._tokens):
             raise ValueError(
                 "uses the pattern letter Y, the year of a week: use y for the year of a date"
@@ -277,7 +277,7 @@ def _days(months: Longs, day: Longs) -> Longs:
 
 
 class _Fields:
-    """The fields of times, worked out as they are asked for."""
+    """The fields of times, computed on demand."""
 
     def __init__(self, stamps: Longs) -> None:
         self._days = stamps // _DAY

@@ -1,4 +1,4 @@
-"""Debezium's ExtractNewRecordState: the row that a change event is about, in its place."""
+"""Debezium's ExtractNewRecordState: replaces a change event by its row."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class ExtractNewRecordStateConfig(Defaults):
 
 
 class ExtractNewRecordState(Transform):
-    """See Debezium's class of this name. Other records than change events pass as they are."""
+    """See Debezium's class of this name. Records that are not change events pass unchanged."""
 
     section = ExtractNewRecordStateConfig
 

@@ -1,4 +1,4 @@
-"""ExtractField: one field in the place of the whole key or value."""
+"""ExtractField: replaces the whole key or value by one of its fields."""
 
 from __future__ import annotations
 

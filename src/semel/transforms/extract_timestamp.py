@@ -1,4 +1,4 @@
-"""Aiven's ExtractTimestamp: a field holds the time of the record."""
+"""Aiven's ExtractTimestamp: takes the record's timestamp from a field."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ExtractTimestampConfig:
 
 
 class ExtractTimestamp(Sided):
-    """See Aiven's transform of this name. The time that Kafka has is kept beside the new one."""
+    """See Aiven's transform of this name. Kafka's own timestamp is kept beside the new one."""
 
     section = ExtractTimestampConfig
 

@@ -10,8 +10,8 @@ from semel.errors import ConfigError
 
 @dataclass(frozen=True)
 class Defaults:
-    """Converters have put the defaults of null fields into their places before any transform runs,
-    so this key changes nothing here."""
+    """Converters have replaced null fields by their defaults before any transform runs, so this key
+    has no effect here."""
 
     replace_nulls: bool = key(
         "replace.null.with.default",
@@ -41,7 +41,7 @@ def steps(path: str) -> tuple[str, ...]:
     """The names in a path of version 2.
 
     Raises:
-        ConfigError: a backtick has no partner.
+        ConfigError: a backtick is not closed.
     """
     found: list[str] = []
     at = 0

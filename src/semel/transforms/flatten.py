@@ -1,4 +1,4 @@
-"""Flatten: the fields of nested structs at the top, by joined names."""
+"""Flatten: lifts the fields of nested structs to the top level, under joined names."""
 
 from __future__ import annotations
 

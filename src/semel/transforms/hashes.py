@@ -1,4 +1,4 @@
-"""Aiven's Hash: the hash of a text in its place."""
+"""Aiven's Hash: replaces a text by its hash."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Hash(SideTransform):
         if pa.types.is_null(array.type):
             return array
         if not pa.types.is_string(array.type):
-            refuse_all(array, f"{what}, which is to be hashed, is no text")
+            refuse_all(array, f"{what}, which is to be hashed, is not text")
             return array
         return each(
             array, lambda text: hashlib.new(self._config.function, text.encode()).hexdigest()

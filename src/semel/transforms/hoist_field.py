@@ -1,4 +1,4 @@
-"""HoistField: the whole key or value as the one field of a struct."""
+"""HoistField: wraps the whole key or value in a struct of one field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InsertField: where a record was read, its time, or a constant, as a field."""
+"""InsertField: adds the record's origin, its time, or a constant as a field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aiven's KeyToValue: fields of the key, or the whole key, in the value."""
+"""Aiven's KeyToValue: copies fields of the key, or the whole key, into the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debezium's ByLogicalTableRouter: the shards of a table in one."""
+"""Debezium's ByLogicalTableRouter: routes the shards of a table to one topic."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class ToLogicalTopicRouter(Router):
         return replace(routed, keys=keys.holding(struct(found, array)))
 
     def _identifier(self, topic: str) -> str | None:
-        """What tells the keys of a topic from those of others in the same place; None for topics
-        that are not routed."""
+        """The value that distinguishes a topic's keys from those of other topics in the same
+        target; None for topics that are not routed."""
         if not self._topics.fullmatch(topic):
             return None
         if self._keys is None or not self._keys.fullmatch(topic):

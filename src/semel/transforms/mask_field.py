@@ -1,4 +1,4 @@
-"""MaskField: nothing, or a constant, in the place of what a field holds."""
+"""MaskField: replaces a field's value by an empty value or a constant."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class MaskField(SideTransform):
 
 
 def _filled(array: pa.Array, value: Any) -> pa.Array:
-    """The value wherever there is one."""
+    """The given value in place of every value that is not null."""
     return pc.if_else(array.is_valid(), pa.scalar(value, array.type), pa.scalar(None, array.type))
 
 
 def _nothing(array: pa.Array) -> pa.Array | None:
-    """What stands for no value of the type; None if there is no such thing."""
+    """The empty value of a type; None if it has none."""
     kind, kinds = array.type, pa.types
     if kinds.is_boolean(kind):
         return _filled(array, False)

@@ -13,7 +13,8 @@ def compiled(text: str) -> re.Pattern[str]:
     """A pattern of Java's.
 
     Raises:
-        ValueError: it is none, or Python has nothing like it; the message goes on from its value.
+        ValueError: it is not a pattern, or Python has no equivalent; the message continues after
+            its value.
     """
     unlike = _UNLIKE.search(text.replace("\\\\", ""))
     if unlike:
@@ -68,5 +69,5 @@ def _group(text: str, at: int, pattern: re.Pattern[str]) -> tuple[str, int]:
 
 
 def first_replaced(pattern: re.Pattern[str], template: str, text: str) -> str:
-    """What Java's ``replaceFirst`` returns. A group that has not matched stands for nothing."""
+    """The result of Java's ``replaceFirst``. A group that has not matched is empty."""
     return pattern.sub(template, text, count=1)

@@ -30,7 +30,7 @@ class Python(Transform):
     and ``timestamp``. It returns one of the same records, or of some of them, with ``row`` as it
     was.
 
-    If it raises, halving the batch finds the records that it raises for.
+    If it raises, bisecting the batch finds the records that it raises for.
     """
 
     section = PythonConfig

@@ -1,4 +1,4 @@
-"""RegexRouter and TimestampRouter: where records go."""
+"""RegexRouter and TimestampRouter: change the topic of records."""
 
 from __future__ import annotations
 

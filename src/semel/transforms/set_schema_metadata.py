@@ -1,4 +1,4 @@
-"""SetSchemaMetadata: another name or version of the schema."""
+"""SetSchemaMetadata: sets the name or version of the schema."""
 
 from __future__ import annotations
 

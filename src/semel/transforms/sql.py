@@ -40,7 +40,7 @@ def _checked(query: str) -> None:
     try:
         statements = duckdb.extract_statements(query)
     except duckdb.Error as error:
-        raise ValueError(f"is no SQL: {_said(error)}") from None
+        raise ValueError(f"is not SQL: {_said(error)}") from None
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise ValueError("must be one SELECT")
     if RECORDS not in query.lower():
@@ -118,7 +118,7 @@ class Sql(Transform):
                 raise Refused(reasons(np.arange(len(batch)), why))
         missing = {n for n in self._wanted if n.lower() not in folded and not n.startswith("__")}
         if missing and values.has_schema:
-            why = f"the query reads {sorted(missing)[0]}, which is no field of the value"
+            why = f"the query reads {sorted(missing)[0]}, which is not a field of the value"
             raise Refused(reasons(np.arange(len(batch)), why))
         found |= {name: pa.nulls(len(batch)) for name in missing}
         places = {KEY: batch.keys.array, TIMESTAMP: batch.timestamps, PARTITION: batch.partitions}

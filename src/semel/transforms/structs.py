@@ -64,10 +64,10 @@ def required(side: Side, purpose: str, *, nulls: bool) -> pa.Array:
     Args:
         side: keys or values.
         purpose: what they are needed for, in the words of Kafka Connect's transform.
-        nulls: whether a null is passed over, not refused.
+        nulls: whether a null is skipped instead of refused.
 
     Raises:
-        Refused: what is no struct.
+        Refused: names the records that are not structs.
     """
     array = side.array
     if pa.types.is_null(array.type):
@@ -126,7 +126,7 @@ def refuse_all(array: pa.Array, message: str, exception: str = DATA_EXCEPTION) -
 
 
 def refuse_duplicate(name: str, found: Columns, side: Side, array: pa.Array) -> None:
-    """A schema has no two fields of a name; in a map the later one replaces the other."""
+    """Refuse two fields of one name in a schema; in a map the later one replaces the other."""
     if side.has_schema and name in found:
         message = f"Cannot create field because of field name duplication {name}"
         refuse_all(array, message, SCHEMA_BUILDER)
@@ -187,7 +187,7 @@ _JAVA = {
 
 
 def java_class(kind: pa.DataType, *, has_schema: bool) -> str:
-    """The name of the class that Kafka Connect keeps a value in."""
+    """The Java class that Kafka Connect uses for a value."""
     if kind in _JAVA:
         return _JAVA[kind]
     if pa.types.is_temporal(kind):

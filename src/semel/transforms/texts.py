@@ -1,4 +1,4 @@
-"""Values as the text that Java makes of them."""
+"""Values as the text that Java writes."""
 
 from __future__ import annotations
 

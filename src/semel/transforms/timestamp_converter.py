@@ -71,7 +71,7 @@ class TimestampConverterConfig(Defaults):
 
 
 class TimestampConverter(SideTransform):
-    """See Kafka Connect's TimestampConverter. What is finer than a millisecond is cut off."""
+    """See Kafka Connect's TimestampConverter. Digits finer than a millisecond are cut off."""
 
     section = TimestampConverterConfig
 
@@ -160,7 +160,7 @@ class TimestampConverter(SideTransform):
 
 
 def _times(numbers: pa.Array, by: int) -> pa.Array:
-    """Multiplication that ends at the largest number."""
+    """Multiplication that saturates at the largest number."""
     if by == 1:
         return numbers
     most = _LONGEST // by

@@ -1,4 +1,4 @@
-"""ValueToKey: a key made of fields of the value."""
+"""ValueToKey: makes a key from fields of the value."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_subjects_follow_their_strategy(strategy: str, is_key: bool, subject: st
 def test_a_value_without_a_name_has_no_record_name_strategy() -> None:
     registration = Registration(is_key=False, strategy="RecordNameStrategy")
     with pytest.raises(
-        ConfigError, match="goes by the names of records, but what is written is none"
+        ConfigError, match="uses the names of records, but what is written is not a record"
     ):
         converter(Memory(), registration=registration).encode(pa.array([1]))
 

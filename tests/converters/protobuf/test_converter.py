@@ -226,9 +226,9 @@ def test_well_known_types() -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (inside(1, number(2, 10**9)), "field at: 0 seconds and 1000000000 nanoseconds are no"),
+        (inside(1, number(2, 10**9)), "field at: 0 seconds and 1000000000 nanoseconds are not a"),
         (inside(2, number(1, 2023) + number(2, 2) + number(3, 29)), "field day: year 2023, month"),
-        (inside(2, b""), "field day: year 0, month 0, day 0 are no date"),
+        (inside(2, b""), "field day: year 0, month 0, day 0 are not a date"),
         (inside(3, number(1, 24)), "field time: hours 24, minutes 0, seconds 0, nanos 0 are no"),
         (inside(4, inside(1, b"\x0f") + number(3, 3)), "field price: 0.015 does not fit decimal"),
         (inside(4, b""), "field price: a decimal of no bytes"),

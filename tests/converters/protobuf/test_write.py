@@ -236,7 +236,7 @@ def test_the_latest_version_is_written_with() -> None:
         {"choice_0": None, "id": 2, "kind": "NONE", "size": 0},
         {"choice_0": {"text": None, "number": 0}, "id": 3, "kind": "NONE", "size": 0},
     ]
-    with pytest.raises(ConfigError, match="field kind: OTHER is none of NONE, SOME"):
+    with pytest.raises(ConfigError, match="field kind: OTHER is not one of NONE, SOME"):
         made.encode(pa.array([{"kind": "OTHER"}]))
     with pytest.raises(ConfigError, match="field size: int64 does not fit uint32"):
         loose = converter(registry, registers=False, latest=True, strict=False)

@@ -19,7 +19,7 @@ import semel
 from semel import failpoints
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch import task as microtask
-from semel.engine.microbatch.commit import Side
+from semel.engine.microbatch.commit import SideOutput
 from semel.engine.states import State
 from semel.errors import OffsetOutOfRange, ServiceError
 from semel.lab.embedded import Kafka
@@ -110,10 +110,10 @@ def test_a_batch_that_does_not_end_is_cancelled_when_the_run_is_stopped(
 
 def test_a_side_file_is_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "side"
-    microtask._pass_on(path, Side(read=3))
+    microtask._pass_on(path, SideOutput(read=3))
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(FileExistsError):
-        microtask._pass_on(path, Side())
+        microtask._pass_on(path, SideOutput())
     side = microtask._passed_on(path)
     assert side is not None
     assert side.read == 3

@@ -53,7 +53,7 @@ def test_a_store_that_is_silent_away_or_read_only_is_left_and_waited_for(
     proxy.refuse()
     produce(source, rows(10, 20))
     # Ten retries of 50 ms would be over after half a second.
-    wait_until(lambda: "waiting until that is over" in caplog.text)
+    wait_until(lambda: "waiting for it to recover" in caplog.text)
     with pytest.raises(AssertionError):
         running.reach(lambda p: p.rows == 30, timeout=2)
     assert not running.over, running.error
@@ -66,7 +66,7 @@ def test_a_store_that_is_silent_away_or_read_only_is_left_and_waited_for(
         proxy.cut()  # new sessions can only read
         caplog.clear()
         produce(source, rows(10, 30))
-        refused = re.compile("read-only transaction.*waiting until that is over")
+        refused = re.compile("read-only transaction.*waiting for it to recover")
         wait_until(lambda: refused.search(caplog.text) is not None)
         cursor.executemany(READ_ONLY.format(name, "off"), None)
     running.reach(lambda p: p.rows == 40)

@@ -55,7 +55,7 @@ def test_a_store_that_keeps_the_condition_is_taken_and_left_clean(faulty_aws: Fa
 def test_a_store_that_overwrites_in_spite_of_the_condition_is_refused() -> None:
     with apart(deaf_server) as deaf:
         bucket = Bucket(deaf.backend)
-        with pytest.raises(ConfigError, match="does not keep exclusive creation"):
+        with pytest.raises(ConfigError, match="does not create files exclusively"):
             prepare(bucket, deaf.backend)
         assert bucket.all() == []
         prepare(bucket, deaf.backend, delivery="at-least-once")

@@ -297,7 +297,7 @@ def test_wrong_combinations_are_refused(lake: Lake) -> None:
         ({"topics": None, "topics.regex": ".*", "table.name.format": "all"}, "topics.regex needs"),
         ({"storage.options.aws_region": " "}, "storage.options.aws_region is empty"),
         ({"delta.table.path": None}, "delta.table.path is required"),
-        ({"delta.table.path": "s4://b/lake"}, "s4:// is no store that delta-rs knows"),
+        ({"delta.table.path": "s4://b/lake"}, "s4:// is not a store that delta-rs knows"),
         ({"errors.deadletterqueue.table": "t"}, "is the table of topic t too"),
         (
             {"pk.mode": "record_value", "pk.fields": "id", "field.exclude.list": "t:id"},

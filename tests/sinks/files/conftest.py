@@ -16,7 +16,7 @@ from semel.lab.embedded.hdfs import Hdfs
 from semel.ledger import TopicPartition, firsts
 from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.files import places
-from semel.sinks.files.ledger import State
+from semel.sinks.files.ledger import LedgerState
 from semel.sinks.files.sink import FilesSink
 
 FIRST = TopicPartition("t", 0)
@@ -51,7 +51,7 @@ class Folder:
         made.start(firsts({FIRST: 0}))
         return made
 
-    def state(self, name: str = "c") -> State:
+    def state(self, name: str = "c") -> LedgerState:
         return self.made(name)._ledger.newest()
 
     def all(self) -> list[str]:

@@ -488,15 +488,19 @@ class TestAnswers:
             {},
             r"path=\.\.\.@nn/x: a password in the URL.*storage.options.password",
         ),
-        ("me:a-secret@nn:98x/x", {}, r"path=\.\.\.@nn:98x/x is no URL: Port"),
-        ("nn:98700/x", {}, "is no URL: Port out of range"),
-        ("[bad/x", {}, "is no URL"),
+        ("me:a-secret@nn:98x/x", {}, r"path=\.\.\.@nn:98x/x is not a URL: Port"),
+        ("nn:98700/x", {}, "is not a URL: Port out of range"),
+        ("[bad/x", {}, "is not a URL"),
         ("/x", {}, "names no NameNode"),
         ("nn:1/x", {"port": 2}, "says the port already: remove storage.options.port"),
         ("me@nn/x", {"user": "you"}, "says the user already: remove storage.options.user"),
         ("nn/x", {"data_proxy": "dn"}, "storage.options.data_proxy must be an object in JSON"),
         ("nn/x", {"data_proxy": '{"dn": 1}'}, "storage.options.data_proxy must be an object"),
-        ("nn/x", {"usr": "me"}, r"storage.options.usr is no option.*did you mean.*options.user\?$"),
+        (
+            "nn/x",
+            {"usr": "me"},
+            r"storage.options.usr is not an option.*did you mean.*options.user\?$",
+        ),
         ("nn/x", {"kerberos": "true"}, "pip install requests-kerberos"),
     ],
 )
@@ -511,5 +515,5 @@ def test_mistakes_are_told_and_no_password(
 
 
 def test_libhdfs_address_that_is_none_is_told() -> None:
-    with pytest.raises(ConfigError, match="is no URL: Invalid IPv6"):
+    with pytest.raises(ConfigError, match="is not a URL: Invalid IPv6"):
         Folder("hdfs://[bad/x").made(keys={"delivery": "at-most-once"})

@@ -493,7 +493,9 @@ def test_an_audit_sees_one_entry_while_a_run_goes_on(
 
 def test_another_connectors_folder_is_left_alone(place: Folder) -> None:
     place.sink("first").commit([advance(0, 1)], values(0, 1))
-    with pytest.raises(ConfigError, match=r"are connector first's.*semel offsets reset, with that"):
+    with pytest.raises(
+        ConfigError, match=r"belong to connector first.*semel offsets reset, with that"
+    ):
         place.sink("second")
     place.sink("second", {"topics.dir": "elsewhere"})
     place.made("first").set_positions(None)
@@ -510,7 +512,7 @@ def test_a_store_that_ignores_exclusive_creation_is_found_out(
         path.write_bytes(content)
 
     monkeypatch.setattr(LocalStore, "create", overwrite)
-    with pytest.raises(ConfigError, match=r"does not keep exclusive creation.*at-least-once"):
+    with pytest.raises(ConfigError, match=r"does not create files exclusively.*at-least-once"):
         folder.sink(keys={"delivery": delivery})
     folder.sink(keys={"delivery": "at-least-once"})
 

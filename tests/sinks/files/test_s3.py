@@ -107,7 +107,7 @@ def test_a_store_that_overwrites_in_spite_of_the_condition_is_refused(
         return await original(self, method, *args, **keys)
 
     monkeypatch.setattr(S3FileSystem, "_call_s3", deaf)
-    with pytest.raises(ConfigError, match="does not keep exclusive creation"):
+    with pytest.raises(ConfigError, match="does not create files exclusively"):
         lake.sink()
 
 

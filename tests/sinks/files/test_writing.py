@@ -379,7 +379,7 @@ def test_a_field_may_say_the_time_and_a_record_without_it_is_refused(folder: Fol
         text.sink(keys=keys), records([{"seen": "2024-01-01T00:00:00Z"}, {"seen": "?"}])
     )
     assert list(found) == [1]
-    assert "seen is no time" in found[1].message
+    assert "seen is not a time" in found[1].message
     texts = ["2024-01-01 00:00:00", "2024-01-01", "2024-01-01T05:00:00.5+02:00", None]
     none = Folder(f"{folder.where}-none")
     found = refused(none.sink(keys=keys), records([{"seen": t} for t in texts]))
@@ -596,7 +596,7 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
     confluent = "io.confluent.connect.s3.S3SinkConnector"
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"path": None}, "path is required"),
-        ({"path": "nowhere://x"}, r"nowhere:// is no store that fsspec knows"),
+        ({"path": "nowhere://x"}, r"nowhere:// is not a store that fsspec knows"),
         ({"s3.bucket.name": "b"}, "exclude each other"),
         ({"store.url": "s3://elsewhere"}, r"store.url is S3's endpoint.*endpoint_url"),
         ({"path": None, "gcs.bucket.name": "b", "store.url": "http://h"}, "store.url is S3's"),
@@ -611,7 +611,7 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"partitioner.class": "time"}, "needs path.format"),
         ({"partitioner.class": "time", "path.format": "EEE"}, "EEE is not available"),
         ({"partitioner.class": "time", "path.format": "'day"}, "quote is not closed"),
-        ({"partitioner.class": "daily", "timezone": "Mars"}, "timezone='Mars' is no time zone"),
+        ({"partitioner.class": "daily", "timezone": "Mars"}, "timezone='Mars' is not a time zone"),
         ({"partition.duration.ms": "0"}, "must be positive"),
         (
             {"behavior.on.null.values": "write"},
@@ -715,7 +715,7 @@ def test_an_option_that_the_driver_does_not_know_is_told_with_the_nearest(
 ) -> None:
     pytest.importorskip("s3fs")
     config = {"path": "s3://b", f"storage.options.{name}": "1", "storage.options.profile": "me"}
-    said = f"storage.options.{name} is no option of the driver of s3://b"
+    said = f"storage.options.{name} is not an option of the driver of s3://b"
     with pytest.raises(ConfigError, match=f"{said}.*{near}") as refusal:
         Folder("s3://b").made(keys=config)
     assert ("did you mean" in str(refusal.value)) is bool(near)

@@ -14,8 +14,8 @@ from semel.lab.embedded.proxy import Proxy
 from semel.ledger import Outcome
 from semel.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
-from semel.sinks.iceberg.catalog import Conflict
 from semel.sinks.iceberg.sink import IcebergSink
+from semel.sinks.staging import CommitConflict
 from tests.engine.harness import some
 from tests.faults import KINDS, Fault, Faults
 from tests.sinks.iceberg.conftest import Warehouse, glue_warehouse
@@ -89,7 +89,7 @@ def test_the_catalog_itself_refuses_the_second_commit_from_one_snapshot(remote: 
     staged = [f.data_file() for f in sink.stage(values(10, 20)).files]
     first, second = (warehouse.sink()._tables.of(warehouse.name).table for _ in range(2))
     first.commit(staged, {"x": "1"})
-    with pytest.raises(Conflict, match=f"branch main has changed.*{first.snapshot_id}"):
+    with pytest.raises(CommitConflict, match=f"branch main has changed.*{first.snapshot_id}"):
         second.commit(staged, {"x": "2"})
     assert warehouse.table().properties["x"] == "1"
     assert ids(warehouse) == list(range(20))

@@ -15,8 +15,7 @@ from semel.errors import ConfigError, LedgerConflict, ServiceError, TargetChange
 from semel.ledger import Hole, Outcome, TopicPartition, firsts
 from semel.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
-from semel.sinks.iceberg.catalog import Conflict
-from semel.sinks.staging import Staged
+from semel.sinks.staging import CommitConflict, Staged
 from tests.sinks.iceberg.conftest import FIRST, Warehouse
 from tests.sinks.target import advance, records
 
@@ -71,7 +70,7 @@ def test_of_two_commits_from_one_snapshot_the_second_is_not_rebased(warehouse: W
     first, second = (warehouse.sink()._tables.of("db.t").table for _ in range(2))
     first.commit(staged, {"x": "1"})
     before = set(warehouse.path.rglob("*.avro"))
-    with pytest.raises(Conflict, match="branch main has changed"):
+    with pytest.raises(CommitConflict, match="branch main has changed"):
         second.commit(staged, {"x": "2"})
     assert warehouse.table().properties["x"] == "1"
     assert set(warehouse.path.rglob("*.avro")) == before, "manifests of the loser stay"
@@ -83,7 +82,7 @@ def test_a_ledger_that_moves_without_rows_fences_too(warehouse: Warehouse) -> No
     sink.commit([advance(0, 10)], values(0, 10))
     zombie = warehouse.sink()._tables.of("db.t").table
     sink.advance([advance(10, 20)])
-    with pytest.raises(Conflict):
+    with pytest.raises(CommitConflict):
         zombie.commit([], {"x": "1"})
     warehouse.sink().set_positions(firsts({FIRST: 3}))
     with pytest.raises(LedgerConflict, match="stands at 3"):

@@ -14,7 +14,7 @@ from pyiceberg.exceptions import BadRequestError
 
 from semel import failpoints
 from semel.config import ConnectorConfig, read
-from semel.engine.firsts import first_positions
+from semel.engine.first_positions import first_positions
 from semel.errors import ConfigError, LedgerConflict, TargetChanged
 from semel.ledger import LogId, Outcome, TopicPartition, firsts
 from semel.planning import plan

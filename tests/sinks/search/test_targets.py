@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.engine.firsts import check_targets
+from semel.engine.first_positions import check_targets
 from semel.errors import ConfigError
 from semel.ledger import MOVED, Hole, Rebase
 from semel.sinks.search.sink import SearchSink

@@ -180,9 +180,9 @@ def test_another_seed_makes_other_records() -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("{", "is no JSON: .* at line 1, column 2"),
+        ("{", "is not JSON: .* at line 1, column 2"),
         ('"string"', "must be a record"),
-        (record("strin"), "field f: strin is no type"),
+        (record("strin"), "field f: strin is not a type"),
         (record(["int", "string"]), "field f: a union may be of null and one type only"),
         (record("int", range={"min": 5, "max": 5}), r"range.max=5 must be more than range.min=5"),
         (record("int", range={"min": "a"}), 'range.min="a" must be a number'),
@@ -192,12 +192,12 @@ def test_another_seed_makes_other_records() -> None:
             record("int", iteration={"start": 1, "restart": 5, "step": -1}),
             "never leads",
         ),
-        (record("string", regex="[a"), r"field f: regex '\[a' is no regular expression"),
+        (record("string", regex="[a"), r"field f: regex '\[a' is not a regular expression"),
         (record("string", regex="(?=a)b"), "has assert, for which no text can be made"),
         (record("string", regex="a{9999}"), "makes too long texts"),
         (record("string", regex="a", length=3), "regex and length exclude each other"),
         (record("int", options=[]), "options must be a list that is not empty"),
-        (record("int", options=["a"]), "an option is no int"),
+        (record("int", options=["a"]), "an option is not of type int"),
         (record("int", options={"file": "no", "encoding": "json"}), "cannot be read"),
         (
             record(

@@ -127,7 +127,7 @@ def test_a_schema_of_ones_own_is_read_from_a_file_or_a_key(tmp_path: Path) -> No
         ({"quickstart": "order"}, "quickstart='order' must be one of"),
         ({"quickstart": ""}, "one of quickstart, schema.string and schema.filename is required"),
         ({"schema_string": "{}"}, "quickstart and schema.string exclude each other"),
-        ({"quickstart": "", "schema_string": "{"}, "schema.string: the schema is no JSON"),
+        ({"quickstart": "", "schema_string": "{"}, "schema.string: the schema is not JSON"),
         (
             {"quickstart": "", "schema_filename": "/nowhere.avsc"},
             "schema.filename=/nowhere.avsc cannot be read: No such file",

@@ -144,11 +144,11 @@ class TestCsv:
     @pytest.mark.parametrize(
         ("bad", "why"),
         [
-            ("x,,,,,", "field id: 'x' is no int64"),
+            ("x,,,,,", "field id: 'x' is not of type int64"),
             (",,,,,", "field id is null, but isOptional is false"),
-            ("1,,today,,,", r"field at: 'today' is no timestamp"),
-            ("1,,,1.234,,", r"field amount: '1.234' is no decimal128"),
-            ("1,,,,,perhaps", "field good: 'perhaps' is no bool"),
+            ("1,,today,,,", r"field at: 'today' is not of type timestamp"),
+            ("1,,,1.234,,", r"field amount: '1.234' is not of type decimal128"),
+            ("1,,,,,perhaps", "field good: 'perhaps' is not of type bool"),
             ("1,2", "Expected 6 columns, got 2"),
             ("1,,,,,,,", "Expected 6 columns, got 8"),
         ],
@@ -298,7 +298,7 @@ class TestTables:
 
     def test_another_format_is_broken(self, kind: str, make: Make, folder: Path) -> None:
         (folder / "a.data").write_bytes(zlib.compress(b"nothing"))
-        with pytest.raises(ServiceError, match=r"it is no whole (Parquet|Avro file)"):
+        with pytest.raises(ServiceError, match=r"it is not a whole (Parquet|Avro file)"):
             Reading(make(kind)).all()
 
 

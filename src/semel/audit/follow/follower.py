@@ -19,12 +19,12 @@ from semel.audit.follow.intervals import (
 )
 from semel.audit.follow.logs import check_logs
 from semel.audit.follow.look import Look, Spans, ledger_only, look
-from semel.audit.follow.progress import Missing, Progress
+from semel.audit.follow.progress import Missing, PartitionProgress
 from semel.audit.follow.reading import dead_letters, interval, read, values_of
 from semel.audit.follow.report import Judged
 from semel.audit.follow.rowcounts import RowCounts, of_topic
 from semel.audit.follow.settling import SHARE, Settling
-from semel.audit.follow.state import State
+from semel.audit.follow.state import FollowState
 from semel.audit.offsets import Seen
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
@@ -59,7 +59,7 @@ class Follower:
         planned: Plan,
         cluster: Cluster,
         pipeline: Pipeline,
-        state: State,
+        state: FollowState,
         tell: Callable[[str], None],
         workspace: Workspace,
         *,
@@ -79,7 +79,7 @@ class Follower:
         self._atomic = planned.guarantee.mechanism is Mechanism.TRANSACTIONAL
         """Whether rows and positions become visible together."""
         self._replacing = Replacing(planned.sink, workspace)
-        self._progress = {tp: Progress.after(mark) for tp, mark in state.marks.items()}
+        self._progress = {tp: PartitionProgress.after(mark) for tp, mark in state.marks.items()}
         self._row_counts = RowCounts(state.surplus, tell)
         self._counted_to = dict(state.counted)
         self._settling = Settling(planned, cluster, pipeline, tell)
@@ -103,7 +103,7 @@ class Follower:
             ] = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> FollowState:
         """The state that a restart needs."""
         marks = {tp: p.mark for tp, p in self._progress.items()}
         surplus, counted = dict(self._row_counts.surplus), dict(self._counted_to)
@@ -174,7 +174,7 @@ class Follower:
             self._again_at = now + max(AGAIN, self._spent * (1 - SHARE) / SHARE)
         elif now >= self._again_at:
             self._again_at, self._spent = None, 0.0
-            self._progress = {tp: Progress.after(begun(e)) for tp, e in entries.items()}
+            self._progress = {tp: PartitionProgress.after(begun(e)) for tp, e in entries.items()}
             self._replacing.keep({})
 
     def _is_behind(self, entries: Mapping[TopicPartition, LedgerEntry]) -> bool:
@@ -196,9 +196,9 @@ class Follower:
                     "Starting again"
                 )
             if known is None:
-                self._progress[tp] = Progress.after(begun(entry))
+                self._progress[tp] = PartitionProgress.after(begun(entry))
         if anew:  # a restore, or a change by hand, may concern more than this entry
-            self._progress = {tp: Progress.after(begun(e)) for tp, e in entries.items()}
+            self._progress = {tp: PartitionProgress.after(begun(e)) for tp, e in entries.items()}
             self._row_counts.clear()
             self._counted_to.clear()
             self._replacing.keep({})
@@ -371,7 +371,7 @@ class Follower:
             return self._row_counts.odd(seen)
         for topic in self._row_counts.changed(seen):
             for tp, entry in of_topic(topic, seen.entries).items():
-                self._progress[tp] = Progress.after(begun(entry))
+                self._progress[tp] = PartitionProgress.after(begun(entry))
         return []
 
 

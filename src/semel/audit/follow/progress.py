@@ -21,7 +21,7 @@ class Missing:
 
 
 @dataclass(slots=True)
-class Progress:
+class PartitionProgress:
     """Everything below ``at`` is compared, and below ``mark`` nothing is left open.
 
     ``records`` counts Kafka's records between the two. ``open`` holds missing rows that a later
@@ -36,7 +36,7 @@ class Progress:
     due: np.ndarray = field(default_factory=NONE.copy)
 
     @classmethod
-    def after(cls, mark: Mark) -> Progress:
+    def after(cls, mark: Mark) -> PartitionProgress:
         return cls(mark, mark.offset)
 
     def owed(self) -> np.ndarray:

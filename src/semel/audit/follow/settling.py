@@ -10,7 +10,7 @@ from dataclasses import replace
 from semel.audit.auditor import Auditor
 from semel.audit.follow.intervals import NONE
 from semel.audit.follow.look import Look
-from semel.audit.follow.progress import Progress
+from semel.audit.follow.progress import PartitionProgress
 from semel.audit.follow.reading import dead_letters
 from semel.audit.follow.report import Judged
 from semel.audit.workspace import Workspace
@@ -48,7 +48,7 @@ class Settling:
         )
 
     def by_offsets(
-        self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, Progress]
+        self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, PartitionProgress]
     ) -> list[Judged]:
         """Add what is lost, and move the marks of what is settled.
 
@@ -80,7 +80,7 @@ class Settling:
         return settled
 
     def by_counts(
-        self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, Progress]
+        self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, PartitionProgress]
     ) -> list[Judged]:
         """Compare the number of Kafka's records with the number that the ledger counts as read."""
         return [self._counted(seen.entries, judged, progress) for judged in found]
@@ -89,7 +89,7 @@ class Settling:
         self,
         entries: Mapping[TopicPartition, LedgerEntry],
         judged: Judged,
-        progress: Mapping[TopicPartition, Progress],
+        progress: Mapping[TopicPartition, PartitionProgress],
     ) -> Judged:
         tp = TopicPartition(judged.topic, judged.partition)
         mine, entry = progress[tp], entries[tp]

@@ -21,7 +21,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class FollowState:
     """The marks of all partitions, and the counts ``records``, ``unknown`` and ``expired`` up to
     the offsets in ``counted``.
 
@@ -47,7 +47,7 @@ def default_path(connector: str, target: str) -> Path:
     return root / "semel" / f"{plain}-{digest}.json"
 
 
-def load(path: Path, connector: str, target: str) -> State:
+def load(path: Path, connector: str, target: str) -> FollowState:
     """The state in a file, or an empty one if there is no file.
 
     Raises:
@@ -56,7 +56,7 @@ def load(path: Path, connector: str, target: str) -> State:
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
-        return State(connector, target)
+        return FollowState(connector, target)
     except OSError as error:
         raise ConfigError(f"--state {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -86,7 +86,7 @@ def load(path: Path, connector: str, target: str) -> State:
     return state
 
 
-def save(path: Path, state: State) -> None:
+def save(path: Path, state: FollowState) -> None:
     """Replace the file with one that holds this state.
 
     Raises:
@@ -122,13 +122,13 @@ def save(path: Path, state: State) -> None:
         raise ConfigError(f"--state {path} cannot be written: {error.strerror}") from None
 
 
-def _parsed(found: Mapping[str, Any]) -> State:
+def _parsed(found: Mapping[str, Any]) -> FollowState:
     parts = {
         TopicPartition(topic, int(partition)): facts
         for topic, partitions in found["topics"].items()
         for partition, facts in partitions.items()
     }
-    return State(
+    return FollowState(
         str(found["connector"]),
         str(found["target"]),
         {tp: _mark(facts) for tp, facts in parts.items()},

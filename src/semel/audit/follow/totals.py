@@ -1,4 +1,4 @@
-"""How much was found altogether. What is judged again, as upserts are each hour, counts once."""
+"""The total findings. What is judged again, as upserts are each hour, counts once."""
 
 from __future__ import annotations
 

@@ -5,6 +5,6 @@ every worker follows them (``store``). The workers are members of one consumer g
 (``membership``). The member that owns the config topic's partition leads (``leading``): it alone
 writes that topic, in transactions that fence the leader before it (``leadership``), and says there
 which worker runs which connector (``assignment``). Each worker starts and stops what it is assigned
-(``following``, ``hosted``), and reports it in the status topic. Ledgers and fenced producers refuse
-what a worker still does that is late, as ever.
+(``following``, ``hosted``), and reports it in the status topic. As always, ledgers and fenced
+producers refuse what a late worker still tries to do.
 """

@@ -1,4 +1,4 @@
-"""Which worker runs which tasks: evenly, and with as few moves as possible."""
+"""Assigns tasks to workers: evenly, and with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def assign(
     before: Owners,
     awaited: Collection[str] = (),
 ) -> dict[str, tuple[str, ...]]:
-    """Give each share of each connector a worker.
+    """Assign each share of each connector to a worker.
 
-    A share stays where it is, unless that worker is gone or has two more than another one. First
-    tasks are divided evenly, as their workers answer for the connectors, and all shares together;
-    those of a connector spread over the workers. A worker that is ``awaited`` because it ended in
-    order keeps its shares until then; they run nowhere meanwhile.
+    A share stays where it is, unless its worker is gone or has two more shares than another worker.
+    First tasks are divided evenly, as their workers answer for the connectors, and all shares
+    together; those of a connector spread over the workers. A worker that is ``awaited`` because it
+    shut down cleanly keeps its shares until then; meanwhile they run nowhere.
 
     Args:
         shares: connectors, and how many shares each has.
@@ -49,8 +49,8 @@ def assign(
 
 
 def _level(shares: Sequence[_Share], found: dict[_Share, str], loads: _Loads) -> None:
-    """Place those that have no worker, then move some until no worker has two more than another:
-    from the worker that has most, and of its connectors the one that has most there."""
+    """Place the shares that have no worker, then move shares until no worker has two more than
+    another: from the worker with the most, and there from the connector with the most."""
     for share in shares:
         if share not in found:
             found[share] = loads.least(share[0])
@@ -87,9 +87,10 @@ class _Loads:
         self.add(share, to)
 
     def least(self, connector: str) -> str:
-        """The worker that has least, and of those the one with least of this connector."""
+        """The worker with the fewest shares; among equals, the one with the fewest of this
+        connector."""
         return min(sorted(self._all), key=lambda w: (self._all[w], self._of[connector, w]))
 
     def most(self) -> str:
-        """The worker that has most."""
+        """The worker with the most shares."""
         return max(sorted(self._all), key=self._all.__getitem__)

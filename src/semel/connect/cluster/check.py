@@ -1,4 +1,4 @@
-"""What would become of a cluster's connectors here. Nothing is touched."""
+"""Reports what semel would do with a cluster's connectors, without changing anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ASKED_IN = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A connector: what it would do here, or the ``problem`` for which it would fail."""
+    """What a connector would do here, or the ``problem`` that would make it fail."""
 
     name: str
     connector_class: str
@@ -69,8 +69,8 @@ def check(config: ClusterConfig, client: Mapping[str, Any]) -> Found:
 
 
 def _members(config: ClusterConfig, client: Mapping[str, Any]) -> tuple[str, ...]:
-    """Whoever is in the group: its own protocol is not asked for, which Kafka Connect's differs
-    in."""
+    """The members of the group, whatever protocol they use: Kafka Connect's differs from
+    semel's."""
     try:
         groups = admin_client(client).list_groups(config.group_id, timeout=_ASKED_IN)
     except KafkaException as error:

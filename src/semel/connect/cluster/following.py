@@ -32,7 +32,7 @@ _READ_BACK = 2.0
 
 
 class Following:
-    """Compares what this worker is to run with what it runs."""
+    """Makes this worker run what it is assigned."""
 
     def __init__(
         self, config: ClusterConfig, store: Store, membership: Membership, runtime: Runtime
@@ -48,7 +48,7 @@ class Following:
         self._topics: dict[str, Mapping[str, int]] = {}
 
     def look(self) -> None:
-        """Begin what is to be done, without waiting for it, and report what has changed."""
+        """Start and stop connectors as assigned, without waiting for them, and report changes."""
         mine = self._assigned()
         for name in [*mine, *(n for n in self._hosted if n not in mine)]:
             if name not in self._hosted:
@@ -60,8 +60,8 @@ class Following:
         self._report([record for name in hosted for record in self._changed(name)])
 
     def end(self) -> None:
-        """End all connectors, and say that others may have them. Waits for that as long as it may
-        take to end in order."""
+        """End all connectors, and report that others may have them. Waits until they have shut down
+        cleanly, within a bound."""
         deadline = time.monotonic() + max(1.0, self._config.graceful_timeout_ms / 1000)
         for hosted in self._hosted.values():
             hosted.want(None)
@@ -77,7 +77,7 @@ class Following:
         return self._hosted.get(name)
 
     def restart(self, request: Restart) -> None:
-        """Do as the cluster is asked to, if the connector is here."""
+        """Restart a connector as requested, if it runs here."""
         hosted = self._hosted.get(request.connector)
         if hosted is not None:
             hosted.restart(include_tasks=request.include_tasks, only_failed=request.only_failed)
@@ -99,8 +99,8 @@ class Following:
         return {name: wanted for name, wanted in found.items() if wanted is not None}
 
     def _was_absent(self) -> bool:
-        """Whether others may have had this worker's work meanwhile: then it lets go of all of it
-        first, which they have fenced."""
+        """Whether others may have taken over this worker's work meanwhile. Then it first drops all
+        of that work, which they have fenced."""
         if self._absences == self._membership.absences:
             return False
         if self._hosted:
@@ -109,7 +109,7 @@ class Following:
         return False
 
     def _runnable(self, name: str, members: Collection[str]) -> Wanted | None:
-        """What of a connector can run here by now; None for nothing."""
+        """The part of a connector that can run here now; None for nothing."""
         configs = self._store.configs
         config = configs.connectors[name]
         mine = configs.assignment.tasks(name, self._config.url)
@@ -146,8 +146,8 @@ class Following:
         return first.worker not in members or (begun and is_current)
 
     def _is_released(self, name: str, task: int | None, members: Collection[str]) -> bool:
-        """Whether the worker that had a task, or any of the connector with None, has let go of it,
-        has gone, or takes too long: two at a time would do no harm, but conflict."""
+        """Whether the worker that had a task, or with None any task of the connector, has released
+        it, is gone, or takes too long. Two at a time would do no harm, but would conflict."""
         statuses = self._store.statuses
         tasks = statuses.tasks.get(name, {})
         whole = [*tasks.values(), statuses.connectors.get(name)]
@@ -166,7 +166,7 @@ class Following:
     # Reports
 
     def _changed(self, name: str) -> Iterator[Record]:
-        """What the status topic does not say yet of what runs here."""
+        """The states of what runs here that the status topic does not have yet."""
         hosted = self._hosted[name]
         status, wanted = hosted.status, hosted.wanted
         if status is None or wanted is None:
@@ -201,12 +201,13 @@ class Following:
                 yield topic_used(name, topic, int(time.time() * 1000))
 
     def _is_left(self, hosted: Hosted, task: int, record: StateRecord) -> bool:
-        """Whether a task has been here, and nobody knows yet that it is not any more."""
+        """Whether a task ran here and the status topic does not yet say that it no longer does."""
         is_mine = record.worker == self._config.id and record.state != State.UNASSIGNED
         return is_mine and not hosted.holds(task)
 
     def _released(self, name: str) -> Iterator[Record]:
-        """That this worker runs a connector no more, unless another one runs it already."""
+        """The record that this worker no longer runs a connector, unless another one already runs
+        it."""
         free = self._part(_FREE)
         self._topics.pop(name, None)
         with self._store.changed:
@@ -240,5 +241,5 @@ class Following:
 
 
 def _ids(urls: Collection[str]) -> set[str]:
-    """Workers' ids, of their URLs."""
+    """The workers' ids, from their URLs."""
     return {urlsplit(url).netloc for url in urls}

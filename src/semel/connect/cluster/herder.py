@@ -1,5 +1,5 @@
-"""What requests do to the connectors of a cluster. Any worker answers what it can read; the leader
-writes, and a connector's own worker restarts it."""
+"""Serves requests about the connectors of a cluster. Any worker answers reads; the leader writes,
+and a connector's own worker restarts it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STOPS_IN = 10.0
 class ClusterHerder(Herder):
     """Answers from the cluster's topics.
 
-    Requests that another worker has to answer raise :class:`Elsewhere` with its URL.
+    Requests that another worker must answer raise :class:`Elsewhere` with its URL.
     """
 
     def __init__(

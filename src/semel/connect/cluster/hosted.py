@@ -1,4 +1,4 @@
-"""A connector that this worker is to run, or to run no more."""
+"""A connector that this worker must run, or must stop running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How a connector is to run."""
+    """How a connector must run."""
 
     config: Mapping[str, str]
     state: State
@@ -32,8 +32,8 @@ class Wanted:
 
 
 class Hosted:
-    """Brings the runtime's connector to what is wanted, in a thread of its own: starting and ending
-    wait for stores, and no connector waits for another one."""
+    """Brings the runtime's connector to the wanted state, in a thread of its own: starting and
+    ending wait for stores, and no connector should wait for another."""
 
     def __init__(self, name: str, runtime: Runtime, worker: ClusterConfig) -> None:
         self.name = name
@@ -46,7 +46,8 @@ class Hosted:
         self._thread: threading.Thread | None = None
 
     def want(self, wanted: Wanted | None) -> bool:
-        """Start, change or, with None, end the connector; whether it is as wanted."""
+        """Start or change the connector, or end it if None; returns whether it already is as
+        wanted."""
         if self._thread is not None and self._thread.is_alive():
             return False
         if wanted == self._has and not self._again:
@@ -59,7 +60,7 @@ class Hosted:
         return False
 
     def restart(self, *, include_tasks: bool = False, only_failed: bool = False) -> None:
-        """Start the connector anew; see :meth:`Connector.restart`."""
+        """Restart the connector; see :meth:`Connector.restart`."""
         connector = self._connector
         if self._failed is not None or connector is None:
             self._again = True
@@ -67,7 +68,7 @@ class Hosted:
             connector.restart(include_tasks=include_tasks, only_failed=only_failed)
 
     def restart_task(self, number: int) -> None:
-        """Start one task anew.
+        """Restart one task.
 
         Raises:
             LookupError: it has no such task.
@@ -79,16 +80,16 @@ class Hosted:
 
     @property
     def wanted(self) -> Wanted | None:
-        """What it was brought to last, or is being brought to."""
+        """The state that it was last brought to, or is being brought to."""
         return self._wants
 
     @property
     def version(self) -> str:
-        """That of the configuration with which it was started."""
+        """The version of the configuration that it was started with."""
         return self._has.version if self._has is not None else ""
 
     def holds(self, task: int) -> bool:
-        """Whether a task is at work here, or may be in a moment."""
+        """Whether a task runs here, or may start any moment."""
         for wanted in (self._has, self._wants):
             if wanted is not None and (wanted.tasks is None or task in wanted.tasks):
                 return True
@@ -97,7 +98,7 @@ class Hosted:
 
     @property
     def status(self) -> ConnectorStatus | None:
-        """Its states; None while it is not here."""
+        """Its states; None while it does not run here."""
         if self._failed is not None:
             return ConnectorStatus(self.name, self._failed)
         connector = self._connector
@@ -105,7 +106,7 @@ class Hosted:
 
     @property
     def topics(self) -> Mapping[str, int]:
-        """The sum of its positions in each topic that it has used here."""
+        """The sum of its positions, for each topic that it has used here."""
         connector = self._connector
         progress = connector.progress if connector is not None else None
         found: dict[str, int] = {}

@@ -25,11 +25,11 @@ class Leadership:
 
     @property
     def is_held(self) -> bool:
-        """Whether this worker has taken it, and has not learnt that another has."""
+        """Whether this worker leads, as far as it knows."""
         return self._transactions.is_open
 
     def take(self) -> None:
-        """Fence the leader before, then read all that it has written."""
+        """Fence the previous leader, then read all that it has written."""
         with self._lock:
             self._transactions.open(self._id)
             try:
@@ -43,7 +43,7 @@ class Leadership:
 
         Raises:
             LedgerConflict: another worker leads.
-            TransientError: nobody knows whether they were written.
+            TransientError: it is unknown whether they were written.
         """
 
         def send(producer: Any, failed: Any) -> None:
@@ -59,6 +59,6 @@ class Leadership:
             self._configs.catch_up(committed=False)
 
     def give_up(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         with self._lock:
             self._transactions.drop()

@@ -1,4 +1,4 @@
-"""What the leader does unasked: it gives connectors and tasks to workers."""
+"""What the leader does by itself: it assigns connectors and tasks to workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIVISIBLE = ("direct", "source")
 
 
 class Leading:
-    """Leads while this worker's group says so."""
+    """Leads the cluster while this worker owns the config topic's partition."""
 
     def __init__(
         self, config: ClusterConfig, store: Store, membership: Membership, leadership: Leadership
@@ -33,10 +33,10 @@ class Leading:
         self._leadership = leadership
 
     def look(self) -> None:
-        """Take or give up the lead as the group says, and write what has changed.
+        """Become or stop being the leader as the group decides, and write what has changed.
 
         Raises:
-            SemelError: a topic could not be written. Look again.
+            SemelError: a topic could not be written. Call again.
         """
         group = self._membership.group
         if group.leader != self._config.url:
@@ -58,7 +58,7 @@ class Leading:
         self._forget()
 
     def _assigning(self, group: Group) -> Assignment | None:
-        """The assignment that is to replace the present one."""
+        """The assignment that replaces the present one."""
         store = self._store
         with store.changed:
             before = store.configs.assignment
@@ -83,8 +83,8 @@ class Leading:
         return Assignment(before.epoch + 1, found, versions)
 
     def _shares(self, config: Mapping[str, str]) -> int:
-        """Into how many shares a connector can be divided: its tasks, if they need not be together.
-        One that cannot run has one, and its worker says why."""
+        """The number of shares that a connector can be divided into: its tasks, if they need not be
+        together. A connector that cannot run has one, and its worker says why."""
         try:
             planned = plan_any(self._config.inherited(config))
         except SemelError:
@@ -97,7 +97,7 @@ class Leading:
             planned.close()
 
     def _forget(self) -> None:
-        """Make the status topic forget connectors that are no more."""
+        """Remove deleted connectors from the status topic."""
         with self._store.changed:
             gone = self._store.statuses.known() - set(self._store.configs.connectors)
             records = [r for name in gone for r in self._store.statuses.forgetting(name)]

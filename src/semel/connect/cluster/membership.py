@@ -1,8 +1,8 @@
-"""A worker's membership in its group, and who else is in it.
+"""A worker's membership in its group, and the other members.
 
 The group is a consumer group, subscribed to the config topic. That topic has one partition, so one
 member owns it: the leader. Workers of Kafka Connect and of semel keep each other out of a group:
-they speak different protocols, and the group's coordinator refuses whoever comes second.
+they speak different protocols, and the group's coordinator refuses the one that comes second.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _Seen:
 
 
 class Membership:
-    """Keeps a worker in its group. ``client`` reaches Kafka; ``looked`` is called after each look
-    at the group."""
+    """Keeps a worker in its group. ``client`` configures its Kafka client; ``looked`` is called
+    after each look at the group."""
 
     def __init__(
         self, config: ClusterConfig, client: Mapping[str, Any], looked: Callable[[], None]
@@ -74,11 +74,11 @@ class Membership:
 
     @property
     def group(self) -> Group:
-        """Who is in the group. Nobody is known once this worker has not been seen in it for as long
-        as a session lasts: others may have taken its work over.
+        """The members of the group. It is empty once this worker has not been seen in the group for
+        the length of a session, because others may have taken over its work.
 
         Raises:
-            ServiceError: it may not be a member.
+            ServiceError: this worker may not join.
         """
         if self._failed is not None:
             raise self._failed
@@ -88,8 +88,8 @@ class Membership:
 
     @property
     def absences(self) -> int:
-        """How often this worker has become a member after nobody saw it in the group for as long as
-        a session lasts."""
+        """How often this worker has rejoined after it was not seen in the group for the length of a
+        session."""
         return self._seen.absences
 
     def leave(self) -> None:
@@ -116,7 +116,7 @@ class Membership:
             },
             logger=log,
         )
-        # Partitions are held, not read: they say who leads.
+        # The partition is owned, not read: its owner leads.
         consumer.subscribe([self._config.config_topic], on_assign=_hold)
         try:
             while not self._stop.is_set():
@@ -130,7 +130,7 @@ class Membership:
     def _judge(self, error: KafkaError) -> None:
         if error.code() in _OTHERS:
             self._failed = ServiceError(
-                f"group.id={self._config.group_id}: the group has members that are no workers of "
+                f"group.id={self._config.group_id}: the group has members that are not workers of "
                 "semel: workers of Kafka Connect, most likely. Stop them all first; this worker "
                 "then goes on where they have stopped"
             )

@@ -1,8 +1,7 @@
 """Kafka Connect's config and status topics: their records, read and written in its own format.
 
-A record has a text key whose beginning says what it is, and a JSON value without schema. One key of
-semel's own, ``semel-assignment``, lies beside them in the config topic; Kafka Connect passes over
-it.
+A record has a text key whose prefix says what it is, and a JSON value without schema. The config
+topic also has one key of semel's own, ``semel-assignment``, which Kafka Connect ignores.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _STATES = {word: state for state, word in _TARGETS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Which worker, by its URL, runs which share of a connector: the only one is the connector as a
-    whole, of several each is a task. ``versions`` are those of the configurations for which it was
-    found out how many there are."""
+    """Which worker, by its URL, runs which share of a connector. A single share is the whole
+    connector; otherwise each share is a task. ``versions`` are those of the configurations for
+    which it was found out how many there are."""
 
     epoch: int = 0
     workers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -80,7 +79,7 @@ class Tasks:
 
 @dataclass
 class Configs:
-    """What the config topic says, as far as it has been read."""
+    """The contents of the config topic, as far as it has been read."""
 
     connectors: dict[str, dict[str, str]] = field(default_factory=dict)
     targets: dict[str, State] = field(default_factory=dict)
@@ -94,17 +93,17 @@ class Configs:
     """the configuration of each connector's first task, committed or not"""
 
     def version(self, connector: str) -> str:
-        """What tells a connector's configuration from others."""
+        """The version of a connector's configuration."""
         text = json.dumps(self.connectors.get(connector, {}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def target(self, connector: str) -> State:
-        """The state that a connector is to have."""
+        """The state that a connector should have."""
         return self.targets.get(connector, State.RUNNING)
 
     def apply(self, key: bytes, value: bytes | None) -> Restart | None:
-        """Take a record in; returns the restart that it asks for. A record that cannot be read is
-        passed over with a word, as Kafka Connect does."""
+        """Apply a record; returns the restart that it requests. A record that cannot be read is
+        skipped with a warning, as in Kafka Connect."""
         name = key.decode(errors="replace")
         try:
             return self._applied(name, _facts(value))
@@ -151,13 +150,13 @@ def configured(connector: str, config: Mapping[str, str]) -> Record:
 
 
 def forgotten(connector: str) -> list[Record]:
-    """A connector that is no more. Its tasks may be Kafka Connect's, and would make a connector
-    that is created under its name look like one that Kafka Connect has run."""
+    """The records that delete a connector. Its tasks may be Kafka Connect's; left behind, they
+    would make a new connector of that name look like one that Kafka Connect has run."""
     return [_record(key + connector, None) for key in (_CONNECTOR, _TARGET, _COMMIT)]
 
 
 def targeted(connector: str, state: State) -> Record:
-    """The state that a connector is to have. Workers older than KIP-875 know two of them, by the
+    """The state that a connector should have. Workers older than KIP-875 know two of them, by the
     first field."""
     old = State.PAUSED if state is State.STOPPED else state
     facts = {"state": _TARGETS[old], "state.v2": _TARGETS[state]}
@@ -176,7 +175,7 @@ def levelled(logger: str, level: str) -> Record:
 
 
 def assigned(assignment: Assignment) -> Record:
-    """Who runs what."""
+    """The record of an assignment."""
     workers = {name: list(owners) for name, owners in assignment.workers.items()}
     facts = {"epoch": assignment.epoch, "workers": workers, "versions": dict(assignment.versions)}
     return _record(_ASSIGNMENT, facts)
@@ -204,7 +203,7 @@ class StateRecord:
 
 @dataclass
 class Statuses:
-    """What the status topic says, as far as it has been read."""
+    """The contents of the status topic, as far as it has been read."""
 
     connectors: dict[str, StateRecord] = field(default_factory=dict)
     tasks: dict[str, dict[int, StateRecord]] = field(default_factory=dict)
@@ -215,7 +214,7 @@ class Statuses:
     """workers that have ended in order, by URL, with the time in milliseconds"""
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Take a record in."""
+        """Apply a record."""
         name = key.decode(errors="replace")
         try:
             self._applied(name, _facts(value))
@@ -223,12 +222,12 @@ class Statuses:
             log.warning("status topic: the record %s is passed over: %r", name, error)
 
     def known(self) -> set[str]:
-        """The connectors of which there is a record."""
+        """The connectors that have a record."""
         nested = (table for table in (self.tasks, self.topics))
         return {*self.connectors, *(name for table in nested for name, of in table.items() if of)}
 
     def forgetting(self, connector: str) -> Iterator[Record]:
-        """What makes the topic forget a connector."""
+        """The records that remove a connector from the topic."""
         yield stated(connector, None)
         for number in self.tasks.get(connector, ()):
             yield task_stated(connector, number, None)
@@ -261,14 +260,14 @@ def task_stated(connector: str, task: int, state: StateRecord | None) -> Record:
 
 
 def topic_used(connector: str, topic: str, at: int | None, task: int = 0) -> Record:
-    """A topic that a connector uses since a time in milliseconds (KIP-558)."""
+    """The record of a topic that a connector has used since a time in milliseconds (KIP-558)."""
     facts = {"name": topic, "connector": connector, "task": task, "discoverTimestamp": at}
     key = f"{_OF_TOPIC}{topic}{_READ_BY}{connector}"
     return _record(key, None if at is None else {"topic": facts})
 
 
 def left(worker: str, at: int | None) -> Record:
-    """A worker that ends in order; None when it is back."""
+    """The record of a worker that shuts down cleanly; None when it is back."""
     return _record(_LEAVING + worker, None if at is None else {"leaving": at})
 
 

@@ -1,4 +1,4 @@
-"""The config and status topics, as one worker has read them so far."""
+"""The config and status topics, as far as one worker has read them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Store:
     """Follows both topics, in threads of its own, from :meth:`start` until :meth:`close`.
 
     Hold ``changed`` while reading ``configs`` and ``statuses``; it is notified when they have
-    changed. Restarts that are asked for from then on are handed to ``on_restart``.
+    changed. Restarts that are requested from then on are passed to ``on_restart``.
     """
 
     def __init__(self, config: ClusterConfig, client: Mapping[str, Any]) -> None:
@@ -72,7 +72,7 @@ class Store:
             ends.callback(self._producer.drop)
 
     def wake(self) -> None:
-        """Let those look again that wait for a change."""
+        """Wake up those who wait for a change."""
         with self.changed:
             self.changed.notify_all()
 
@@ -80,7 +80,7 @@ class Store:
         """Write to the status topic.
 
         Raises:
-            TransientError: it may not have been written.
+            TransientError: the record may not have been written.
         """
 
         def send(producer: Any, failed: Any) -> None:
@@ -109,7 +109,7 @@ class Store:
 
 
 def stopped(store: Store, connector: str) -> bool:
-    """Whether a connector is to be stopped, and is. Hold ``store.changed``."""
+    """Whether a connector should be stopped, and is. Hold ``store.changed``."""
     part = store.statuses.connectors.get(connector)
     return (
         store.configs.target(connector) is State.STOPPED

@@ -1,4 +1,4 @@
-"""A worker of a cluster, put together."""
+"""A worker of a cluster."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ _LOOK = 0.2
 
 
 class ClusterWorker:
-    """Takes part in its group from its start until it is closed; to be used in a ``with``
-    statement.
+    """Takes part in its group from its start until it is closed. Use it in a ``with`` statement.
 
     Args:
         runtime: runs the connectors that this worker is assigned.
@@ -74,7 +73,7 @@ class ClusterWorker:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        """Let others wait for this worker, end its connectors, and leave the group."""
+        """Ask the others to wait for this worker, end its connectors, and leave the group."""
         try:
             self._store.report([left(self._config.url, int(time.time() * 1000))])
         except TransientError as error:
@@ -92,7 +91,7 @@ class ClusterWorker:
         """Until ``stop`` is set.
 
         Raises:
-            SemelError: this worker cannot go on.
+            SemelError: this worker cannot continue.
         """
         while not stop.wait(_LOOK):
             if self.failed is not None:

@@ -104,6 +104,6 @@ class ApicurioAvroConverter(AvroConverter):
 
 
 def contents(node: Node, framed: Framed) -> Contents:
-    """Values in columns; those that columns are not sure of are read alone."""
+    """Values in columns. Values that the column reader marks as unsure are read one by one."""
     in_columns = partial(columns.read, node) if node.columnar else None
     return mixed.contents(framed, in_columns, partial(rows.read, node))

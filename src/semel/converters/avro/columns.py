@@ -30,7 +30,7 @@ _LONGEST = 16
 
 
 def read(node: Node, content: Content, at: Longs, end: Longs) -> tuple[pa.Array, Longs]:
-    """All values; returns the rows, too, that must be read alone, for which nothing is known."""
+    """All values, and the rows that must be read one by one."""
     cursor = Cursor(content, at.copy(), end)
     found = _read(node, cursor)
     cursor.doubt(cursor.at != end)
@@ -63,7 +63,7 @@ def _read(node: Node, cursor: Cursor) -> pa.Array:
 
 
 def struct_array(arrays: list[pa.Array], fields: list[pa.Field], length: int) -> pa.Array:
-    """A struct of these columns, which may be none."""
+    """A struct of these columns; there may be none."""
     if not arrays:
         return pa.array([{}] * length, pa.struct([]))
     return pa.StructArray.from_arrays(arrays, fields=fields)
@@ -134,7 +134,7 @@ def _union(node: Union, cursor: Cursor) -> pa.Array:
 
 
 def _branch(node: Node, cursor: Cursor, chosen: npt.NDArray[np.bool_]) -> pa.Array:
-    """What stands in the values of this branch, null in the others."""
+    """The values of this branch, null in the others."""
     if chosen.all():
         return _read(node, cursor)
     rows = np.flatnonzero(chosen)
@@ -168,7 +168,7 @@ def _decimal(node: Decimal, cursor: Cursor) -> pa.Array:
 
 
 def _too_long(digits: npt.NDArray[np.uint8], precision: int) -> npt.NDArray[np.bool_]:
-    """Which numbers have more digits than the type."""
+    """The numbers that have more digits than the type."""
     halves = digits.view("<i8")
     low, high = halves[:, 0], halves[:, 1]
     small = high == np.where(low < 0, -1, 0)  # it fits into the lower half
@@ -269,7 +269,7 @@ _Ahead = Callable[[Cursor, Longs], tuple[Longs, Longs]]
 
 
 def _ahead(node: Node) -> _Ahead | None:
-    """Finds the items of a block without reading them; None where only reading tells."""
+    """Finds the items of a block without reading them; None if that is impossible."""
     size = _size(node)
     if size is not None:
 

@@ -43,7 +43,7 @@ def schema_of(kind: pa.DataType, writing: Writing) -> Schema:
 
 
 def scrubbed(name: str) -> str:
-    """A name with underscores in the place of what Avro does not allow."""
+    """A name with underscores in place of characters that Avro does not allow."""
     found = _INVALID.sub("_", name)
     return found if _VALID.fullmatch(found) else f"x{found}"
 

@@ -16,14 +16,14 @@ _WIDER = {
 
 
 def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
-    """Why a reader's schema does not read what was written, part by part."""
+    """The reasons why a reader's schema cannot read what was written, part by part."""
     told = f"field {path}: " if path else ""
     if isinstance(reader, Union) or isinstance(writer, Union):
         if _nullable(writer) and not _nullable(reader):
             yield f"{told}it may be null, but not in the latest version"
         for one in _types(writer):
             if all(list(incompatible(other, one, path)) for other in _types(reader)):
-                yield f"{told}{one.type} is none of its types"
+                yield f"{told}{one.type} is not one of its types"
         return
     match reader, writer:
         case Record(), Record():

@@ -1,4 +1,4 @@
-"""Avro values one at a time: what columns are not sure of, and types that contain themselves."""
+"""Avro values one at a time: those that the column reader marks as unsure, and recursive types."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class Reader:
 
 
 def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
-    """What :class:`Reader` has read, in Arrow. None, inside what is null, may be of any type."""
+    """The result of :class:`Reader`, in Arrow. None, inside what is null, may be of any type."""
     match node:
         case Primitive():
             return node.finish(pa.array(values, node.physical))
@@ -276,7 +276,7 @@ def _compact(value: Any) -> str:
 
 
 def read(node: Node, values: Sequence[bytes]) -> tuple[pa.Array, list[int], dict[int, str]]:
-    """Values in Arrow with their indices, and why the others cannot be read."""
+    """Values in Arrow with their indices, and the reasons why the others cannot be read."""
     found, rows, refused = [], [], {}
     for row, value in enumerate(values):
         try:

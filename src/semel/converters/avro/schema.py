@@ -79,7 +79,7 @@ class Primitive(Node):
         return None
 
     def finish(self, values: pa.Array) -> pa.Array:
-        """What values of the physical type stand for."""
+        """Convert values of the physical type to the logical one."""
         if self.logical is None:
             return values
         if self.logical == JSON:
@@ -140,7 +140,7 @@ class Field:
 
     @property
     def written_default(self) -> pa.Scalar | None:
-        """What stands for the field where values lack it; None if that is null, or an error."""
+        """The value to write for a missing field; None if that is null, or an error."""
         return None if self.given is None else _default(self.node, self.given)
 
     @property
@@ -179,7 +179,7 @@ class Record(Node):
 
 @dataclass(frozen=True)
 class Array(Node):
-    """Items, or the entries of a map whose keys are no texts."""
+    """Items, or the entries of a map whose keys are not text."""
 
     item: Node
 
@@ -221,8 +221,8 @@ class Map(Node):
 
 @dataclass(frozen=True)
 class Union(Node):
-    """One of several: a nullable value if there is one type beside null, else a struct with a field
-    for each type."""
+    """A union: a nullable value if there is one type beside null, else a struct with a field for
+    each type."""
 
     branches: tuple[Node, ...]
     names: tuple[str, ...] = ()
@@ -253,7 +253,7 @@ class Union(Node):
 
 @dataclass(frozen=True)
 class Recursion(Node):
-    """A type inside itself. Arrow has no such types, so its values are JSON."""
+    """A recursive type. Arrow has none, so its values are JSON."""
 
     name: str
     named: Mapping[str, Node] = field(compare=False, hash=False, repr=False)

@@ -32,7 +32,7 @@ _END = pa.scalar(b"\0", pa.binary())
 
 
 class Unwritable(ValueError):
-    """Values that their schema has no place for."""
+    """Values that do not fit their schema."""
 
 
 def write(node: Node, values: pa.Array) -> pa.Array:
@@ -72,7 +72,7 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
             found = pc.index_in(_cast(values, pa.string(), path), pa.array(symbols))
             if found.null_count:
                 other = values.filter(found.is_null())[0]
-                raise Unwritable(f"{_told(path)}{other} is none of {', '.join(symbols)}")
+                raise Unwritable(f"{_told(path)}{other} is not one of {', '.join(symbols)}")
             return [longs(found.to_numpy())]
         case Map() if pa.types.is_map(kind):
             return _entries(node.entry, values, path)
@@ -148,7 +148,7 @@ def _primitive(node: Primitive, values: pa.Array, path: str) -> list[Piece]:
 
 
 def _physical(node: Primitive, values: pa.Array, path: str) -> pa.Array:
-    """Numbers of what they stand for. Kafka Connect's times have milliseconds: finer ones are
+    """Convert logical values to numbers. Kafka Connect's times have milliseconds: finer ones are
     cut."""
     if node.logical is None or node.logical == JSON or pa.types.is_string(node.physical):
         if pa.types.is_temporal(values.type):

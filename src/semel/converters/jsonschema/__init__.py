@@ -136,7 +136,7 @@ _WIDER |= {"float64": 6}
 def _incompatible(
     reader: Mapping[str, Any], writer: Mapping[str, Any], path: str = ""
 ) -> Iterator[str]:
-    """Why a schema does not describe what is written with another one, part by part."""
+    """The reasons why a schema does not describe what another one writes, part by part."""
     told = f"field {path}: " if path else ""
     ours, theirs = writer["type"], reader["type"]
     if theirs == "struct" and "fields" not in reader:

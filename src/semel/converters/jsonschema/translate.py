@@ -136,7 +136,7 @@ class _Translator:
         return {**ANY, "optional": kind == "null"}
 
     def _array(self, schema: Mapping[str, Any], root: Any) -> dict[str, Any]:
-        """A list. A map whose keys are no texts is a list of its entries."""
+        """A list. A map whose keys are not text is a list of its entries."""
         items = schema.get("items")
         if isinstance(items, list) or items is None:
             return dict(ANY, optional=False)
@@ -177,7 +177,7 @@ def _kind(schema: Any) -> Any:
 
 
 def _named(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What says what a value stands for."""
+    """The name of a value's logical type."""
     found = {}
     for ours, theirs in (
         ("name", "title"),

@@ -126,7 +126,7 @@ class ProtobufConverter(RegistryConverter):
         return written
 
     def _begin(self, name: str, message: tuple[int, ...]) -> bytes:
-        """What stands before a value."""
+        """The bytes before a value."""
         return indexes.prefix(message)
 
 
@@ -179,7 +179,7 @@ class ApicurioProtobufConverter(ProtobufConverter):
 
 
 def _name_of(kind: pa.DataType) -> str | None:
-    """The message of values of a type, if only one will do."""
+    """The message for values of a type, if only one fits."""
     return None if pa.types.is_struct(kind) else wrapper_of(kind)
 
 
@@ -202,6 +202,6 @@ def _root(linked: Linked, message: tuple[int, ...] | str) -> Node | str:
 
 
 def contents(node: Node, framed: Framed) -> Contents:
-    """Values in columns; those that columns are not sure of are read alone."""
+    """Values in columns. Values that the column reader marks as unsure are read one by one."""
     in_columns = partial(columns.read, node) if node.columnar else None
     return mixed.contents(framed, in_columns, partial(rows.read, node))

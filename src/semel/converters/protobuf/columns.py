@@ -42,14 +42,14 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def read(node: Node, content: Content, at: Longs, end: Longs) -> tuple[pa.Array, Longs]:
-    """All values; returns the rows, too, that must be read alone, for which nothing is known."""
+    """All values, and the rows that must be read one by one."""
     cursor = Cursor(content, at.copy(), end)
     found = _inside(node, cursor)
     return found, np.flatnonzero(cursor.unsure)
 
 
 def _inside(node: Node, cursor: Cursor) -> pa.Array:
-    """What messages stand for."""
+    """Convert messages to the values that they represent."""
     match node:
         case Message():
             return _message(node, cursor)
@@ -167,7 +167,7 @@ def _numbers(node: Node, here: Found, cursor: Cursor) -> npt.NDArray[Any]:
 
 
 def of_varints(kind: str, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-    """What numbers of variable length stand for. Those of types of 32 bits lose the others."""
+    """Convert varints to values. Types of 32 bits drop the higher bits."""
     match kind:
         case "int32":
             return numbers.astype(np.uint32).view(np.int32)

@@ -22,8 +22,8 @@ _META = "confluent/meta.proto"
 @dataclass(frozen=True, slots=True)
 class Writing:
     """How schemas are written: nullable fields as ``optional`` (``optional.for.nullables``) or as
-    wrappers (``wrapper.for.nullables``), and with names that Protobuf allows in the place of those
-    that it does not (``scrub.invalid.names``)."""
+    wrappers (``wrapper.for.nullables``), and with valid names in place of names that Protobuf does
+    not allow (``scrub.invalid.names``)."""
 
     optional: bool = False
     wrappers: bool = False
@@ -46,7 +46,7 @@ def schema_of(kind: pa.DataType, writing: Writing) -> tuple[str, str]:
 
 
 def wrapper_of(kind: pa.DataType) -> str:
-    """The wrapper of a value that is no message.
+    """The wrapper of a value that is not a message.
 
     Raises:
         ValueError: it has none.

@@ -1,4 +1,4 @@
-"""What files of Protobuf declare, as far as values depend on it."""
+"""The declarations in Protobuf files that affect values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCALARS = frozenset(
 
 
 class SchemaError(ValueError):
-    """A schema that is not one of Protobuf's, or that uses what cannot be read."""
+    """A text that is not a Protobuf schema, or that uses an unsupported feature."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Which message of its file a value is: a list of indexes stands in front of it, the first one
-among the messages of the file, the next one among those inside that, and so on."""
+"""Message indexes: a list before each value names its message, the first index among the messages
+of the file, the next one among those inside that message, and so on."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _apart(
 
 
 def split_by_name(group: Framed) -> list[Framed]:
-    """Values by their messages, whose names stand in front of them, as Apicurio's serializer writes
-    them: a message of one text, behind its length."""
+    """Values by their messages, whose names precede them as Apicurio's serializer writes them: a
+    message of one text, after its length."""
     cursor = Cursor(Content(group.data), group.starts.copy(), group.ends)
     sizes = cursor.varint()
     cursor.doubt(sizes > np.uint64(_LONGEST))

@@ -1,4 +1,4 @@
-"""The files that every schema may import without anybody registering them."""
+"""The files that every schema may import without registration."""
 
 from __future__ import annotations
 
@@ -143,5 +143,5 @@ def text(name: str) -> str:
 
 @cache
 def known(name: str) -> File | None:
-    """One of these files; None if it is none of them."""
+    """One of these files; None for others."""
     return parse(text(name)) if name in _TEXTS else None

@@ -1,4 +1,4 @@
-"""Messages that stand for values of other types, in columns."""
+"""Messages that represent values of other types, in columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDEST = 38
 
 
 def of(node: Known, values: pa.StructArray, cursor: Cursor) -> pa.Array:
-    """What these messages stand for; those that stand for nothing are unsure."""
+    """Convert these messages to values; those without a valid value are unsure."""
     if node.kind == "Decimal":
         return _decimals(node, values, cursor)
     parts = [values.field(n).to_numpy().astype(np.int64) for n in range(values.type.num_fields)]
@@ -101,7 +101,7 @@ def _little_endian(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
 def _too_long(
     digits: npt.NDArray[np.uint8], precision: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Which numbers have more digits than they claim to have."""
+    """The numbers that have more digits than they declare."""
     halves = digits.view("<i8")
     low, high = halves[:, 0], halves[:, 1]
     small = high == np.where(low < 0, -1, 0)  # it fits into the lower half

@@ -89,7 +89,7 @@ class Linked:
         self._types |= {name: (found, file.syntax) for name, found in file.declared()}
 
     def name_of(self, indexes: Sequence[int]) -> str:
-        """The full name of a message by the indexes that stand in front of it.
+        """The full name of a message, by its indexes.
 
         Raises:
             SchemaError: there is no such message.
@@ -235,7 +235,7 @@ def _has_struct(node: Node) -> bool:
 
 
 def _is_entry(message: files.Message) -> bool:
-    """Maps are so written by Kafka Connect: as messages with these two fields."""
+    """Whether a message is a map entry as Kafka Connect writes it, with these two fields."""
     if message.is_entry:
         return True
     named = [f.name for f in message.fields] == ["key", "value"]
@@ -258,7 +258,7 @@ def _default(node: Node, field: files.Field) -> Any:
     if isinstance(node, Enum):
         numbers = dict(node.values)
         if given is not None and given not in numbers:
-            raise SchemaError(f"field {field.name}: its default {given} is none of its values")
+            raise SchemaError(f"field {field.name}: its default {given} is not one of its values")
         return node.values[0][1] if given is None else numbers[given]
     if not isinstance(node, Scalar):
         return None

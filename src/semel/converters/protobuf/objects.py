@@ -1,4 +1,4 @@
-"""What :class:`semel.converters.protobuf.rows.Reader` reads, as Arrow and as JSON."""
+"""Converts the results of :class:`semel.converters.protobuf.rows.Reader` to Arrow and JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from semel.converters.protobuf.schema import (
 
 
 def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
-    """What a reader has read, in Arrow. None, inside what is null, may be of any type."""
+    """The result of a reader, in Arrow. None, inside what is null, may be of any type."""
     match node:
         case Message():
             columns = [

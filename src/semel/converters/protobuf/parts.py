@@ -15,11 +15,11 @@ _POWERS = np.array([10**n for n in range(19)], np.int64)
 
 
 class Unwritable(ValueError):
-    """Values that their schema has no place for."""
+    """Values that do not fit their schema."""
 
 
 def cast(values: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
-    """Values of another type, if it holds them.
+    """Cast values to another type, if it can hold them.
 
     Raises:
         Unwritable: it does not.
@@ -35,10 +35,10 @@ def cast(values: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
 
 
 def of(node: Known, values: pa.Array, path: str) -> pa.StructArray:
-    """The fields of the message that stands for each value.
+    """The fields of the message that represents each value.
 
     Raises:
-        Unwritable: none stands for it.
+        Unwritable: no message can represent it.
     """
     kind, told = values.type, f"field {path}: " if path else ""
     if node.kind == "Timestamp" and pa.types.is_timestamp(kind):

@@ -17,8 +17,8 @@ _WIDER = {
 
 
 def incompatible(reader: Linked, writer: Linked) -> Iterator[str]:
-    """Why the first message of a schema does not take what the one of another one describes, field
-    by field."""
+    """The reasons why the first message of a schema cannot hold that of another schema, field by
+    field."""
     names = [linked.name_of((0,)) for linked in (reader, writer)]
     yield from _messages(reader.root(names[0]), writer.root(names[1]), "")
 

@@ -1,4 +1,5 @@
-"""Protobuf messages one at a time: what columns are not sure of, and types inside themselves."""
+"""Protobuf messages one at a time: those that the column reader marks as unsure, and recursive
+types."""
 
 from __future__ import annotations
 
@@ -283,13 +284,13 @@ class Reader:
             case "Timestamp":
                 seconds, nanos = parts
                 if not FIRST_SECOND <= seconds <= LAST_SECOND or not 0 <= nanos < _NANOS:
-                    self._refuse(f"{seconds} seconds and {nanos} nanoseconds are no timestamp")
+                    self._refuse(f"{seconds} seconds and {nanos} nanoseconds are not a timestamp")
                 return seconds * 1000 + nanos // 1_000_000
             case "Date":
                 try:
                     return (datetime.date(*parts) - datetime.date(1970, 1, 1)).days
                 except (ValueError, OverflowError):
-                    self._refuse("year {}, month {}, day {} are no date".format(*parts))
+                    self._refuse("year {}, month {}, day {} are not a date".format(*parts))
             case "TimeOfDay":
                 hours, minutes, seconds, nanos = parts
                 try:
@@ -298,7 +299,7 @@ class Reader:
                     nanos = -1
                 if not 0 <= nanos < _NANOS:
                     self._refuse(
-                        "hours {}, minutes {}, seconds {}, nanos {} are no time of day".format(
+                        "hours {}, minutes {}, seconds {}, nanos {} are not a time of day".format(
                             *parts
                         )
                     )
@@ -351,7 +352,7 @@ def _of_varint(kind: str, number: int) -> int | bool:
 
 
 def read(node: Node, values: Sequence[bytes]) -> tuple[pa.Array, list[int], dict[int, str]]:
-    """Values in Arrow with their indices, and why the others cannot be read."""
+    """Values in Arrow with their indices, and the reasons why the others cannot be read."""
     found, rows, refused = [], [], {}
     for row, value in enumerate(values):
         try:

@@ -1,4 +1,4 @@
-"""Where the fields of many messages stand.
+"""Locates the fields of many messages.
 
 A message is a sequence of tags, each with its value; fields that are absent are not there. Programs
 write fields in the order of their numbers. So in each step all messages whose next tag is the

@@ -152,7 +152,7 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class Oneof:
-    """Fields of which a message has one at most: a struct with a field for each."""
+    """A oneof: a message has at most one of these fields. It is a struct with a field for each."""
 
     name: str
     fields: tuple[Field, ...]
@@ -197,7 +197,7 @@ class Message(Node):
 
 @dataclass(frozen=True, eq=False)
 class Known(Node):
-    """A message that stands for a value of another type: ``Timestamp``, ``Date``, ``TimeOfDay`` or
+    """A message that represents a value of another type: ``Timestamp``, ``Date``, ``TimeOfDay`` or
     ``Decimal``."""
 
     kind: str
@@ -250,7 +250,7 @@ class Map(Node):
 
 @dataclass(frozen=True, eq=False)
 class Recursion(Node):
-    """A message inside itself. Arrow has no such types, so its values are JSON."""
+    """A recursive message. Arrow has no such types, so its values are JSON."""
 
     name: str
     named: Mapping[str, Message] = field(repr=False)

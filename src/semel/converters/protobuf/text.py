@@ -1,4 +1,4 @@
-"""Protobuf's own language, in which registries keep schemas."""
+"""Parses Protobuf's own language, in which registries store schemas."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class _Parser:
             self._refuse(f"a whole number expected, but found {token!r}")
 
     def _skip(self) -> None:
-        """Pass over a statement: to its semicolon, or over its braces."""
+        """Skip a statement: to its semicolon, or over its braces."""
         depth = 0
         while True:
             token = self._take()

@@ -141,7 +141,7 @@ def _single(field: Field, values: pa.Array, path: str) -> pa.Array:
 
 
 def _is_default(field: Field, values: pa.Array) -> pa.Array:
-    """Which values stand for an absent field, too: those are not written."""
+    """The values that equal an absent field, and so are not written."""
     if pa.types.is_floating(values.type) and not field.default:  # -0.0 is another value
         bits = np.ascontiguousarray(values.to_numpy()).view(f"i{values.type.bit_width // 8}")
         return pa.array(bits == 0)
@@ -184,7 +184,7 @@ def _numbers_of(node: Enum, values: pa.Array, path: str) -> pa.Array:
     found = pc.index_in(parts.cast(values, pa.string(), path), pa.array(names))
     if found.null_count:
         other = values.filter(found.is_null())[0]
-        raise Unwritable(f"{_told(path)}{other} is none of {', '.join(names)}")
+        raise Unwritable(f"{_told(path)}{other} is not one of {', '.join(names)}")
     return pa.array([number for _, number in node.values], pa.int32()).take(found)
 
 
@@ -236,6 +236,6 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
 
 
 def _joined(items: pa.Array, offsets: npt.NDArray[Any]) -> pa.Array:
-    """The items of each list, behind one another."""
+    """Concatenate the items of each list."""
     places = pa.array((offsets - offsets[0]).astype(np.int32))
     return pc.binary_join(pa.ListArray.from_arrays(places, items), _EMPTY)

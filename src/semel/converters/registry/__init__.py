@@ -1,2 +1,2 @@
-"""Formats whose schemas are in a registry: the registry, its wire format, and what converters of
-such formats share."""
+"""What formats with a schema registry share: the registry's client, the wire format, and a base
+class."""

@@ -26,8 +26,8 @@ _REFUSED = frozenset({401, 403, 407})
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as it was registered. ``references`` are those that it refers to, by the names that
-    it uses for them; one comes after those that it needs itself."""
+    """A schema as it was registered. ``references`` are the schemas that it refers to, by the names
+    that it uses; each comes after those that it needs itself."""
 
     type: str
     text: str
@@ -44,7 +44,7 @@ class Incompatible(ConfigError):
 
 
 class Registry:
-    """The registry of one converter. It connects when it is first asked.
+    """The registry of one converter. It connects on first use.
 
     Every question may raise :class:`~semel.errors.Unavailable`, if the registry cannot be reached,
     and :class:`~semel.errors.ServiceError`, if it refuses the login.
@@ -78,7 +78,7 @@ class Registry:
         return self._with_references(found.schema, int(found.schema_id or 0))
 
     def id_of(self, subject: str, kind: str, text: str, *, register: bool) -> int:
-        """The id of a schema in a subject, which is registered if it is new and that is wanted.
+        """The id of a schema in a subject; a new schema is registered if that is wanted.
 
         Raises:
             Incompatible: the subject's rules do not allow it.
@@ -125,7 +125,7 @@ class Registry:
             raise Unavailable(f"{self._told}: no token: {error}") from None
         except json.JSONDecodeError as error:
             raise ServiceError(
-                f"{self._told} answers with something else than JSON ({error}). Check "
+                f"{self._told} does not answer with JSON ({error}). Check "
                 f"{self._where}.schema.registry.url"
             ) from None
         except Exception as error:

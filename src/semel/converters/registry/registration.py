@@ -63,7 +63,7 @@ class Registration:
         if not record:
             raise ConfigError(
                 f"{_STRATEGY.format('key' if self.is_key else 'value')}={_PACKAGE}{self.strategy} "
-                "goes by the names of records, but what is written is none"
+                "uses the names of records, but what is written is not a record"
             )
         return record if self.strategy == _STRATEGIES[1] else f"{topic}-{record}"
 

@@ -140,7 +140,7 @@ class BoundedEngine:
             try:
                 full = self._trigger()
             except SparkGone:
-                if self._run.stop.is_set():  # who stops all may have stopped Spark first
+                if self._run.stop.is_set():  # Spark may have been stopped first
                     return
                 raise
             except (GaveUp, RolledBack):
@@ -219,7 +219,7 @@ class BoundedEngine:
         return bool(parted(cluster, there, cluster.ends([e.topic_partition for e in there])))
 
     def _pass_over(self, damage: Damage) -> None:
-        """Record unreadable offsets as a hole, or stop there.
+        """Record unreadable offsets as a hole and continue after them, or stop.
 
         Raises:
             BadRecord: ``errors.tolerance`` is ``none``.
@@ -228,7 +228,7 @@ class BoundedEngine:
         position = ranges.positions(run.connector, run.sink, run.cluster, [tp])[tp]
         if self._connector.errors_tolerance == "none":
             raise damage.stop(self._connector.name, position)
-        log.warning("%s: %s; goes on after them", tp, damage.described(position))
+        log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
             self._retrying(batch.advances, Staged(dead_letters=batch.commit.dead_letters))
         self._progress.positions |= {tp: damage.range.until_offset}
@@ -291,7 +291,7 @@ class BoundedEngine:
         letters.sort(key=lambda x: (x.topic, x.partition, x.offset))
         staged = Staged([f for r in results for f in r.files], letters)
         advances = whole(wanted, [a for r in results for a in r.advances])
-        self._doing = "the commit is under way"
+        self._doing = "the commit is in progress"
         self._retrying(advances, staged)
         self._overdue.end()
         progress = self._progress
@@ -309,7 +309,7 @@ class BoundedEngine:
         self._run.observe(progress)
 
     def _kept(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The positions that a ledger keeps: a ledger inside the target does not exist before the
+        """The positions that the ledger stores. A ledger inside the target exists only once the
         target does."""
         targets = self._sink.targets({tp.topic for tp in positions})
         return {tp: at for tp, at in positions.items() if targets.get(tp.topic, _KEPT) is not None}
@@ -358,8 +358,8 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
     """One advance per topic-partition, combined from the parts that several tasks have read.
 
     Raises:
-        TransientError: the parts lack offsets or overlap, because answers of tasks are missing or
-            foreign; a commit would skip records.
+        TransientError: the parts lack offsets or overlap, because results of tasks are missing or
+            belong to another trigger; a commit would skip records.
     """
     found = []
     for r in wanted:
@@ -369,7 +369,7 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
             at = part.until_offset if part.from_offset == at else -1
         if at != r.until_offset:
             raise TransientError(
-                f"the tasks' answers do not make up {r.topic_partition} from offset "
+                f"the tasks' results do not cover {r.topic_partition} from offset "
                 f"{r.from_offset} to {r.until_offset}"
             )
         last = max((a for a in mine if a.read), key=lambda a: a.range.from_offset, default=None)

@@ -1,4 +1,4 @@
-"""The Spark job of a trigger: it runs the tasks and returns their answers to the driver."""
+"""The Spark job of a trigger: it runs the tasks and returns their results to the driver."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Jobs:
 
         Raises:
             TransientError: the job has failed as a whole.
-            Stopped: it does not end, though the run was asked to stop.
+            Stopped: the job does not end although the run was asked to stop.
         """
         return self._watched(self._thread.submit(self._run, spec, parts, logs), spec)
 
@@ -73,7 +73,7 @@ class Jobs:
                 log.warning("connector %s: its Spark job does not end", self._connector)
                 raise Stopped
             elif now - asked > SETTLE:
-                with contextlib.suppress(Exception):  # Spark may have gone
+                with contextlib.suppress(Exception):  # Spark may have stopped
                     self._spark().cancelJobGroup(_group(spec))
         return future.result()
 

@@ -1,8 +1,8 @@
 """One task of the bounded direct engine: read given offset ranges, convert, stage.
 
 A task commits nothing and answers instead of raising, so Spark has no reason to run it again. What
-its worker process keeps from trigger to trigger is one sink and one consumer: connecting anew would
-cost more than a small trigger takes.
+its worker process keeps from trigger to trigger is one sink and one consumer: reconnecting would
+take longer than a small trigger.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def run_task(
     # Automatic collections walk over all messages of a poll again and again.
     gc.disable()
     try:
-        with _workers.at_work(spec, index, lambda: Worker(spec, index)) as worker:
+        with _workers.at_work(spec, index, lambda: BoundedWorker(spec, index)) as worker:
             return worker.stage(index, wanted, logs)
     except SemelError as error:
         return TaskResult(index, failure=Failure.of(error))
@@ -93,7 +93,7 @@ def run_task(
         gc.enable()
 
 
-class Worker:
+class BoundedWorker:
     """What a worker process keeps for a run."""
 
     def __init__(self, spec: BoundedSpec, index: int) -> None:
@@ -134,7 +134,7 @@ class Worker:
     def stage(
         self, index: int, wanted: Sequence[OffsetRange], logs: Mapping[str, LogId]
     ) -> TaskResult:
-        """Raises SemelError; nothing of it stays staged then."""
+        """Raises SemelError; nothing stays staged then."""
         stager = self._sink.stager(_label(wanted))
         try:
             result = self._stage(index, wanted, stager)
@@ -197,8 +197,8 @@ class Worker:
         for topic, log_id in logs.items():
             if log_id.contradicts(self._topic_ids.fetched(topic)):
                 raise TransientError(
-                    f"connector {self._spec.connector.name}: topic {topic} is another one to the "
-                    "consumer than to the ledger; was it created again?"
+                    f"connector {self._spec.connector.name}: the consumer reads another topic "
+                    f"{topic} than the ledger knows. Was it created again?"
                 )
 
     def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[RawRecords]]:
@@ -222,7 +222,7 @@ class Worker:
                     )
                 elif now - asked > _SILENCE:
                     if not self._knows_a_broker():
-                        log.info("task %d: no word from Kafka; connects anew", self._index)
+                        log.info("task %d: no answer from Kafka; reconnecting", self._index)
                         self._connect_anew()
                         self._consumer.assign(reading.left())
                     asked = time.monotonic()
@@ -247,7 +247,7 @@ class Worker:
         if damage is not None:
             raise _Damaged(damage)
         raise TransientError(
-            f"connector {name}: {tp} at offset {position}: {reason}; it was whole when asked again"
+            f"connector {name}: {tp} at offset {position}: {reason}; it was intact when read again"
         )
 
     def _received(self, most: int) -> Events:
@@ -341,4 +341,4 @@ def _label(wanted: Sequence[OffsetRange]) -> str:
     return f"{first.topic_partition}-{first.from_offset}-{first.until_offset}{more}"
 
 
-_workers: Workers[Worker] = Workers()
+_workers: Workers[BoundedWorker] = Workers()

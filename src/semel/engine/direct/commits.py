@@ -1,4 +1,4 @@
-"""The commit that is under way while a task reads and converts the next batch."""
+"""The commit that is in progress while a task reads and converts the next batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from semel.records import Rejected, RowsRejected
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A batch, and what it was made of."""
+    """A batch, and the polls that it was made from."""
 
     batch: Batch
     polls: Sequence[RawRecords]
@@ -52,12 +52,12 @@ class Commits:
         self._open = (self._committer.submit(work.batch, confirm), work)
 
     def look(self) -> None:
-        """Take note of the commit if it has ended; see :meth:`wait`."""
+        """Handle the commit if it has ended; see :meth:`wait`."""
         if self._open is not None and self._open[0].done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the end of the commit. What the sink refuses of it becomes a bad record.
+        """Wait for the end of the commit. Records that the sink refuses become bad records.
 
         Raises:
             SemelError: the commit has failed.
@@ -75,13 +75,13 @@ class Commits:
             self._committed(work.batch)
 
     def finish(self) -> None:
-        """Take note of the last commit. Its failure is not raised: the task has come to its end."""
+        """Handle the last commit. Its failure is not raised, because the task is ending."""
         last, self._open = self._open, None
         if last is not None and last[0].exception() is None:
             self._committed(last[1].batch)
 
     def _without(self, work: Work, rejected: Sequence[Rejected]) -> None:
-        """Commit again without the records that the sink has refused."""
+        """Commit again without the records that the sink refused."""
         refused: list[Rejected] = []
         while True:
             refused.extend(rejected)

@@ -1,4 +1,4 @@
-"""When conflicts with the ledger prove that another run of the connector is at work."""
+"""Decides when ledger conflicts prove that another run of the connector is at work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ the group has fenced may need that long to notice, and must not stop the one tha
 
 
 class Conflicts:
-    """Those in a row. ``heartbeats`` is in seconds; ``tell`` brings a line to the driver's log."""
+    """The conflicts in a row. ``heartbeats`` is in seconds; ``tell`` writes a line to the driver's
+    log."""
 
     def __init__(self, connector: str, heartbeats: float, tell: Callable[[str], None]) -> None:
         self._connector = connector
@@ -25,12 +26,12 @@ class Conflicts:
         self._moved = False
 
     def clear(self) -> None:
-        """A commit has succeeded."""
+        """Reset the count: a commit has succeeded."""
         self._count = 0
         self._moved = False
 
     def note(self, conflict: LedgerConflict) -> None:
-        """Count one; partitions that move between tasks are no sign of another run.
+        """Count a conflict. Partitions that move between tasks do not indicate another run.
 
         Raises:
             Fenced: another run is at work.

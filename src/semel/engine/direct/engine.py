@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 
 from semel import failpoints
-from semel.engine import firsts, ranges, sample, startup
+from semel.engine import first_positions, ranges, sample, startup
 from semel.engine.base import Progress, Run
 from semel.engine.direct.placeholder import Placeholder
 from semel.engine.direct.task import DirectSpec
@@ -76,7 +76,7 @@ class DirectEngine:
             server.close()
 
     def _prepare_share(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
-        """Prepare while other workers' tasks move the positions."""
+        """Prepare the run while other workers' tasks move the positions."""
         for _ in range(_TRIES):
             try:
                 return self._prepare()
@@ -95,6 +95,6 @@ class DirectEngine:
         if run.share.has_first:
             lenient = not run.share.is_whole
             entries = run.sink.entries()
-            firsts.check_targets(run.connector, run.sink, entries, topics, lenient=lenient)
+            first_positions.check_targets(run.connector, run.sink, entries, topics, lenient=lenient)
         self._supervisor.progress.positions = dict(positions)
         return schemas, startup.targets(run)

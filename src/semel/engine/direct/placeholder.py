@@ -1,11 +1,11 @@
-"""A member that joins the connector's group while Spark starts, and makes room for the tasks.
+"""A member that joins the connector's group while Spark starts, so that tasks need not wait.
 
 Kafka gives the first member of an empty group its partitions only after
 ``group.initial.rebalance.delay.ms``, 3 s by default, and waits that long again for each one that
-joins meanwhile. The placeholder uses the time that Spark takes: tasks that start when it has its
-place join a group that is no longer empty. It reads nothing, and it cannot take anybody's place: it
-has no ``group.instance.id``, it only joins a group without members, and it leaves as soon as tasks
-have come.
+joins meanwhile. The placeholder uses the time that Spark takes: tasks that start once it is a
+member join a group that is no longer empty. It reads nothing and cannot displace anybody: it has no
+``group.instance.id``, it only joins a group without members, and it leaves as soon as tasks have
+come.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.abandoned import Abandoned, within
 from semel.engine.base import Run
 from semel.engine.consumer import consumer_config
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.groups import Groups
-from semel.leftbehind import Left, within
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ _LEAVES = 5.0
 
 
 class Placeholder:
-    """Holds the group open, in a thread of its own, until tasks have come or it is closed."""
+    """Keeps the group non-empty, in a thread of its own, until tasks have joined or it is
+    closed."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -51,14 +52,14 @@ class Placeholder:
             self._thread.start()
 
     def wait(self, stop: threading.Event) -> None:
-        """Wait until tasks may join: it has its place, or there is no use for one."""
+        """Wait until tasks may join: the placeholder is a member, or is not needed."""
         deadline = time.monotonic() + _PATIENCE
         while self._thread.is_alive() and not stop.is_set() and time.monotonic() < deadline:
             if self._ready.wait(0.02):
                 return
 
     def close(self) -> None:
-        """Leave the group, if it has not happened."""
+        """Leave the group, unless that has already happened."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(2 * _LEAVES)
@@ -74,21 +75,21 @@ class Placeholder:
                 consumer.subscribe(sorted(self._run.topics), on_assign=self._given)
                 self._wait(groups, consumer)
             finally:
-                with suppress(Left):
+                with suppress(Abandoned):
                     within(_LEAVES, "the placeholder's consumer", consumer.close)
         except Exception as error:  # it only saves time
-            log.debug("no placeholder in the group: %s", error)
+            log.debug("the placeholder could not join the group: %s", error)
 
     def _given(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         consumer.assign([])  # what is not assigned is not read
         self._ready.set()
 
     def _wait(self, groups: Groups, consumer: Consumer) -> None:
-        """Stay until the tasks are members, too."""
+        """Stay until the tasks have joined."""
         began, came = time.monotonic(), None
         while not self._stop.is_set() and (now := time.monotonic()) < began + _STAYS:
             event = consumer.poll(_LOOK)
-            if event is not None and event.error():  # refused, or no way to the coordinator
+            if event is not None and event.error():  # refused, or the coordinator cannot be reached
                 return
             if not self._ready.is_set():
                 continue
@@ -102,8 +103,8 @@ class Placeholder:
 
 
 def placeholder_config(run: Run) -> dict[str, Any]:
-    """A task's configuration, without its name in the group. If this process is killed, the group
-    waits for the placeholder until its session ends: as short a one as brokers allow."""
+    """A task's configuration without ``group.instance.id``. If this process is killed, the group
+    waits for the placeholder's session to end, so the session is as short as brokers allow."""
     config = consumer_config(run.connector, 0)
     del config["group.instance.id"]
     session = min(int(config[SESSION]), _SESSION)

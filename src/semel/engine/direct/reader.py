@@ -14,11 +14,11 @@ from semel.engine.committer import Committer
 from semel.engine.consumer import Events, Poll, without_events
 from semel.engine.direct.commits import Commits
 from semel.engine.direct.conflicts import Conflicts
-from semel.engine.direct.disorders import Disorders
+from semel.engine.direct.out_of_order import OutOfOrderPolls
 from semel.engine.direct.subscription import Assigned, Revoked, Subscription
 from semel.engine.direct.watch import Check, LogWatch, Recreated
 from semel.engine.poll import OutOfOrder, RawRecords, by_topic, copied
-from semel.engine.progress import Progress
+from semel.engine.reporter import Reporter
 from semel.errors import LedgerConflict, NotAssigned
 from semel.kafka.damage import Damage, examine
 from semel.ledger import LedgerEntry, TopicPartition
@@ -59,8 +59,8 @@ class Polled:
 
 
 class Reader:
-    """Reads what the group has given to one task. ``pause`` waits for some seconds, or until the
-    task is to stop."""
+    """Reads the partitions that the group has assigned to one task. ``pause`` waits for some
+    seconds, or until the task is to stop."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Reader:
         committer: Committer,
         commits: Commits,
         conflicts: Conflicts,
-        progress: Progress,
+        reporter: Reporter,
         pause: Callable[[float], object],
     ) -> None:
         self._connector = connector
@@ -79,8 +79,8 @@ class Reader:
         self._committer = committer
         self._commits = commits
         self._conflicts = conflicts
-        self._progress = progress
-        self._disorders = Disorders(connector.name, progress.tell, pause)
+        self._reporter = reporter
+        self._out_of_order = OutOfOrderPolls(connector.name, reporter.tell, pause)
         self._watch = LogWatch(subscription.cluster)
         self._sizes = Sizes()
         self._entries: dict[TopicPartition, LedgerEntry] = {}
@@ -106,8 +106,8 @@ class Reader:
                 self._conflicts.note(unsure)
                 self._ask_at = time.monotonic() + _ASK_AGAIN
         self._watch.expect(self._entries.values())
-        self._subscription.consumer.assign(self._disorders.assignments(self._entries))
-        self._progress.assigned(self.positions)
+        self._subscription.consumer.assign(self._out_of_order.assignments(self._entries))
+        self._reporter.assigned(self.positions)
         if self.held:
             self.hold()
         else:
@@ -117,7 +117,7 @@ class Reader:
         while True:
             try:
                 protocols.assigned(self._sink, member)
-                cluster, parted = self._subscription.cluster, self._disorders.parted
+                cluster, parted = self._subscription.cluster, self._out_of_order.parted
                 found = ranges.standing(
                     self._connector, self._sink, cluster, member.partitions, parted
                 )
@@ -129,16 +129,16 @@ class Reader:
                 self._conflicts.note(conflict)
 
     def given_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """These are not the task's any more."""
-        self._disorders.moved(partitions)
+        """Forget these partitions: they no longer belong to the task."""
+        self._out_of_order.moved(partitions)
         self.positions = {}
         self._ask_at = float("inf")
 
     def hold(self) -> None:
-        """Fetch nothing of what the task has."""
+        """Fetch nothing from the task's partitions."""
         consumer = self._subscription.consumer
         consumer.pause(consumer.assignment())
-        self._progress.report("paused")
+        self._reporter.report("paused")
 
     def _go_on(self) -> None:
         """librdkafka leaves partitions paused when they are assigned again."""
@@ -146,14 +146,14 @@ class Reader:
         consumer.resume(consumer.assignment())
 
     def poll(self) -> Sequence[Assigned | Revoked | Polled]:
-        """The group's answer if there is one; otherwise the records that have arrived.
+        """Poll the group's events, if there are any; otherwise the records that have arrived.
 
-        A small poll keeps collecting until the commit under way has ended. When the group gives or
-        takes partitions, what was polled is dropped: it is read again from the ledger's positions,
-        here or by another task.
+        A small poll keeps collecting until the commit in progress has ended. When the group assigns
+        or revokes partitions, what was polled is dropped: it is read again from the ledger's
+        positions, here or by another task.
 
         Raises:
-            SemelError: the consumer has come to its end, or the commit under way has failed.
+            SemelError: the consumer can no longer be used, or the commit in progress has failed.
             OutOfOrder: the positions must be read from the ledger again.
         """
         if said := self._subscription.said():
@@ -172,7 +172,7 @@ class Reader:
                 poll.take(consumer, most, 0)
         if said := self._subscription.said():
             return said
-        tell, at = self._progress.tell, self.positions
+        tell, at = self._reporter.tell, self.positions
         found = without_events(messages, tell) if poll.has_events else Events(messages)
         ends = {tp: end for tp, end in found.ends.items() if end > at.get(tp, end)}
         polls = copied(by_topic(found.records)) if found.records else []
@@ -191,7 +191,7 @@ class Reader:
         return self._watch.check(topics, self._subscription.topic_ids.fetched)
 
     def check_now_and_then(self) -> None:
-        """Do the same check while no records arrive, and do not wait for the answer.
+        """Check the same while no records arrive, without waiting for the answer.
 
         Raises:
             Recreated: a topic was created again.
@@ -217,13 +217,13 @@ class Reader:
             return None
         found = examine(self._connector.name, self._subscription.config, tp, position)
         if found is None:
-            self._disorders.whole(tp, self._entries[tp], position, reason)
+            self._out_of_order.whole(tp, self._entries[tp], position, reason)
         return found
 
     def note(self, disorder: OutOfOrder) -> None:
-        """A poll is dropped for it; see :meth:`Disorders.note`."""
-        self._disorders.note(disorder, self._entries)
+        """Drop a poll; see :meth:`OutOfOrderPolls.note`."""
+        self._out_of_order.note(disorder, self._entries)
 
     def moved(self, until: Mapping[TopicPartition, int]) -> None:
         """These positions are committed."""
-        self._disorders.moved(until)
+        self._out_of_order.moved(until)

@@ -1,11 +1,11 @@
-"""A task's membership in the consumer group: its topics, and a consumer that the brokers answer.
+"""A task's membership in the consumer group: its topics, and a consumer with a working connection.
 
 The task is a static member: it keeps its partitions over a restart, because closing its consumer
 does not leave the group.
 
-What the group says comes as events, :class:`Assigned` and :class:`Revoked`, after the poll in which
-it was heard. Only the commit under way has to end before partitions are given up, within the poll:
-another task may read them from then on.
+Assignments and revocations become events, :class:`Assigned` and :class:`Revoked`, after the poll
+that received them. Only the commit in progress must end within the poll, before partitions are
+given up, because another task may read them from then on.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Revoked:
 
 
 class Subscription:
-    """Asks the group for topics, and keeps what it says.
+    """Subscribes to topics, and keeps the group's events.
 
-    ``let_go`` is called while the consumer is polled, before partitions are given up. It gets
-    whether the session may be over, although Kafka does not say so. ``tell`` brings a line to the
-    driver's log.
+    ``let_go`` is called while the consumer is polled, before partitions are given up. Its argument
+    says whether the session may be over although Kafka does not say so. ``tell`` writes a line to
+    the driver's log.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Subscription:
             )
 
     def look_for_topics(self) -> None:
-        """From time to time, subscribe to the topics that match ``topics.regex`` by now."""
+        """Subscribe, from time to time, to the topics that match ``topics.regex`` now."""
         if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
             try:
                 self.ask({*self.cluster.matching(self._connector)})
@@ -133,7 +133,8 @@ class Subscription:
                 log.info("%s", error)
 
     def renew(self) -> None:
-        """Ask for what is wanted now, if the group has given what it was asked for before."""
+        """Subscribe to the topics that are wanted now, once the group has answered the last
+        subscription."""
         if self._outdated:
             self._outdated = False
             self.consumer.unsubscribe()
@@ -164,12 +165,12 @@ class Subscription:
         group, waited = f"consumer group {self._connector.group_id}", f"{now - self._since:.0f} s"
         try:
             if stands == "unconfirmed":
-                trouble = f"{group} does not confirm its place, for {waited}"
+                trouble = f"{group} has not confirmed its membership for {waited}"
             elif stands == "in":
                 trouble = self._deaf(positions)
             else:
                 Cluster(self._admin).topics()
-                trouble = f"has had no place in {group}, for {waited}"
+                trouble = f"has not been a member of {group} for {waited}"
         except SemelError as error:
             self._looks = {}
             log.info("%s", error)
@@ -177,7 +178,7 @@ class Subscription:
         finally:
             self._asked = self._awake = time.monotonic()
         if trouble:
-            self._tell(f"{trouble}; connects anew")
+            self._tell(f"{trouble}; reconnecting")
             self._backoff *= 2
             self._connect_anew()
 
@@ -196,7 +197,7 @@ class Subscription:
         return f"gets none of the records that wait for it in {', '.join(map(str, still))}"
 
     def _connect_anew(self) -> None:
-        """Ignore what the old consumer reports from now on."""
+        """Replace the consumer, and ignore what the old one reports from now on."""
         self._give_up(away=False)
         old = self.consumer
         self.consumer, self.topic_ids = consumer_with_ids(self.config, log)
@@ -245,7 +246,7 @@ class Subscription:
             self._given(False)
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
-        """The session has ended, because Kafka was silent for too long."""
+        """Handle the end of a session: Kafka was silent for too long."""
         if self._hears(consumer):
             if self._closing:
                 self.stay_out()
@@ -254,9 +255,9 @@ class Subscription:
             self._given(False)
 
     def _hears(self, consumer: Consumer) -> bool:
-        """Whether an answer still matters. Within close() it does not, and whatever is asked of the
-        group there may never be answered: librdkafka drops it when the group's part has ended, and
-        the call waits for ever with Python's lock in its hands."""
+        """Whether an answer still matters. Within close() it does not, and requests to the group
+        may never be answered: librdkafka drops them once the group's part has ended, and the call
+        waits for ever while it holds the GIL."""
         return consumer is self.consumer and not self._closed
 
     def _give_up(self, *, away: bool) -> None:
@@ -273,7 +274,7 @@ class Subscription:
         self.consumer.unassign()
 
     def stay_out(self) -> None:
-        """Do not join the group again: that would take the place of a successor."""
+        """Do not join the group again: that would displace a successor."""
         with suppress(KafkaException):  # a consumer that closes does not join any more
             self.consumer.unsubscribe()
 
@@ -284,11 +285,12 @@ class Subscription:
         return now - self._awake > self._session or now - self._away_until < self._session
 
     def replaced(self) -> bool | None:
-        """Whether another consumer has this one's place in the group; None if Kafka is silent.
+        """Whether another consumer has taken this one's place in the group; None if Kafka does not
+        answer.
 
-        Being fenced does not prove it: what librdkafka sends after its session has ended bears no
-        member id, and Kafka takes it for another instance's. Going on without an answer does no
-        harm: of two runs that want the place, the next answer ends one.
+        A fence does not prove it: what librdkafka sends after its session has ended has no member
+        id, and Kafka takes it for another instance. Continuing without an answer does no harm: if
+        two runs want the place, the next answer ends one of them.
         """
         try:
             found = Groups(self._admin).describe(self._connector.group_id)
@@ -313,18 +315,18 @@ class Subscription:
         if their run has lost, its task 0 says so.
         """
         if time.monotonic() - self._lost_at < _OWN_LOSS:
-            return "its session had just ended"
+            return "its session had just expired"
         if not isinstance(fence, Displaced):
             return ""
         replaced = self.replaced()
         if replaced is None:
-            return "Kafka does not say who is in its place"
+            return "Kafka does not say who has taken its place"
         if not replaced:
-            return "nobody else is in its place"
+            return "nobody else has taken its place"
         return "the place of task 0 decides between two runs" if self.index else ""
 
     def look_anew(self) -> None:
-        """The positions have been read from the ledger: none of them says that it stood still."""
+        """Forget which partitions stood still: the positions have been read from the ledger."""
         self._looks = {}
 
     def _given(self, has_place: bool) -> None:
@@ -332,6 +334,6 @@ class Subscription:
         self._watch()
 
     def _watch(self) -> None:
-        """Start to count the seconds of silence."""
+        """Restart the count of silent seconds."""
         self._since = self._awake = time.monotonic()
         self._looks = {}

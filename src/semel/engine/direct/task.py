@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from confluent_kafka import KafkaException
 
-from semel import leftbehind, sinks
+from semel import abandoned, sinks
 from semel.config import ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine import memory
@@ -35,8 +35,8 @@ from semel.engine.direct.watch import Check, Recreated
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import OutOfOrder
-from semel.engine.progress import Progress
 from semel.engine.publish import copies, mark
+from semel.engine.reporter import Reporter
 from semel.engine.retry import Retries
 from semel.engine.rowtransform import Transform
 from semel.errors import LedgerConflict, SemelError, TransientError
@@ -72,8 +72,8 @@ class Task:
         self._connector = connector
         self._index = index
         self._line = line
-        self._progress = Progress(line, index, attempt)
-        tell = self._progress.tell
+        self._reporter = Reporter(line, index, attempt)
+        tell = self._reporter.tell
         self._sink = sinks.create(connector)
         self._mark = mark(self._sink)
         pipeline = Pipeline(
@@ -89,7 +89,7 @@ class Task:
         self.excuse = self._subscription.excuse
         self._conflicts = Conflicts(connector.name, self.heartbeats, tell)
         self._committer = Committer(connector, spec.guarantee, self._sink, line, index, tell)
-        self._progress.deliveries = lambda: self._committer.deliveries
+        self._reporter.deliveries = lambda: self._committer.deliveries
         self._commits = Commits(connector.name, self._committer, self._batcher, self._committed)
         self._reader = Reader(
             connector,
@@ -98,7 +98,7 @@ class Task:
             self._committer,
             self._commits,
             self._conflicts,
-            self._progress,
+            self._reporter,
             line.stop.wait,
         )
         self._retries = Retries(connector, tell)
@@ -112,7 +112,7 @@ class Task:
         Raises:
             SemelError: what ends the connector.
         """
-        self._progress.report("started")
+        self._reporter.report("started")
         try:
             self._committer.retrying(self._sink.claim)
             self._committer.retrying(lambda: protocols.joining(self._sink, self._index))
@@ -121,7 +121,7 @@ class Task:
             while not self._line.stop.is_set():
                 self._step()
             self._settle()
-            self._progress.report("progress")
+            self._reporter.report("progress")
         except TransientError:
             if not self._line.stop.is_set():
                 raise
@@ -147,11 +147,11 @@ class Task:
             log.info("task %d: closing: %s", self._index, error)
 
     def _check_left_behind(self) -> None:
-        """Raises TooManyLeft."""
-        found = leftbehind.check()
+        """Raises TooManyAbandoned."""
+        found = abandoned.check()
         if len(found) > self._left:
-            most = leftbehind.MOST
-            self._progress.tell(f"left a call behind: {found[-1]}; {len(found)} of {most}")
+            most = abandoned.MOST
+            self._reporter.tell(f"abandoned a call: {found[-1]}; {len(found)} of {most}")
         self._left = len(found)
 
     def _step(self) -> None:
@@ -203,11 +203,12 @@ class Task:
             self._overdue.end()
             self._garbage.collect()
             self._reader.ask_again()
-        self._progress.report_in_time()
+        self._reporter.report_in_time()
 
     def _pause(self) -> None:
-        """Commit what is in hand, then stay in the group and read nothing until the driver resumes
-        the task. It continues from the ledger's positions, which may have changed by then."""
+        """Commit the batches in hand, then stay in the group without reading until the driver
+        resumes the task. It continues from the ledger's positions, which may have changed by
+        then."""
         reader = self._reader
         if not self._line.paused.is_set():
             reader.held = False
@@ -244,7 +245,7 @@ class Task:
         self._commits.begin(work, check.confirm)
 
     def _pass_over(self, unreadable: Mapping[TopicPartition, str]) -> None:
-        """Find out what cannot be read; record the hole and go on after it, or stop there.
+        """Find out which offsets cannot be read; record a hole and continue after it, or stop.
 
         Raises:
             BadRecord: it stays unreadable, and ``errors.tolerance`` is ``none``.
@@ -259,7 +260,7 @@ class Task:
         position = self._reader.positions[tp]
         if self._connector.errors_tolerance == "none":
             raise damage.stop(self._connector.name, position)
-        self._progress.tell(f"{tp}: {damage.described(position)}; goes on after them")
+        self._reporter.tell(f"{tp}: {damage.described(position)}; continuing after them")
         check = self._reader.check({tp.topic})
         for batch in passing_over(damage, position):
             self._submit(Work(batch, [], dict(self._reader.positions), {}), check)
@@ -273,7 +274,7 @@ class Task:
         self._line.stop.wait(self._retries.failed(error))
 
     def _let_go(self, away: bool) -> None:
-        """End the commit under way, because another task is about to get the partitions. If the
+        """End the commit in progress, because another task is about to get the partitions. If the
         session may be over and the driver says stop, do not displace a successor."""
         if away and self._line.stop.wait(_WORD):
             self._subscription.stay_out()
@@ -281,12 +282,12 @@ class Task:
         self._settle()
 
     def _synchronise(self) -> None:
-        """Drop what is in hand and continue from the ledger's positions."""
+        """Drop the batches in hand and continue from the ledger's positions."""
         self._settle()
         self._reader.take()
 
     def _settle(self) -> None:
-        """Wait until the open commit has ended, whether it succeeds or not."""
+        """Wait for the open commit to end, whether or not it succeeds."""
         try:
             self._commits.wait()
         except LedgerConflict as conflict:
@@ -294,7 +295,7 @@ class Task:
         except TransientError as error:
             if self._line.stop.is_set():
                 raise
-            self._progress.tell(f"{error}; reading on from the ledger")
+            self._reporter.tell(f"{error}; reading on from the ledger")
         except Recreated as other:
             self._reader.note(other)
 
@@ -306,7 +307,7 @@ class Task:
     def _doing(self) -> str:
         """What the task is doing with the records in hand, for the log."""
         under_way = self._commits.under_way
-        doing = "their commit is under way" if under_way else "the task converts them"
+        doing = "their commit is in progress" if under_way else "the task is converting them"
         return self._committer.trouble or doing
 
     def _committed(self, batch: Batch) -> None:
@@ -324,7 +325,7 @@ class Task:
                 self._subscription.consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.info("positions were not published: %s", error)
-        self._progress.committed(batch)
+        self._reporter.committed(batch)
         self._conflicts.clear()
         self._reader.moved(batch.until)
         self._retries.succeeded()

@@ -34,7 +34,8 @@ _PATIENCE = 5.0
 
 
 class Recreated(OutOfOrder):
-    """Records may be of another topic than the ledger's: drop them, and compare the two again."""
+    """Records may belong to another topic than the ledger's: drop them, and compare the two
+    again."""
 
 
 class Check:
@@ -64,8 +65,8 @@ class Check:
         if not asked.done(_PATIENCE):
             self._cluster.connect_anew()
             raise Unavailable(
-                f"Kafka has not said for {_PATIENCE:.0f} s whether records of {names} are still of "
-                "the same topic"
+                f"Kafka has not confirmed for {_PATIENCE:.0f} s that records of {names} are still "
+                "of the same topic"
             )
         try:
             found = asked.answer()
@@ -75,7 +76,7 @@ class Check:
             if isinstance(refusal := failure(servers, error), ServiceError):
                 raise refusal from None
             raise Unavailable(
-                f"Kafka does not say whether records of {names} are still of the same topic: "
+                f"Kafka does not confirm that records of {names} are still of the same topic: "
                 f"{error.args[0].str()}"
             ) from None
         for topic, expected in self._logs.items():
@@ -98,7 +99,7 @@ class LogWatch:
         self._asked_at = 0.0
 
     def expect(self, entries: Iterable[LedgerEntry]) -> None:
-        """These entries have been compared with Kafka just now."""
+        """Note entries that have just been compared with Kafka."""
         self._logs = {e.topic: e.log for e in entries if any(e.log)}
         self._asked, self._asked_at = None, time.monotonic()
 
@@ -112,7 +113,7 @@ class LogWatch:
         known = {t: self._logs[t] for t in topics if t in self._logs and self._logs[t].topic_id}
         for topic, expected in known.items():
             if expected.contradicts(fetched(topic)):
-                raise Recreated(f"topic {topic} is another one to the consumer than to the ledger")
+                raise Recreated(f"the consumer reads another topic {topic} than the ledger knows")
         return Check(self._cluster, known)
 
     def changed(self) -> bool:

@@ -35,7 +35,7 @@ Refused = Mapping[tuple[str, int, int], Rejected]
 
 
 @dataclass(slots=True)
-class Side:
+class SideOutput:
     """What decoding one range yields besides rows.
 
     With ``errors.tolerance=none`` the rows end before the first bad record, ``stop``. ``grown`` is
@@ -73,7 +73,11 @@ class Result:
 
 
 def arranged(
-    rows: pa.Table, schema: pa.Schema, topic: str, sides: Sequence[Side], partition: int | None
+    rows: pa.Table,
+    schema: pa.Schema,
+    topic: str,
+    sides: Sequence[SideOutput],
+    partition: int | None,
 ) -> Records:
     """A transform's rows for the sink: in order, in their own types, with all metadata columns.
     Columns that the transform has dropped are null unless their value is known."""
@@ -100,7 +104,7 @@ def arranged(
 
 def assembled(
     ranges: Sequence[OffsetRange],
-    sides: Sequence[Side],
+    sides: Sequence[SideOutput],
     records: Sequence[Records],
     written: Mapping[TopicPartition, int],
 ) -> Batch:

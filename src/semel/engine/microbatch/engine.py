@@ -151,7 +151,7 @@ class MicroBatchEngine:
                     continue
             pause = backoff.after(time.monotonic() - started)
             log.warning(
-                "the streaming query ended (%s); it starts again in %.0f s",
+                "the streaming query ended (%s); restarting it in %.0f s",
                 self._failure or "early",
                 pause,
             )
@@ -263,12 +263,12 @@ class MicroBatchEngine:
         """
         self._lines.stop()
         if not self._in_hand.acquire(timeout=_SETTLE):
-            log.warning("the batch in hand does not end; it is cancelled")
+            log.warning("the current batch does not finish; cancelling it")
             self._spark().sparkContext.cancelJobGroup(str(query.runId))
             if not self._in_hand.acquire(timeout=_CANCELLED):
                 raise ServiceError(
-                    f"connector {self._run.connector.name}: a commit does not end: "
-                    "nothing is heard of the store. It rolls back when this process ends"
+                    f"connector {self._run.connector.name}: a commit does not finish: "
+                    "the store does not answer. It rolls back when this process ends"
                 )
         self._in_hand.release()
 
@@ -318,7 +318,7 @@ class MicroBatchEngine:
             return None
         return BadRecord(
             f"connector {self._run.connector.name}: the transform fails on a record of this "
-            f"batch: {_reason(error)}. What is committed is committed; correct the transform, or "
+            f"batch: {_reason(error)}. What was committed before stays; correct the transform, or "
             "filter such records out before"
         )
 

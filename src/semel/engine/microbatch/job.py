@@ -26,8 +26,8 @@ from semel.engine.control import Address
 from semel.engine.deliver import Deliverer
 from semel.engine.failure import Failure
 from semel.engine.microbatch import task as microtask
-from semel.engine.microbatch.commit import Result, Side, arranged, assembled, rejection_of
-from semel.engine.microbatch.lineage import Source
+from semel.engine.microbatch.commit import Result, SideOutput, arranged, assembled, rejection_of
+from semel.engine.microbatch.lineage import BatchSource
 from semel.engine.microbatch.logs import Pinned
 from semel.engine.microbatch.plan import (
     Decoded,
@@ -69,7 +69,7 @@ class MicroBatches:
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
         self._deliverer = Deliverer(run.connector, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
-        self._overdue = Overdue(log.warning, lambda: "Spark works on a batch")
+        self._overdue = Overdue(log.warning, lambda: "Spark is working on a batch")
         self.size = BatchSize(run)
         self._commits_here = isinstance(run.sink, StagingSink)
         """Whether the driver commits regardless of the plan."""
@@ -92,7 +92,7 @@ class MicroBatches:
             LogChanged: the batch may not be of the logs that the ledger knows.
             Stopped: asked to stop between two attempts.
         """
-        source = Source(batch)
+        source = BatchSource(batch)
         if not source.ranges:
             return
         self._pinned = self._topics.meet(source.ranges)
@@ -119,7 +119,7 @@ class MicroBatches:
     def pass_over(self, damage: Damage, position: int) -> None:
         """Record unreadable offsets as a hole."""
         tp = damage.topic_partition
-        log.warning("%s: %s; goes on after them", tp, damage.described(position))
+        log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
             self._deliverer.deliver(batch.advances, batch.commit)
         self._progress.positions |= {tp: damage.range.until_offset}
@@ -138,13 +138,15 @@ class MicroBatches:
             if where in refused:
                 raise BadRecord(
                     f"connector {self._connector.name}: the sink refuses a row of the record at "
-                    f"{record.topic}-{record.partition} offset {record.offset} also without that "
-                    f"record: {record.message}. Let {PARTITION} and {OFFSET} pass the transform "
-                    "unchanged"
+                    f"{record.topic}-{record.partition} offset {record.offset}, even after that "
+                    f"record was left out: {record.message}. Let {PARTITION} and {OFFSET} pass "
+                    "the transform unchanged"
                 )
             refused[where] = record
 
-    def _attempt(self, source: Source, pending: Sequence[int], refused: Rejections) -> list[Result]:
+    def _attempt(
+        self, source: BatchSource, pending: Sequence[int], refused: Rejections
+    ) -> list[Result]:
         if self._planner is None:
             return self._commit_raw(source, pending)
         topics: dict[str, list[int]] = {}
@@ -167,7 +169,7 @@ class MicroBatches:
 
     # Partition commit
 
-    def _commit_raw(self, source: Source, pending: Sequence[int]) -> list[Result]:
+    def _commit_raw(self, source: BatchSource, pending: Sequence[int]) -> list[Result]:
         """Without a transform one job decodes and commits all topics."""
         spec = self._topics.spec
         reading = Reading([source.ranges[i] for i in pending], pinned=self._pinned)
@@ -197,7 +199,7 @@ class MicroBatches:
 
     def _commit_here(self, plans: Sequence[Planned]) -> list[Result]:
         assert self._planner is not None
-        parts: list[tuple[Decoded, pa.Table, list[Side]]] = []
+        parts: list[tuple[Decoded, pa.Table, list[SideOutput]]] = []
         for planned in plans:
             rows, sides = planned.collect()
             failed = next((side.failed for side in sides if side.failed is not None), None)
@@ -216,7 +218,7 @@ class MicroBatches:
             return []
         return self._commit([(decoded, pa.table({}), sides)])
 
-    def _commit(self, parts: Sequence[tuple[Decoded, pa.Table, list[Side]]]) -> list[Result]:
+    def _commit(self, parts: Sequence[tuple[Decoded, pa.Table, list[SideOutput]]]) -> list[Result]:
         """Commit the rows of all parts with all of their ranges."""
         ranges = [r for decoded, _, _ in parts for r in decoded.ranges]
         sides = [side for _, _, found in parts for side in found]

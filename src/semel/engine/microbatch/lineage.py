@@ -18,7 +18,7 @@ _STREAM, _PART = "DataSourceRDD", "KafkaSourceRDD"
 """The node at the root of a streaming query's batch, and of a batch query."""
 
 
-class Source:
+class BatchSource:
     """One micro-batch as an RDD whose partition ``i`` holds the records of ``ranges[i]``."""
 
     def __init__(self, batch: DataFrame) -> None:

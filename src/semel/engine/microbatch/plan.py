@@ -18,8 +18,8 @@ from semel.delivery import Mechanism
 from semel.engine.base import Run
 from semel.engine.microbatch import frames
 from semel.engine.microbatch import task as microtask
-from semel.engine.microbatch.commit import Refused, Side
-from semel.engine.microbatch.lineage import Source, is_one_to_one
+from semel.engine.microbatch.commit import Refused, SideOutput
+from semel.engine.microbatch.lineage import BatchSource, is_one_to_one
 from semel.engine.microbatch.logs import Pinned
 from semel.engine.microbatch.task import COMMIT, MicroSpec, Reading
 from semel.engine.microbatch.topics import KnownTopics
@@ -40,7 +40,7 @@ class Sides:
     def forget(self) -> None:
         self.accumulator.value = []
 
-    def of(self, reading: Reading) -> dict[int, Side]:
+    def of(self, reading: Reading) -> dict[int, SideOutput]:
         """The reports by Spark partition. A task that Spark ran twice has reported the same
         twice."""
         return {
@@ -76,7 +76,7 @@ class Decoded:
     def ranges(self) -> Sequence[OffsetRange]:
         return self.reading.ranges
 
-    def drain(self) -> list[Side]:
+    def drain(self) -> list[SideOutput]:
         """Decode all records only to collect what bypasses the transform."""
         self.frame.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
         self.sides.forget()
@@ -95,7 +95,7 @@ class Planned:
     answers: DataFrame
     one_to_one: bool
 
-    def collect(self) -> tuple[pa.Table, list[Side]]:
+    def collect(self) -> tuple[pa.Table, list[SideOutput]]:
         """The rows, and what bypassed the transform."""
         decoded = self.decoded
         self.result.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
@@ -122,7 +122,7 @@ class Planner:
 
     def decoded(
         self,
-        source: Source,
+        source: BatchSource,
         topic: str,
         indices: Sequence[int],
         refused: Refused,
@@ -170,7 +170,7 @@ class Planner:
             ) from None
         return Planned(decoded, result, answers, one_to_one)
 
-    def widen(self, topic: str, sides: Sequence[Side]) -> bool:
+    def widen(self, topic: str, sides: Sequence[SideOutput]) -> bool:
         """Learn the fields that decoding found; returns whether there are any."""
         found = [side.grown for side in sides if side.grown is not None]
         for schema in found:

@@ -45,7 +45,7 @@ class BatchSize:
         fitting = fits(self._room, len(positions), average, self._most)
         self._smallest = fitting <= len(positions)
         if fitting < self._most:
-            log.info("records of %d bytes: %d of them a batch", average, fitting)
+            log.info("records of %d bytes: %d of them in each batch", average, fitting)
         return fitting
 
     def note(self, size: int) -> None:

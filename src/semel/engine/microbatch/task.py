@@ -3,7 +3,7 @@
 A Spark task holds the records of one offset range. Without a transform it decodes and commits in
 one go. With one, decoding comes before it and the commit after it, in two Python workers of the
 same task; what must bypass the transform (dead letters, tombstones, counts) travels as a
-:class:`Side`: in a file if the same task commits, to the driver if the driver does.
+:class:`SideOutput`: in a file if the same task commits, to the driver if the driver does.
 
 Tasks answer with a :class:`Result` instead of raising, because Spark would try again. What a worker
 process keeps from batch to batch is one sink with its connection for each run.
@@ -33,7 +33,7 @@ from semel.engine.microbatch import frames
 from semel.engine.microbatch.commit import (
     Refused,
     Result,
-    Side,
+    SideOutput,
     arranged,
     assembled,
     committed,
@@ -84,7 +84,7 @@ class Reading:
     pinned: Pinned = field(default_factory=Pinned)
 
 
-class Worker:
+class MicroBatchWorker:
     """What a worker process keeps for a run."""
 
     def __init__(self, spec: MicroSpec) -> None:
@@ -117,11 +117,11 @@ class Worker:
         return Batcher(spec.connector, pipeline)
 
 
-_workers: Workers[Worker] = Workers()
+_workers: Workers[MicroBatchWorker] = Workers()
 
 
-def _at_work(spec: MicroSpec) -> AbstractContextManager[Worker]:
-    return _workers.at_work(spec, _partition_id(), lambda: Worker(spec))
+def _at_work(spec: MicroSpec) -> AbstractContextManager[MicroBatchWorker]:
+    return _workers.at_work(spec, _partition_id(), lambda: MicroBatchWorker(spec))
 
 
 def _context() -> Any:
@@ -149,7 +149,11 @@ def commit_raw(
 
 
 def _commit_raw(
-    worker: Worker, range_: OffsetRange, polls: Sequence[TopicTable], index: int, pinned: Pinned
+    worker: MicroBatchWorker,
+    range_: OffsetRange,
+    polls: Sequence[TopicTable],
+    index: int,
+    pinned: Pinned,
 ) -> Result:
     tp = range_.topic_partition
     refused: list[Rejected] = []
@@ -208,14 +212,14 @@ def decode(
 
 
 class _Decoder:
-    def __init__(self, worker: Worker, reading: Reading, topic: str) -> None:
+    def __init__(self, worker: MicroBatchWorker, reading: Reading, topic: str) -> None:
         assert reading.schema is not None
         self._batcher = worker.batcher
         self._tolerates = worker.spec.connector.errors_tolerance == "all"
         self._schema = reading.schema
         self._refused = reading.refused
         self._topic = topic
-        self.side = Side()
+        self.side = SideOutput()
 
     def decode(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         side = self.side
@@ -265,7 +269,7 @@ def commit_rows(
 
 
 def _commit_rows(
-    worker: Worker, reading: Reading, index: int, parts: Sequence[pa.RecordBatch]
+    worker: MicroBatchWorker, reading: Reading, index: int, parts: Sequence[pa.RecordBatch]
 ) -> Result:
     side = _passed_on(_side_file(worker.spec.run, _context()))
     if side is None:
@@ -294,14 +298,14 @@ def _side_file(run: str, context: Any) -> Path:
     return Path(SparkFiles.getRootDirectory()) / f"semel-{run}-{context.taskAttemptId()}"
 
 
-def _pass_on(path: Path, side: Side) -> None:
+def _pass_on(path: Path, side: SideOutput) -> None:
     """Leave a side for the other worker of this task, in a file that only this user can read."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(pickle.dumps(side))
 
 
-def _passed_on(path: Path) -> Side | None:
+def _passed_on(path: Path) -> SideOutput | None:
     """Take the side that the other worker left. A file of another user is never unpickled."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -310,7 +314,7 @@ def _passed_on(path: Path) -> Side | None:
     with os.fdopen(handle, "rb") as file:
         if os.fstat(handle).st_uid != os.geteuid():
             raise ServiceError(f"{path} belongs to another user; it is not read")
-        side: Side = pickle.loads(file.read())
+        side: SideOutput = pickle.loads(file.read())
     path.unlink()
     return side
 

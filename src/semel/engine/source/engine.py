@@ -23,6 +23,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from semel import failpoints
+from semel.abandoned import Started
 from semel.config import SourceConnectorConfig
 from semel.delivery import Delivery, Guarantee
 from semel.engine.base import Progress
@@ -35,7 +36,6 @@ from semel.errors import Fenced, TransientError
 from semel.kafka.cluster import Cluster
 from semel.kafka.source_offsets import Owner, SourceOffsets
 from semel.kafka.source_owner import own
-from semel.leftbehind import Started
 from semel.sources.base import Source
 from semel.transforms import known_chain
 
@@ -92,7 +92,7 @@ class SourceEngine:
                 return progress
             partitions = watch.changed
             log.info(
-                "connector %s: there are %d source partitions now: dividing them anew",
+                "connector %s: there are %d source partitions now: dividing them again",
                 *(run.connector.name, len(partitions)),
             )
 
@@ -113,7 +113,7 @@ class SourceEngine:
                 fenced = fenced + 1 if owner == last else 1
                 if fenced > _FENCES:
                     raise
-                log.info("%s; looks who has divided the source by now", error)
+                log.info("%s; checking who has divided the source since", error)
                 last = owner
                 stop.wait(fenced * _LOOK)
                 continue

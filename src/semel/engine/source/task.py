@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from semel import leftbehind
+from semel import abandoned
 from semel.config import SourceConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine import memory
 from semel.engine.attempt import TaskSpec
 from semel.engine.control import ControlLine
 from semel.engine.overdue import Overdue
-from semel.engine.progress import Progress
+from semel.engine.reporter import Reporter
 from semel.engine.retry import Retries
 from semel.engine.source.chain import SourceChain
 from semel.engine.source.commits import Commits, Work
@@ -71,15 +71,15 @@ class SourceTask:
         self._connector = connector
         self._partitions = spec.parts[index]
         self._line = line
-        self._progress = Progress(line, index, attempt)
-        tell = self._progress.tell
+        self._reporter = Reporter(line, index, attempt)
+        tell = self._reporter.tell
         self._source = source_class(connector.connector_class.strip())(connector)
         self._log = _Forwarded(type(self._source), tell)
         cluster = Cluster(client_config(connector, "admin"))
         self._topics = Topics(connector, cluster)
         self._offsets = SourceOffsets(connector, cluster)
         self._commits = Commits(connector, spec.guarantee, self._offsets, index)
-        self._progress.deliveries = lambda: self._commits.deliveries
+        self._reporter.deliveries = lambda: self._commits.deliveries
         self._chain = SourceChain(connector)
         self._encoder = Encoder(connector)
         self._retries = Retries(connector, tell)
@@ -103,7 +103,7 @@ class SourceTask:
         Raises:
             SemelError: what ends the connector.
         """
-        self._progress.report("started")
+        self._reporter.report("started")
         try:
             while not self._line.stop.is_set():
                 try:
@@ -117,7 +117,7 @@ class SourceTask:
             if self._waiting.is_whole:
                 self._submit()
             self._settle()
-            self._progress.report("progress")
+            self._reporter.report("progress")
         except TransientError as error:
             if not self._line.stop.is_set():
                 raise
@@ -127,7 +127,7 @@ class SourceTask:
 
     def _step(self) -> None:
         """One round over the partitions, encoded while the one before it commits."""
-        leftbehind.check()
+        abandoned.check()
         if self._line.paused.is_set():
             self._hold()
             return
@@ -137,13 +137,13 @@ class SourceTask:
             self._submit()
         if found:
             self._pause = _SHORTEST
-            self._progress.caught_up(False)
+            self._reporter.caught_up(False)
             return
         self._settle()
         if not self._waiting.reached or self._waiting.begun:
-            self._progress.caught_up(True)
+            self._reporter.caught_up(True)
             self._garbage.collect()
-        self._progress.report_in_time()
+        self._reporter.report_in_time()
         self._line.stop.wait(self._pause)
         self._pause = min(2 * self._pause, _LONGEST)
 
@@ -158,7 +158,7 @@ class SourceTask:
         self._check_owner(self._stored.owner)
         self._readers = Readers(self._source, self._partitions, self._stored)
         self._due = time.monotonic() + self._connector.transaction_interval_ms / 1000
-        self._progress.report("assigned")
+        self._reporter.report("assigned")
         return self._readers
 
     def _check_owner(self, owner: Owner) -> None:
@@ -217,7 +217,7 @@ class SourceTask:
         self._overdue.end()
         self._retries.succeeded()
         self._conflicts = 0
-        self._progress.counted(work.records)
+        self._reporter.counted(work.records)
         self._garbage.note(work.nbytes)
         for partition, offset in work.reached.values():
             self._source.committed(partition, offset)
@@ -229,7 +229,7 @@ class SourceTask:
             self._submit()
         self._settle()
         self._drop()
-        self._progress.report("paused")
+        self._reporter.report("paused")
         while self._line.paused.is_set() and not self._line.stop.wait(_LONGEST):
             pass
 
@@ -255,7 +255,7 @@ class SourceTask:
                 f"{self._commits.seconds:g} s: is that too little? Raise "
                 "producer.override.transaction.timeout.ms"
             ) from None
-        self._progress.tell(f"{conflict}; reading on from the stored offsets")
+        self._reporter.tell(f"{conflict}; reading on from the stored offsets")
 
     def _drop(self) -> None:
         """Forget what is in hand: it is read again from the stored offsets."""

@@ -1,4 +1,4 @@
-"""What gives a drilled connector something to do: records in bursts, at a rate."""
+"""Gives a drilled connector something to do: records in bursts, at a rate."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class MarkedTime(Protocol):
 
 
 class Kicked(Protocol):
-    """What gives the connector something to do."""
+    """Gives the connector something to do."""
 
     def kick(self) -> None: ...
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
-from pathlib import Path
 from typing import Any, ClassVar
 from xml.sax.saxutils import escape
 
 from semel import jars
 from semel.lab.embedded.java import find_jdk
 from semel.lab.embedded.process import LOOPBACK, listening
-from semel.lab.embedded.server import Server
+from semel.lab.embedded.server import JavaServer
 
 JVM_FLAGS = (
     "-XX:+UseSerialGC",
@@ -52,7 +51,7 @@ public class Hdfs {
 """
 
 
-class Hdfs(Server):
+class Hdfs(JavaServer):
     """One NameNode and one DataNode. They answer once files can be written."""
 
     name = "HDFS"
@@ -62,17 +61,7 @@ class Hdfs(Server):
     port_names = ("http", "rpc", "data", "data-http", "data-rpc")
     start_timeout = 300.0
     stop_timeout = 20.0
-
-    def __init__(
-        self,
-        directory: Path,
-        port: int | None = None,
-        heap: str = "256m",
-        *,
-        detached: bool = False,
-    ) -> None:
-        super().__init__(directory, port, detached=detached)
-        self.heap = heap
+    default_heap = "256m"
 
     @property
     def url(self) -> str:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from pathlib import Path
 from typing import Any, ClassVar
 
 from semel import jars
 from semel.errors import ServiceError
 from semel.lab.embedded.java import console_logging, find_jdk
 from semel.lab.embedded.process import LOOPBACK, listening
-from semel.lab.embedded.server import Server
+from semel.lab.embedded.server import JavaServer
 
 JVM_FLAGS = (
     "-XX:+UseParallelGC",
@@ -71,7 +70,7 @@ public class Node extends PACKAGE.node.Node {
 """
 
 
-class OpenSearch(Server):
+class OpenSearch(JavaServer):
     """One node. It answers once it has loaded all of its data."""
 
     name = "OpenSearch"
@@ -79,19 +78,9 @@ class OpenSearch(Server):
     port_names = ("http", "transport")
     start_timeout = 300.0
     stop_timeout = 20.0
+    default_heap = "320m"
     jar_set: ClassVar[jars.JarSet] = jars.OPENSEARCH
     package: ClassVar[str] = "org.opensearch"
-
-    def __init__(
-        self,
-        directory: Path,
-        port: int | None = None,
-        heap: str = "320m",
-        *,
-        detached: bool = False,
-    ) -> None:
-        super().__init__(directory, port, detached=detached)
-        self.heap = heap
 
     @property
     def url(self) -> str:

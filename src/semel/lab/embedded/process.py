@@ -28,8 +28,8 @@ LOOPBACK = "127.0.0.1"
 class ServerProcess:
     """The process that serves a directory.
 
-    Its id and start time stand in ``process.json`` there, so another Python process finds it
-    again, and one that got the same id later is not mistaken for it.
+    Its id and start time are in ``process.json`` there, so another Python process finds it again,
+    and one that got the same id later is not mistaken for it.
     """
 
     def __init__(self, service: str, directory: Path, log: Path) -> None:

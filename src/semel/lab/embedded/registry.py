@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import http.client
 import os
-from pathlib import Path
 from typing import ClassVar
 
 from semel import jars
 from semel.lab.embedded.java import find_java
 from semel.lab.embedded.process import LOOPBACK, listening
-from semel.lab.embedded.server import Server
+from semel.lab.embedded.server import JavaServer
 
 JVM_FLAGS = (
     "-XX:+UseSerialGC",
@@ -21,25 +20,15 @@ JVM_FLAGS = (
 )
 
 
-class SchemaRegistry(Server):
-    """One registry, whose schemas stand in a file database in its directory."""
+class SchemaRegistry(JavaServer):
+    """One registry, whose schemas are in a file database in its directory."""
 
     name = "the schema registry"
     log_name = "registry.log"
     port_names: ClassVar[tuple[str, ...]] = ("http",)
     start_timeout = 120.0
     stop_timeout = 20.0
-
-    def __init__(
-        self,
-        directory: Path,
-        port: int | None = None,
-        heap: str = "192m",
-        *,
-        detached: bool = False,
-    ) -> None:
-        super().__init__(directory, port, detached=detached)
-        self.heap = heap
+    default_heap = "192m"
 
     @property
     def url(self) -> str:

@@ -102,3 +102,20 @@ class Server(ABC):
 
     def _complete(self) -> None:  # noqa: B027
         """The steps that remain once it answers."""
+
+
+class JavaServer(Server):
+    """A server in a JVM with a heap of its own."""
+
+    default_heap: ClassVar[str]
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        heap: str | None = None,
+        *,
+        detached: bool = False,
+    ) -> None:
+        super().__init__(directory, port, detached=detached)
+        self.heap = heap or self.default_heap

@@ -1,4 +1,4 @@
-"""Small files made into large ones, by commits that change no data."""
+"""Compacts small files into large ones, in commits that change no data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from deltalake import WriterProperties
 from semel.errors import TransientError
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.files import DataFile
-from semel.sinks.delta.table import Conflict, Table, translated
+from semel.sinks.delta.table import Table, translated
+from semel.sinks.staging import CommitConflict
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Compaction:
                     target_size=self._config.target_file_size,
                     writer_properties=WriterProperties(compression=codec),  # type: ignore[arg-type]
                 )
-        except (Conflict, TransientError) as error:
+        except (CommitConflict, TransientError) as error:
             log.info("table %s was not compacted: %s", table.where, error)
         else:
             log.info(

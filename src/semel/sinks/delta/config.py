@@ -1,4 +1,4 @@
-"""The Delta Lake sink's keys. Those that the PostgreSQL sink has too mean the same."""
+"""The Delta Lake sink's keys. Keys that the PostgreSQL sink has, too, mean the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, key
 from semel.errors import ConfigError, Problem
-from semel.sinks.jdbc import left_out_of_the_key
+from semel.sinks.checks import (
+    left_out_of_the_key,
+    problems_of_field_lists,
+    problems_of_key,
+    problems_of_names,
+)
+from semel.sinks.layout import selects
 from semel.sinks.routed import RoutedConfig
 
 CLASSES = ("delta", "semel.delta.DeltaSink")
@@ -27,7 +33,7 @@ IGNORED = {
 
 @dataclass(frozen=True)
 class DeltaConfig(RoutedConfig):
-    """What the sink writes where, and under which key."""
+    """What the sink writes, where, and under which key."""
 
     table_path: str = key(
         "delta.table.path",
@@ -128,7 +134,7 @@ class DeltaConfig(RoutedConfig):
     target_file_size: int = key(
         "target.file.size",
         128 * 1024 * 1024,
-        "Bytes of a data file.",
+        "A data file ends when it has this many bytes.",
         at_least=1024,
         importance=LOW,
         group="Data Files",
@@ -136,7 +142,7 @@ class DeltaConfig(RoutedConfig):
     auto_compact: bool = key(
         "auto.compact",
         True,
-        "Make small files into large ones, in commits that change no data.",
+        "Compact small files into large ones, in commits that change no data.",
         importance=MEDIUM,
         group="Data Files",
     )
@@ -165,7 +171,7 @@ class DeltaConfig(RoutedConfig):
             problems.append(
                 Problem(
                     "delta.table.path",
-                    f"delta.table.path={self.table_path}: {scheme}:// is no store that "
+                    f"delta.table.path={self.table_path}: {scheme}:// is not a store that "
                     "delta-rs knows. Set s3://, gs://, abfss:// or a directory",
                 )
             )
@@ -185,42 +191,17 @@ class DeltaConfig(RoutedConfig):
                     f"{self.insert_mode} and {self.pk_mode}",
                 )
             )
-        if len(set(self.pk_fields)) < len(self.pk_fields):
-            problems.append(
-                Problem("pk.fields", f"pk.fields={','.join(self.pk_fields)} names a column twice")
-            )
-        if self.pk_mode == "kafka" and len(self.pk_fields) not in (0, 3):
-            problems.append(
-                Problem(
-                    "pk.fields",
-                    f"pk.fields={','.join(self.pk_fields)} must name three columns with "
-                    "pk.mode=kafka: for topic, partition and offset",
-                )
-            )
+        problems += problems_of_key(self.pk_mode, self.pk_fields)
         if self.pk_mode == "record_value":
             problems += left_out_of_the_key(self.pk_fields, self.exclude)
-        if self.include and self.exclude:
-            problems.append(
-                Problem(
-                    "fields.whitelist",
-                    "fields.whitelist and field.exclude.list exclude each other: set one",
-                )
-            )
-        if any(":" not in pair for pair in self.table_mapping):
-            problems.append(
-                Problem(
-                    "topics.to.tables.mapping",
-                    "topics.to.tables.mapping must hold topic:table pairs",
-                )
-            )
-        if "${" in self.table_name_format.replace("${topic}", ""):
-            problems.append(
-                Problem(
-                    "table.name.format",
-                    f"table.name.format={self.table_name_format!r}: only ${{topic}} can be "
-                    "filled in",
-                )
-            )
+        problems += problems_of_field_lists(self.include, self.exclude)
+        problems += problems_of_names(
+            "table.name.format",
+            self.table_name_format,
+            "topics.to.tables.mapping",
+            self.table_mapping,
+            "table",
+        )
         if problems:
             raise ConfigError(*problems)
 
@@ -236,9 +217,6 @@ class DeltaConfig(RoutedConfig):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        topic = self.routed(topic)
-        if self.include:
-            if self.pk_mode == "record_value" and field in self.pk_fields:
-                return True  # pk.fields is applied independently
-            return field in self.include or f"{topic}:{field}" in self.include
-        return field not in self.exclude and f"{topic}:{field}" not in self.exclude
+        if self.include and self.pk_mode == "record_value" and field in self.pk_fields:
+            return True  # pk.fields is applied independently
+        return selects(self.include, self.exclude, self.routed(topic), field)

@@ -11,7 +11,7 @@ COMMENT = "comment"
 
 
 def column_type(kind: pa.DataType) -> pa.DataType:
-    """The type of a new column that holds values of ``kind``. Delta has no type for times of a day:
+    """The type of a new column that holds values of ``kind``. Delta has no type for times of day:
     they become text."""
     return convert.column_type(kind, convert.common_type)
 
@@ -29,8 +29,8 @@ def partitions(kind: pa.DataType) -> bool:
 
 
 def names_no_feature(kind: pa.DataType) -> bool:
-    """Whether delta-rs leaves out the feature that such a column asks for, so that nobody can open
-    the table: that of timestamps without a zone, where they are nested."""
+    """Whether delta-rs would omit the table feature that a column needs, so that nobody could open
+    the table. It does so for nested timestamps without a zone."""
     if not is_.is_nested(kind):
         return False
     inner = [kind.field(n).type for n in range(kind.num_fields)]

@@ -15,7 +15,8 @@ from semel.records import DeadLetter
 from semel.sinks import letters as rows_of
 from semel.sinks.delta.files import FileWriter
 from semel.sinks.delta.ledger import DeltaLedger
-from semel.sinks.delta.table import Conflict, Table
+from semel.sinks.delta.table import Table
+from semel.sinks.staging import CommitConflict
 
 
 class DeadLetterTable:
@@ -72,10 +73,10 @@ class DeadLetterTable:
         return f"semel:{self._connector}:{tp.topic}:{tp.partition}"
 
     def keep(self, letters: Sequence[DeadLetter]) -> None:
-        """Write those that are not there yet.
+        """Write the letters that are not there yet.
 
         Raises:
-            TransientError: the store; call again with the same ones.
+            TransientError: the store failed; call again with the same letters.
         """
         table = self._table()
         while letters:
@@ -93,16 +94,16 @@ class DeadLetterTable:
                 behind[name] = max(behind.get(name, 0), x.offset + 1)
             writer = FileWriter(table, "", "semel-dead-letters-", 1 << 62, self._codec)
             writer.write(rows_of.rows(self._connector, new))
-            # delta-rs sends for an answer that was lost again, and is in conflict with itself then:
-            # the file may be part of the table. Else it is garbage.
+            # If an answer is lost, delta-rs sends the request again and conflicts with itself: the
+            # file may be part of the table. Otherwise it is garbage.
             try:
                 ledger.commit([f.action() for f in writer.finish()], behind)
-            except Conflict:
+            except CommitConflict:
                 continue
             return
 
     def set(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Take letters again from these positions on: their records are read again."""
+        """Accept letters again from these positions on, because their records are read again."""
         table = self.open()
         while table is not None:
             table.renew()
@@ -112,5 +113,5 @@ class DeadLetterTable:
             try:
                 self._ledger(table).commit([], {self._name(tp): positions[tp] for tp in known})
                 return
-            except Conflict:
+            except CommitConflict:
                 continue

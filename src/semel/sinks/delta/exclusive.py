@@ -1,4 +1,4 @@
-"""Whether a store refuses the second of two commits of one version.
+"""Tests whether a store refuses the second of two commits of one version.
 
 delta-rs looks at the log before it writes, so only simultaneous commits can tell: several writers
 commit the same version of a table that exists only for this test.
@@ -19,7 +19,8 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from semel.sinks.delta.files import delete
-from semel.sinks.delta.table import Conflict, bound, reason, translated, unjudged
+from semel.sinks.delta.table import bound, reason, translated, unjudged
+from semel.sinks.staging import CommitConflict
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def refuses_the_second(where: str, options: Mapping[str, str]) -> bool:
 
 
 def _landed(where: str, options: Mapping[str, str]) -> int:
-    """How many of several commits of the same version the store has taken."""
+    """The number of commits of the same version that the store accepted."""
     with unjudged(where):
         tables = [DeltaTable(where, storage_options=dict(options)) for _ in range(_WRITERS)]
     together = threading.Barrier(_WRITERS)
@@ -59,7 +60,7 @@ def _landed(where: str, options: Mapping[str, str]) -> int:
         try:
             with translated(where):
                 table.create_write_transaction([], "append", schema, commit_properties=bound({}))
-        except Conflict:
+        except CommitConflict:
             return False
         return True
 
@@ -68,7 +69,7 @@ def _landed(where: str, options: Mapping[str, str]) -> int:
 
 
 def _remove(where: str, options: Mapping[str, str]) -> None:
-    """Delete the table that was made for this, as far as that is possible."""
+    """Delete the test table, as far as that is possible."""
     try:
         filesystem = fs.PyFileSystem(DeltaStorageHandler(where, dict(options)))
         found = filesystem.get_file_info(fs.FileSelector("", recursive=True))

@@ -52,7 +52,7 @@ _REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED, MOVED)
 
 
 class DeltaLedger:
-    """What one connector's ledger holds in one table. It is read again when the table has moved."""
+    """One connector's ledger in one table. It is read again when the table has changed."""
 
     def __init__(self, table: Table, connector: str) -> None:
         self._table = table
@@ -126,11 +126,11 @@ class DeltaLedger:
 
     @property
     def committed(self) -> int | None:
-        """The table's version that the connector has committed last, if it stored that."""
+        """The version of the connector's last commit, if it was stored."""
         return self._number(self._name("", "version"))
 
     def setback(self) -> Setback | None:
-        """What has removed the connector's last commit from the table, if anything has."""
+        """The operation that removed the connector's last commit from the table, if any."""
         committed, version = self.committed, self._table.version
         if committed is None:
             return None  # no commit yet, or only those of a version that stored none
@@ -155,7 +155,7 @@ class DeltaLedger:
         return {} if self._table.logs(committed + 1) else self.marked({})
 
     def entries_at(self, version: int, topics: Iterable[str]) -> dict[TopicPartition, int]:
-        """The positions in an older version, as far as that can be read."""
+        """The positions in an older version, if it can be read."""
         names = {self._name(*e.topic_partition): e for t in topics for e in self.entries(t)}
         found = self._table.transactions_at(version, names)
         return {names[n].topic_partition: at for n, at in found.items() if at != _FORGOTTEN}
@@ -182,7 +182,7 @@ class DeltaLedger:
         """Add files and move identifiers, by one commit of the table.
 
         Raises:
-            Conflict, TransientError: see :meth:`Table.append`.
+            CommitConflict, TransientError: see :meth:`Table.append`.
         """
         before, moved = self._table.version, self.marked(moved)
         self._table.append(actions, moved)
@@ -236,7 +236,7 @@ class DeltaLedger:
         return found
 
     def _all_of(self, entry: LedgerEntry) -> dict[str, int]:
-        """The identifiers that hold an entry, but for those that do already."""
+        """The identifiers that store an entry, except those that already have the value."""
         name = self._name(*entry.topic_partition)
         found = {name: entry.position, f"{name}:start": entry.start_position}
         found |= {f"{name}:{n}": getattr(entry, f) for n, f in (_COUNTS | _EPOCHS).items()}
@@ -254,7 +254,7 @@ class DeltaLedger:
         return self.set([e for e in entries if self.position(e.topic_partition) is None])
 
     def set(self, entries: Iterable[LedgerEntry]) -> dict[str, int]:
-        """The identifiers that overwrite entries; holes start anew."""
+        """The identifiers that overwrite entries and remove holes."""
         found: dict[str, int] = {}
         for e in entries:
             name = self._name(*e.topic_partition)

@@ -25,7 +25,7 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
     """Merge files of changes and move transaction identifiers.
 
     Raises:
-        Conflict, TransientError: see :meth:`Table.append`.
+        CommitConflict, TransientError: see :meth:`Table.append`.
     """
     filesystem = table.filesystem()
     key = files[0].key
@@ -58,8 +58,8 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
 
 
 def _assigned(names: Iterable[str]) -> dict[str, str]:
-    """Columns of the target and what they get. Those ways of delta-rs that take all columns by
-    themselves (1.6) fail for names with a backtick."""
+    """The target's columns and their values. delta-rs's ways to take all columns (1.6) fail for
+    names with a backtick."""
     return {_quoted(n): f"source.{_quoted(n)}" for n in names}
 
 

@@ -19,18 +19,19 @@ from semel.ledger import (
 )
 from semel.sinks.delta.ledger import DeltaLedger
 from semel.sinks.delta.restores import Setback
-from semel.sinks.delta.table import Conflict, Table
+from semel.sinks.delta.table import Table
 from semel.sinks.delta.tables import Tables
+from semel.sinks.staging import CommitConflict
 
 CONFLICTS = 50
 """A commit fails after it has lost to so many commits of other writers."""
 
 
 class Positions:
-    """The ledgers of a connector. A topic's positions stand in the table that holds its rows.
+    """The ledgers of a connector. A topic's positions are in the table that holds its rows.
 
     While there is no table, positions are kept in memory: no row has been written, so after a crash
-    the same records are read again and come to the same end.
+    the same records are read again with the same result.
     """
 
     def __init__(self, connector: str, tables: Tables) -> None:
@@ -66,7 +67,7 @@ class Positions:
         """Keep a log cleanup from removing the entries that prove that the rows are there."""
         renamed = ledger.remark()
         if renamed:
-            with suppress(Conflict):  # the next look does it
+            with suppress(CommitConflict):  # the next look does it
                 table.append([], renamed)
 
     def check(self, topics: Iterable[str]) -> None:
@@ -128,7 +129,7 @@ class Positions:
             self._move(table, partial(DeltaLedger.rebased, rebases=wanted), checked=True)
 
     def judge(self, where: str, advances: Sequence[Advance]) -> Outcome:
-        """Apply the ledger rule as the table, or what is held for it, stands now."""
+        """Apply the ledger rule to the table's present state, or to what is held for it."""
         table = self._tables.at(where)
         if table is not None:
             return self.current(table).judge(advances)
@@ -136,7 +137,7 @@ class Positions:
         return judge(self._connector, stored, [a.range for a in advances])
 
     def advance_unborn(self, advances: Iterable[Advance]) -> None:
-        """Move on where there is still no table."""
+        """Move positions of topics that still have no table."""
         for a in advances:
             e = self._unborn[a.range.topic_partition]
             self._unborn[a.range.topic_partition] = e.after(a, now())
@@ -185,7 +186,7 @@ class Positions:
         *,
         checked: bool = False,
     ) -> None:
-        """Commit identifiers that are computed from the ledger as it stands."""
+        """Commit identifiers computed from the ledger's present state."""
         ledger = self.ledger(table)
         for _ in range(CONFLICTS):
             table.renew()
@@ -197,7 +198,7 @@ class Positions:
             try:
                 ledger.commit([], moved)
                 return
-            except Conflict:
+            except CommitConflict:
                 continue
         raise busy(table)
 
@@ -205,7 +206,7 @@ class Positions:
 def restored(
     connector: str, table: Table, ledger: DeltaLedger, found: Setback, topics: Iterable[str]
 ) -> RolledBack:
-    """The error of a table that lacks commits of the connector, with the ways out."""
+    """The error for a table that lacks commits of the connector, with the ways to go on."""
     entries = [e for t in topics for e in ledger.entries(t)]
     stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
     then = {} if found.base is None else ledger.entries_at(found.base, topics)

@@ -1,4 +1,4 @@
-"""Whether a table still holds what a connector has committed to it.
+"""Detects whether a table still holds what a connector committed to it.
 
 ``RESTORE`` brings back the files of an older version, and a table can be replaced in place; both
 leave transaction identifiers as they are. So each commit of a connector also stores its own version
@@ -33,7 +33,7 @@ class Operation:
 
 
 def operation_of(entry: bytes) -> Operation:
-    """What an entry of the log says of itself; writers may leave that out."""
+    """The operation that a log entry names; writers may omit it."""
     for line in entry.splitlines():
         if line.startswith(b'{"commitInfo"'):
             facts = json.loads(line)["commitInfo"]

@@ -24,7 +24,7 @@ from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.jdbc import check_key
 from semel.sinks.layout import check_provenance, key_metadata, keys_of
 from semel.sinks.rereading import View
-from semel.sinks.staging import Staged, Stager, StagingSink
+from semel.sinks.staging import CommitConflict, Staged, Stager, StagingSink
 from semel.targets import Target
 
 try:
@@ -36,7 +36,7 @@ try:
     from semel.sinks.delta.merge import merge
     from semel.sinks.delta.positions import CONFLICTS, Positions, busy
     from semel.sinks.delta.stager import DeltaStager
-    from semel.sinks.delta.table import Conflict, Table, checked_options, timeouts, unjudged
+    from semel.sinks.delta.table import Table, checked_options, timeouts, unjudged
     from semel.sinks.delta.tables import Tables
     from semel.sinks.delta.view import DeltaView
 except ModuleNotFoundError as missing:
@@ -175,8 +175,8 @@ class DeltaSink(StagingSink):
         where = self._tables.where(min(topics))
         if not refuses_the_second(where, self._options):
             raise ConfigError(
-                f"connector {self._connector.name}: the store of {where} does not keep exclusive "
-                "creation: two commits of one version of a table both succeeded, so a second "
+                f"connector {self._connector.name}: the store of {where} does not create files "
+                "exclusively: two commits of one version of a table both succeeded, so a second "
                 "writer could overwrite the first one's rows and positions. Set "
                 "delivery=at-least-once, or use a store that knows If-None-Match, without "
                 "storage.options that switch it off (aws_conditional_put, "
@@ -204,7 +204,7 @@ class DeltaSink(StagingSink):
         return self._topics
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
-        """Positions lie in the tables, and there are none before a table is made."""
+        """Positions are in the tables, so there are none before a table is created."""
         return {topic: None for topic in topics if self._tables.find(topic) is None}
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
@@ -239,13 +239,14 @@ class DeltaSink(StagingSink):
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         outcome, everywhere = self._land(advances, Staged(), moves=True)
-        # A table that has moved already may have its rows: at-most-once must not repeat them.
+        # A table whose positions have moved may have its rows: at-most-once must not repeat them.
         return outcome if everywhere else Outcome.REPLAYED
 
     def _land(
         self, advances: Sequence[Advance], staged: Staged, *, moves: bool
     ) -> tuple[Outcome, bool]:
-        """Table by table, each under the rule of its own ledger; and whether none was a replay.
+        """Commit table by table, each under its own ledger's rule; returns whether none was a
+        replay.
 
         After a crash between two tables the first one's ranges are a replay, the second one's not.
         """
@@ -283,7 +284,7 @@ class DeltaSink(StagingSink):
         *,
         moves: bool,
     ) -> bool:
-        """Whether the table has not had these ranges already."""
+        """Commit to one table; returns whether the ranges were new to it."""
         table = self._tables.at(where)
         if table is None:  # not one row so far: the next one makes the table
             self._positions.advance_unborn(advances if moves else ())
@@ -305,7 +306,7 @@ class DeltaSink(StagingSink):
                 elif files or moved:
                     ledger.commit([f.action() for f in files], moved)
                 return True
-            except Conflict as conflict:
+            except CommitConflict as conflict:
                 log.info("table %s: %s; judging again", where, conflict)
         raise busy(table)
 
@@ -374,5 +375,5 @@ def _check(table: Table, files: Sequence[DataFile]) -> None:
         if not there:
             raise TargetChanged(
                 f"Delta table {table.where}: the staged file {file.path} is gone. Was the table "
-                "vacuumed with a retention of nothing?"
+                "vacuumed with a retention of zero?"
             )

@@ -1,4 +1,4 @@
-"""What an audit needs of Delta tables: each table's rows and ledger at one version of it."""
+"""Reads each Delta table's rows and ledger at one version, for an audit."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def scan(table: Table, columns: list[str]) -> pa.Table:
 def topics_of_tables(
     config: DeltaConfig, options: Mapping[str, str], pattern: re.Pattern[str]
 ) -> Iterator[str]:
-    """The topics whose tables are there, told by the tables' names."""
+    """The topics whose tables exist, by the tables' names."""
     mapped = [pair.split(":", maxsplit=1)[0] for pair in config.table_mapping]
     yield from filter(pattern.fullmatch, mapped)
     parent, _, last = config.table_name_format.rpartition("/")

@@ -32,7 +32,8 @@ class DeltaStager(Stager):
         given = [r for r in commit.records if r.count]
         for topic in {r.topic for r in given} - self._renewed:
             self._renew(topic)
-        # All are arranged before any is written: a batch that does not fit leaves nothing behind.
+        # All records are arranged before any is written, so a batch that does not fit leaves
+        # nothing behind.
         for records, (table, rows) in [(r, self._arranged(r)) for r in given]:
             if rows.table.num_rows:
                 self._writer(table, records.topic).write(rows.table, rows.key)

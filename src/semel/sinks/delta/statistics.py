@@ -1,4 +1,4 @@
-"""Column statistics of data files, by which readers and merges skip files.
+"""Column statistics of data files, which let readers and merges skip files.
 
 semel writes those of its own files. Those of files that delta-rs writes (merges, compaction) are as
 delta-rs makes them: a decimal's extremes pass through a double there, so a table names the columns
@@ -115,8 +115,8 @@ def _bounds(kind: pa.DataType, groups: Sequence[Any]) -> tuple[str, str] | None:
 def named(
     columns: pa.Schema, partitioned_by: Collection[str], configuration: Mapping[str, str]
 ) -> str | None:
-    """What a table's :data:`PROPERTY` is to be: what it is, unless delta-rs would then write bounds
-    that are none."""
+    """The value that a table's :data:`PROPERTY` should have: the present one, unless delta-rs would
+    then write wrong bounds."""
     given = configuration.get(PROPERTY)
     wrong = [path for field in columns for path in _inexact(field.type, (field.name,))]
     if given is None:

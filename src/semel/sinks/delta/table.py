@@ -24,6 +24,7 @@ from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import names_no_feature, new_column, partitions
 from semel.sinks.delta.restores import Operation, operation_of
 from semel.sinks.outages import passing
+from semel.sinks.staging import CommitConflict
 from semel.watchdog import waiting
 
 log = logging.getLogger(__name__)
@@ -42,18 +43,14 @@ _UNCHECKED = (
 )
 
 
-class Conflict(Exception):
-    """Another writer has committed since the table was read; nothing was written."""
-
-
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Errors of the store, which may pass, and those that will not."""
+    """Translate the store's errors: some may pass, others will not."""
     try:
         with waiting(f"Delta table {where}"):
             yield
     except CommitFailedError as error:
-        raise Conflict(reason(error)) from None
+        raise CommitConflict(reason(error)) from None
     except DeltaProtocolError as error:
         raise ServiceError(f"Delta table {where}: {reason(error)}") from None
     except Exception as error:
@@ -74,7 +71,7 @@ def unjudged(where: str) -> Iterator[None]:
     try:
         with translated(where):
             yield
-    except Conflict as error:
+    except CommitConflict as error:
         raise TransientError(f"Delta table {where}: {error}") from None
 
 
@@ -89,7 +86,7 @@ class Table:
     """A table as it was when it was opened or last renewed.
 
     Every commit is bound to that version: if another writer has committed meanwhile, it fails with
-    :class:`Conflict`, so that nothing is judged by an older ledger than it is written to.
+    :class:`CommitConflict`, so that nothing is judged by an older ledger than it is written to.
     """
 
     def __init__(self, table: DeltaTable, where: str, options: Mapping[str, str]) -> None:
@@ -175,7 +172,8 @@ class Table:
             self._read()
 
     def _log_entry(self) -> tuple[int | None, int | None]:
-        """What tells a log entry of this table from one that another table has there."""
+        """The identity of a log entry, which distinguishes it from another table's entry at the
+        same place."""
         with unjudged(self.where):
             info = self.filesystem().get_file_info(f"_delta_log/{self._read_at:020}.json")
         return info.mtime_ns, info.size
@@ -231,12 +229,12 @@ class Table:
             return found
 
     def transactions_at(self, version: int, app_ids: Iterable[str]) -> dict[str, int]:
-        """What identifiers stood at in an older version; empty if that cannot be read any more."""
+        """The values of identifiers in an older version; empty if it can no longer be read."""
         try:
             with translated(self.where):
                 then = DeltaTable(self.where, version, storage_options=dict(self._options))
                 found = {name: then.transaction_version(name) for name in app_ids}
-        except (Conflict, ServiceError, TransientError):
+        except (CommitConflict, ServiceError, TransientError):
             return {}
         return {name: at for name, at in found.items() if at is not None}
 
@@ -265,7 +263,7 @@ class Table:
         """Add files and move transaction identifiers in one commit.
 
         Raises:
-            Conflict: the table is not at this version any more.
+            CommitConflict: the table is not at this version any more.
             TransientError: whether it was committed is not known.
         """
         with translated(self.where):
@@ -321,7 +319,7 @@ class Table:
     def _alter(self, step: Callable[[], bool]) -> None:
         """Repeat a step that commits, at the newest version, until it finds nothing to do."""
         for _ in range(20):
-            with suppress(Conflict), translated(self.where):
+            with suppress(CommitConflict), translated(self.where):
                 if not step():
                     return
             self.renew()
@@ -345,8 +343,8 @@ _OVER_HTTP = ("s3:", "s3a:", "gs:", "az:", "azure:", "abfs:", "abfss:", "adl:", 
 
 
 def timeouts(where: str, milliseconds: int) -> dict[str, str]:
-    """The options by which an object store that does not answer is an outage after so long: by
-    itself delta-rs tries again for three minutes."""
+    """The options that turn a silent object store into an outage after so many seconds; by default
+    delta-rs retries for three minutes."""
     if not where.startswith(_OVER_HTTP):
         return {}
     return {"timeout": f"{milliseconds}ms", "retry_timeout": f"{milliseconds}ms"}

@@ -1,4 +1,4 @@
-"""The tables of a connector: found, checked, created and extended."""
+"""Finds, checks, creates and extends the tables of a connector."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Tables:
         return self._open[where]
 
     def anew(self, topic: str) -> Table | None:
-        """The topic's table at its newest version, apart from the one that is kept."""
+        """A fresh copy of the topic's table, at its newest version."""
         return Table.open(self.where(topic), self._options)
 
     def check(self, topic: str) -> None:

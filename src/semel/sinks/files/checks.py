@@ -59,7 +59,7 @@ def _check_excluded(connector: ConnectorConfig, config: FilesConfig) -> None:
 
 
 def check_letters(connector: ConnectorConfig, topics: Collection[str]) -> None:
-    """Raises ConfigError if dead letters would stand among a topic's files."""
+    """Raises ConfigError if dead letters would be among a topic's files."""
     folder = connector.dead_letter_table
     if folder in topics:
         raise ConfigError(
@@ -69,7 +69,7 @@ def check_letters(connector: ConnectorConfig, topics: Collection[str]) -> None:
 
 
 def check_names(connector: ConnectorConfig, where: str, rebases: Sequence[Rebase]) -> None:
-    """Raises ConfigError if other records would come with offsets that name files already."""
+    """Raises ConfigError if other records would have offsets that already name files."""
     for r in rebases:
         if r.goes_back:
             tp = r.old.topic_partition

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from semel.errors import ConfigError, Problem
+from semel.sinks.checks import problems_of_field_lists
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.keys import FilesKeys
+from semel.sinks.layout import selects
 
 _CONFLUENT = (
     "io.confluent.connect.s3.S3SinkConnector",
@@ -43,17 +45,17 @@ IGNORED = {
     "auto.evolve": "fields that appear are added to the files that follow",
     "append.late.data": "each record goes to the folder of its own time",
     "batch.size": "maxOffsetsPerTrigger bounds a commit",
-    "connect.hdfs.keytab": "the ticket is kinit's",
-    "connect.hdfs.principal": "the ticket is kinit's",
+    "connect.hdfs.keytab": "kinit gets the ticket",
+    "connect.hdfs.principal": "kinit gets the ticket",
     "file.name.template": "names are <topic>+<partition>+<from>-<until>",
     "format.output.fields.value.encoding": "values are written as columns",
     "directory.delim": "folders are separated by /",
     "hadoop.conf.dir": "libhdfs finds it by HADOOP_CONF_DIR",
     "hadoop.home": "libhdfs finds it by HADOOP_HOME",
-    "hdfs.namenode.principal": "over HTTP it is the NameNode's of its web server",
-    "kerberos.ticket.renew.period.ms": "the ticket is kinit's",
+    "hdfs.namenode.principal": "over HTTP the NameNode's web server has its own principal",
+    "kerberos.ticket.renew.period.ms": "kinit gets the ticket",
     "locale": "path.format shows numbers only",
-    "logs.dir": "the ledger stands in _semel below path",
+    "logs.dir": "the ledger is in _semel below path",
     "s3.part.retries": "storage.options.* sets the store's driver",
     "s3.part.size": "storage.options.* sets the store's driver",
     "s3.retry.backoff.ms": "storage.options.* sets the store's driver",
@@ -81,7 +83,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class FilesConfig(FilesKeys):
-    """Which files are made where."""
+    """Which files to write, and where."""
 
     pk_mode: ClassVar[str] = "none"
     pk_fields: ClassVar[tuple[str, ...]] = ()
@@ -110,13 +112,7 @@ class FilesConfig(FilesKeys):
             problems.append(
                 Problem("path", "path is required. The directory or URL that holds the files")
             )
-        if self.include and self.exclude:
-            problems.append(
-                Problem(
-                    "fields.whitelist",
-                    "fields.whitelist and field.exclude.list exclude each other: set one",
-                )
-            )
+        problems += problems_of_field_lists(self.include, self.exclude)
         if not self.delimiter or "/" in self.delimiter:
             problems.append(
                 Problem("file.delim", f"file.delim={self.delimiter!r} must be text without /")
@@ -189,16 +185,13 @@ class FilesConfig(FilesKeys):
 
     @property
     def tombstones(self) -> str:
-        """``fail`` or ``ignore``: what becomes of null values."""
+        """What happens to null values: ``fail`` or ``ignore``."""
         default = "fail" if self.connector_class in _CONFLUENT else "ignore"
         return (self.on_null or default).lower()
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        names = (field, f"{topic}:{field}")
-        if self.include:
-            return any(n in self.include for n in names)
-        return not any(n in self.exclude for n in names)
+        return selects(self.include, self.exclude, topic, field)
 
     def format_name(self) -> str:
         """The format that any of the three keys says.
@@ -231,7 +224,7 @@ class FilesConfig(FilesKeys):
         return _PARTITIONERS.get(name) or (name if name in known else None)
 
     def folders(self) -> Folders:
-        """What chooses folders."""
+        """The rule that chooses folders."""
         kind = self._partitioner()
         if kind == "none":
             return folders.Flat()
@@ -279,7 +272,7 @@ class FilesConfig(FilesKeys):
         """What fsspec's driver of the store is given.
 
         Raises:
-            ConfigError: an option without a value, or that is no JSON though it looks like it.
+            ConfigError: an option without a value, or one that looks like JSON but is not.
         """
         found: dict[str, Any] = {o: raw[n] for n, o in _OPTIONS.items() if raw.get(n)}
         if self.kerberos and self.location().startswith("webhdfs:"):
@@ -299,10 +292,10 @@ class FilesConfig(FilesKeys):
 
 
 def options_of(raw: Mapping[str, str]) -> dict[str, Any]:
-    """What ``storage.options.*`` gives to fsspec's driver.
+    """The options for fsspec's driver in ``storage.options.*``.
 
     Raises:
-        ConfigError: an option without a value, or that is no JSON though it looks like it.
+        ConfigError: an option without a value, or one that looks like JSON but is not.
     """
     prefix = "storage.options."
     given = {k: v for k, v in raw.items() if k.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Which folder of a topic a record goes to: by its partition, by fields, or by its time.
+"""Chooses the folder of a record below its topic's: by its partition, by fields, or by its time.
 
 The folders are Hive's ``name=value``, as Kafka Connect's file sinks make them.
 """
@@ -57,7 +57,7 @@ class Folders(ABC):
         """The columns whose values decide the folder, one row per record; possibly none.
 
         Raises:
-            RowsRejected: records that lack what decides it.
+            RowsRejected: names the records that lack such a value.
         """
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Clock:
 
     @property
     def reads_records(self) -> bool:
-        """Whether it is a record's own time."""
+        """Whether times come from records."""
         return self.extractor != "wallclock"
 
     def times(self, records: Records) -> pa.ChunkedArray:
@@ -141,7 +141,7 @@ class Clock:
         except UNFIT:
             wrong = unfit_rows(found, kind)
             raise _rejected(
-                records, [(i, f"{source} is no time: {why}") for i, why in wrong]
+                records, [(i, f"{source} is not a time: {why}") for i, why in wrong]
             ) from (None)
         if whole:  # as Kafka Connect reads it
             stamps = stamps.cast(TIMESTAMP_TYPE)
@@ -191,7 +191,7 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise ConfigError(
-            f"timezone={name!r} is no time zone, such as UTC or Europe/Vienna"
+            f"timezone={name!r} is not a time zone, such as UTC or Europe/Vienna"
         ) from None
 
 

@@ -98,7 +98,7 @@ class RowsFile:
 
 
 def _lines(target: Any) -> Write:
-    """An object a line."""
+    """One object per line."""
 
     def write(rows: pa.Table) -> None:
         for batch in rows.combine_chunks().to_batches():
@@ -113,7 +113,7 @@ def _lines(target: Any) -> Write:
 
 
 def _embedding(batch: pa.RecordBatch) -> pa.StructArray:
-    """A struct a row, in which text that holds JSON is known as such."""
+    """One struct per row, in which text that holds JSON is marked as such."""
     columns = [
         pa.ExtensionArray.from_storage(JSON, column) if holds_json(field) else column
         for field, column in zip(batch.schema, batch.columns, strict=True)
@@ -196,7 +196,7 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class _Names:
-    """Records of an Avro schema have names, each its own."""
+    """Gives each record of an Avro schema a name of its own."""
 
     def __init__(self) -> None:
         self._made = 0

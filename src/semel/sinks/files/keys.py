@@ -136,7 +136,7 @@ class FilesKeys:
     max_records: int = key(
         "flush.size",
         0,
-        "Most records of a file; 0 for no limit.",
+        "Maximum number of records in a file; 0 for no limit.",
         aliases=("file.max.records",),
         at_least=0,
         type=Type.INT,
@@ -147,7 +147,7 @@ class FilesKeys:
     target_file_size: int = key(
         "target.file.size",
         128 * 1024 * 1024,
-        "Bytes of a file.",
+        "A file ends when it has this many bytes.",
         at_least=1024,
         importance=LOW,
         group="Connector",
@@ -155,7 +155,7 @@ class FilesKeys:
     rotate_ms: int = key(
         "rotate.interval.ms",
         -1,
-        "Most milliseconds from a file's first record to its last, by timestamp.extractor.",
+        "Maximum time from a file's first record to its last, by timestamp.extractor.",
         at_least=-1,
         importance=HIGH,
         group="Connector",
@@ -209,7 +209,7 @@ class FilesKeys:
     timezone: str = key(
         "timezone",
         "",
-        "Of such folders; UTC if empty.",
+        "Time zone of the folders; UTC if empty.",
         importance=MEDIUM,
         group="Partitioner",
         display="Timezone",
@@ -384,7 +384,7 @@ class FilesKeys:
     kerberos: bool = key(
         "hdfs.authentication.kerberos",
         False,
-        "Whether webhdfs:// is asked by Kerberos.",
+        "Whether webhdfs:// authenticates with Kerberos.",
         importance=HIGH,
         group="Store",
         display="HDFS Authentication Kerberos",

@@ -67,8 +67,8 @@ class Landing:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What one entry of the ledger says; sequence 0 is the ledger that is not there yet."""
+class LedgerState:
+    """The contents of one ledger entry; sequence 0 means that there is no ledger yet."""
 
     connector: str
     sequence: int = 0
@@ -85,7 +85,7 @@ class State:
         positions = {tp: e.position for tp, e in self.entries.items()}
         return judge(self.connector, positions, [a.range for a in advances])
 
-    def after(self, advances: Sequence[Advance], files: Sequence[Landing]) -> State:
+    def after(self, advances: Sequence[Advance], files: Sequence[Landing]) -> LedgerState:
         """The next entry."""
         now = _now()
         moved = dict(self.entries)
@@ -100,12 +100,12 @@ class State:
             files=tuple(files),
         )
 
-    def started(self, entries: Iterable[LedgerEntry]) -> State:
+    def started(self, entries: Iterable[LedgerEntry]) -> LedgerState:
         """The next entry, with first positions where there are none."""
         return self.set([e for e in entries if e.topic_partition not in self.entries])
 
-    def set(self, entries: Iterable[LedgerEntry]) -> State:
-        """The next entry, with positions overwritten; holes start anew."""
+    def set(self, entries: Iterable[LedgerEntry]) -> LedgerState:
+        """The next entry, with positions overwritten and holes removed."""
         now = _now()
         new = {e.topic_partition: replace(e, updated_at=now) for e in entries}
         holes = tuple(h for h in self.holes if h.topic_partition not in new)
@@ -117,8 +117,8 @@ class State:
             files=(),
         )
 
-    def rebased(self, rebases: Sequence[Rebase]) -> State:
-        """The next entry, with others in the place of some, and the holes that this leaves."""
+    def rebased(self, rebases: Sequence[Rebase]) -> LedgerState:
+        """The next entry, with some entries replaced, and the holes that this leaves."""
         new = {e.topic_partition: e for e in rebased(rebases, _now())}
         return replace(
             self,
@@ -128,9 +128,9 @@ class State:
             files=(),
         )
 
-    def forgotten(self) -> State:
+    def forgotten(self) -> LedgerState:
         """The next entry, with nothing in it."""
-        return State(self.connector, self.sequence + 1)
+        return LedgerState(self.connector, self.sequence + 1)
 
     def text(self) -> bytes:
         facts = {
@@ -144,11 +144,11 @@ class State:
         return json.dumps(facts, indent=1).encode()
 
 
-def _read(name: str, content: bytes) -> State:
+def _read(name: str, content: bytes) -> LedgerState:
     try:
         facts = json.loads(content)
         entries = [_known(LedgerEntry, e) for e in facts["positions"]]
-        return State(
+        return LedgerState(
             facts["connector"],
             int(facts["sequence"]),
             {e.topic_partition: e for e in entries},
@@ -157,13 +157,13 @@ def _read(name: str, content: bytes) -> State:
         )
     except (ValueError, KeyError, TypeError):
         raise ServiceError(
-            f"{name} is no entry of a ledger. Was it changed by hand? Restore it, or delete it to "
+            f"{name} is not a ledger entry. Was it changed by hand? Restore it, or delete it to "
             "go back to the one before"
         ) from None
 
 
 def _known(kind: type[T], facts: Mapping[str, Any]) -> T:
-    """What this version knows of; later ones may add to it."""
+    """The fields that this version knows; later ones may add more."""
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     return kind(**{n: v for n, v in facts.items() if n in names})
 
@@ -175,7 +175,7 @@ class Ledger:
         self._store = store
         self._connector = connector
         self.folder = f"{ROOT}/{folder or folder_of(connector)}"
-        self._newest = State(connector)
+        self._newest = LedgerState(connector)
         self._finished = 0
 
     @property
@@ -193,20 +193,20 @@ class Ledger:
         """The number of the newest entry."""
         return max(self._sequences(), default=0)
 
-    def newest(self) -> State:
+    def newest(self) -> LedgerState:
         """The newest entry; its files may not all have their final names yet."""
         while True:
             newest = self.sequence()
             if newest == self._newest.sequence:
                 return self._newest
             if newest == 0:
-                self._newest = State(self._connector)
+                self._newest = LedgerState(self._connector)
                 return self._newest
             with contextlib.suppress(FileNotFoundError):  # others have gone on, and deleted it
                 self._newest = self._entry(newest)
                 return self._newest
 
-    def _entry(self, sequence: int) -> State:
+    def _entry(self, sequence: int) -> LedgerState:
         name = self._name(sequence)
         return _read(f"{self._store.where}/{name}", self._store.read(name))
 
@@ -224,7 +224,7 @@ class Ledger:
                 return None
         return found
 
-    def finish(self, state: State) -> None:
+    def finish(self, state: LedgerState) -> None:
         """Give the files of an entry their final names; files that have them already are left
         alone."""
         if self._finished != state.sequence:
@@ -244,11 +244,11 @@ class Ledger:
         return moved or self._store.exists(file.target)
 
     def missing(self, files: Sequence[Landing]) -> list[Landing]:
-        """Files that do not wait, whole, where their writer says that they do."""
+        """The files that are not waiting, complete, where their writer put them."""
         sizes = at_once(self._store.size, [f.staged for f in files])
         return [f for f, size in zip(files, sizes, strict=True) if size != f.size]
 
-    def append(self, state: State) -> None:
+    def append(self, state: LedgerState) -> None:
         """Commit: create the entry; the one before is finished. Then :meth:`finish` it.
 
         Raises:
@@ -296,7 +296,7 @@ class Ledger:
 
 
 def staged_name(sequence: int, unique: str) -> str:
-    """The name of a file that waits; it has no format's extension, so that no pattern finds it."""
+    """The name of a staged file, without a format's extension, so that no pattern finds it."""
     return f"{sequence:020}-{unique}"
 
 
@@ -307,7 +307,8 @@ def begun_at(name: str) -> int:
 
 
 def folder_of(name: str) -> str:
-    """A name as one part of a path that no reader hides; different names are different parts."""
+    """A name as one part of a path that readers do not hide. Different names give different
+    parts."""
     text = quote(name, safe="")
     return f"%{ord(text[0]):02X}{text[1:]}" if text[0] in "._" else text
 

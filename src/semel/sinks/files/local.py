@@ -15,7 +15,7 @@ _TIMES = 5
 
 
 class LocalStore(Store):
-    """A directory. Files that are written are on the disk, not only in its cache."""
+    """A directory. Written files are on the disk, not only in the cache."""
 
     far = False
 
@@ -23,8 +23,8 @@ class LocalStore(Store):
         super().__init__(where, {})
 
     def create(self, name: str, content: bytes) -> None:
-        """A hard link is made at once or not at all, and never over another file: a file that was
-        opened exclusively could be left half written, and be in the way for ever."""
+        """Create a file by a hard link, which is atomic and never replaces another file. A file
+        that was opened exclusively could be left half written, and block the name for ever."""
         whole = Path(self.path(f"{name.rpartition('/')[0]}/.{uuid.uuid4().hex}"))
         target = Path(self.path(name))
         with self.translated():

@@ -1,4 +1,4 @@
-"""Which store a URL or a directory names, and whether its ledger fences."""
+"""Opens the store that a URL or a directory names, and tells whether a ledger there can fence."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
     answer.
 
     Raises:
-        ConfigError: nothing is installed that knows it.
+        ConfigError: no installed driver knows it.
     """
     protocol = protocol_of(where)
     if protocol in LOCAL:
@@ -79,7 +79,7 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
         raise ConfigError(f"path={where}: {missing}{install}") from None
     except ValueError:
         raise ConfigError(
-            f"path={where}: {protocol}:// is no store that fsspec knows; such as s3://, gs://, "
+            f"path={where}: {protocol}:// is not a store that fsspec knows; use s3://, gs://, "
             "abfs://, webhdfs:// or a directory"
         ) from None
     if protocol in _S3:
@@ -98,7 +98,7 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
 
 
 def _boto(timeout: float) -> dict[str, Any]:
-    """s3fs tries again itself: five times each of botocore's five would take 25 times as long."""
+    """s3fs retries by itself: five attempts of botocore's five would take 25 times as long."""
     return {
         "connect_timeout": timeout,
         "read_timeout": timeout,
@@ -121,7 +121,7 @@ def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = ""
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             raise ConfigError(
-                f"storage.options.{name} is no option of the driver of {where}"
+                f"storage.options.{name} is not an option of the driver of {where}"
                 + (f": did you mean storage.options.{near[0]}?" if near else ".")
                 + hint
             )

@@ -96,4 +96,4 @@ def _schema(name: str, content: bytes) -> pa.Schema:
     try:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(json.loads(content)["arrow"])))
     except (ValueError, KeyError, TypeError, pa.ArrowException):
-        raise ServiceError(f"{name} is no schema. Was it changed by hand? Restore it") from None
+        raise ServiceError(f"{name} is not a schema. Was it changed by hand? Restore it") from None

@@ -29,7 +29,7 @@ try:
         ROOT,
         Landing,
         Ledger,
-        State,
+        LedgerState,
         Taken,
         begun_at,
         folder_of,
@@ -158,9 +158,9 @@ class FilesSink(StagingSink):
         finally:
             self._store.delete([probe])
         raise ConfigError(
-            f"connector {self._connector.name}: {self._where} does not keep exclusive creation: a "
-            "second write went over the first, so nothing would stop a second writer. Set "
-            "delivery=at-least-once, or use a store that knows If-None-Match"
+            f"connector {self._connector.name}: {self._where} does not create files "
+            "exclusively: a second write replaced the first, so nothing would stop a second "
+            "writer. Set delivery=at-least-once, or use a store that knows If-None-Match"
         )
 
     def _check_owner(self, topics: Collection[str]) -> None:
@@ -173,7 +173,7 @@ class FilesSink(StagingSink):
             if both:
                 raise ConfigError(
                     f"connector {self._connector.name}: the files of topic {both[0]} below "
-                    f"{self._where} are connector {state.connector}'s. Choose another path or "
+                    f"{self._where} belong to connector {state.connector}. Choose another path or "
                     "topics.dir, or give them up: semel offsets reset, with that connector's file"
                 )
 
@@ -204,14 +204,14 @@ class FilesSink(StagingSink):
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         checks.check_names(self._connector, self._where, rebases)
 
-        def after(before: State) -> State:
+        def after(before: LedgerState) -> LedgerState:
             return before.rebased(pending(self._connector.name, before.entries, rebases))
 
         if pending(self._connector.name, self._ledger.newest().entries, rebases):
             self._moved(after)
 
-    def _moved(self, after: Callable[[State], State]) -> State:
-        """The next entry, whatever the newest one is."""
+    def _moved(self, after: Callable[[LedgerState], LedgerState]) -> LedgerState:
+        """Append the next entry, whatever the newest one is."""
         for _ in range(_TRIES):
             state = self._ledger.newest()
             self._ledger.finish(state)
@@ -279,7 +279,7 @@ class FilesSink(StagingSink):
         hit("sink.after_commit")
         return Outcome.APPLIED
 
-    def _letters(self, letters: Sequence[DeadLetter], state: State) -> list[Landing]:
+    def _letters(self, letters: Sequence[DeadLetter], state: LedgerState) -> list[Landing]:
         """Files of dead letters, hidden like the others."""
         folder = self._connector.dead_letter_table
         if not letters or not folder:
@@ -301,7 +301,7 @@ class FilesSink(StagingSink):
             writer.write(mine, where)
         return writer.finish()
 
-    def _check(self, state: State, files: Sequence[Landing]) -> None:
+    def _check(self, state: LedgerState, files: Sequence[Landing]) -> None:
         """Files can be committed by the entry after the one they were begun at, and by no other:
         by then they may have been cleaned away.
 
@@ -332,10 +332,10 @@ class FilesSink(StagingSink):
         return snapshot.take(self._connector, self._store, self._ledger, self._format.name, topics)
 
     def claim(self) -> None:
-        """There are no locks to hold. Moving positions by hand fences a running connector."""
+        """Do nothing: there are no locks. Moving positions by hand fences a running connector."""
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
-        self._moved(State.forgotten if entries is None else lambda s: s.set(entries))
+        self._moved(LedgerState.forgotten if entries is None else lambda s: s.set(entries))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is held open."""

@@ -1,4 +1,4 @@
-"""What an audit needs of the files: those that one entry of the ledger stands for."""
+"""Reads the files of one ledger entry, for an audit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLACE = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset"
 def take(
     connector: ConnectorConfig, store: Store, ledger: Ledger, kind: str, topics: Collection[str]
 ) -> Snapshot:
-    """Read ledger and results. A run may go on meanwhile: what it adds is left out."""
+    """Read ledger and results. A run may continue meanwhile: what it adds is left out."""
     folders = {t: folder_of(t) for t in topics}
     dead_folder = folder_of(connector.dead_letter_table) if connector.dead_letter_table else ""
     for _ in range(_TRIES):
@@ -82,7 +82,8 @@ def visible(store: Store, folder: str) -> dict[str, int]:
 
 
 def _hidden(part: str) -> bool:
-    """As Spark has it: a folder that names a value is seen, whatever the field is called."""
+    """Whether readers ignore a path, by Spark's rule: a folder that names a value is visible,
+    whatever the field's name."""
     return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
@@ -113,7 +114,7 @@ class Reader:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Somebody else's files are not of the format, or hold other types."""
+        """Translates errors about files of others, which may have another format or other types."""
         try:
             with self._store.translated():
                 yield

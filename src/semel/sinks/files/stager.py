@@ -1,4 +1,4 @@
-"""Arranges records as rows of files, and writes the files of one task."""
+"""Converts records to rows of files, and writes the files of one task."""
 
 from __future__ import annotations
 

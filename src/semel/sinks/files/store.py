@@ -37,8 +37,7 @@ _FOREIGN = ("botocore", "aiobotocore", "aiohttp", "azure", "google", "gcsfs", "r
 
 
 def at_once(call: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
-    """What a call returns for each of its arguments, as ``map`` has it. Stores take their time, so
-    several calls are under way."""
+    """Like ``map``, with several calls at a time, because stores are slow."""
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-files") as pool:
         return list(pool.map(call, *arguments))
 
@@ -57,7 +56,7 @@ def split_url(where: str) -> SplitResult:
         parts = urlsplit(where)
         _ = parts.port
     except ValueError as error:
-        raise ConfigError(f"path={shown(where)} is no URL: {_reason(error)}") from None
+        raise ConfigError(f"path={shown(where)} is not a URL: {_reason(error)}") from None
     return parts
 
 
@@ -131,7 +130,7 @@ class Store:
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
-        """The store's errors as semel's, but for files that are there or not."""
+        """Translate the store's errors, except those about files that exist or do not."""
         try:
             with waiting(self.where):
                 yield
@@ -152,7 +151,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """The same where a file is made: what is not there is its bucket, or its folder."""
+        """The same while a file is created: what does not exist is its bucket or its folder."""
         with self.translated():
             try:
                 yield

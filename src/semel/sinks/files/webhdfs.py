@@ -1,6 +1,6 @@
 """HDFS over HTTP: a NameNode's WebHDFS, or a gateway that speaks it.
 
-libhdfs renames over what is there. The NameNode itself can do otherwise: ``RENAME`` with
+libhdfs's rename replaces an existing file. The NameNode itself can do otherwise: ``RENAME`` with
 ``renameoptions=NONE`` takes its lock, looks whether the target is there, and only then renames. A
 gateway (HttpFS) knows no such option, but its ``RENAME`` never replaces a file, and answers false.
 """
@@ -132,8 +132,8 @@ class WebHdfsStore(Store):
         )
 
     def _send(self, name: str, content: bytes | BinaryIO, size: int) -> None:
-        """Into a new file, whose name nobody else knows. A request that arrives a second time,
-        late, must not begin it anew: it may be being renamed."""
+        """Send the content to a new file whose name nobody else knows. A request that arrives a
+        second time, late, must not start the file over: it may be in the middle of a rename."""
         try:
             self._redirected("CREATE", "put", name, content, overwrite="false")
         except FileExistsError as there:
@@ -169,14 +169,13 @@ class WebHdfsStore(Store):
         if where is None:
             raise ServiceError(
                 f"{self.where}: {operation} was answered with {answer.status_code}, but not with "
-                "where to send the content (no Location). What stands between must leave it"
+                "where to send the content (no Location). A proxy in between must keep that header"
             )
         address = filesystem._apply_proxy(where)
         if not address.startswith(("http://", "https://")):
             raise ConfigError(
-                f"{self.where}: files are to be at {address.partition('?')[0]}, which is no "
-                "http:// address: storage.options.data_proxy must make one of what the NameNode "
-                "says"
+                f"{self.where}: the NameNode sends files to {address.partition('?')[0]}, which is "
+                "not an http:// address. Let storage.options.data_proxy replace it by one"
             )
         headers = {} if content is None else {"content-type": "application/octet-stream"}
         return filesystem.session.request(method, address, data=content, headers=headers)
@@ -210,7 +209,7 @@ def _check(where: str, parts: SplitResult, options: Mapping[str, Any]) -> None:
 
 
 class _Upload(io.BufferedRandom):
-    """A file that is elsewhere when it is closed, unless it is abandoned."""
+    """A file that is uploaded when it is closed, unless it is abandoned."""
 
     def __init__(self, send: Callable[[BinaryIO, int], None]) -> None:
         self._send = send
@@ -232,7 +231,7 @@ class _Upload(io.BufferedRandom):
 
 
 class _FinalError(Exception):
-    """It is not to be tried again."""
+    """An error that must not be retried."""
 
 
 class _Adapter(HTTPAdapter):
@@ -265,7 +264,7 @@ class _Adapter(HTTPAdapter):
 
 
 def _checked(answer: requests.Response, **_: Any) -> None:
-    """Errors as Python has them; fsspec does not look at a DataNode's answer at all.
+    """Raise Python's errors; fsspec does not check a DataNode's answer at all.
 
     Raises:
         OSError: one of them.

@@ -1,4 +1,4 @@
-"""Files that a task writes: hidden until a commit gives them the names that are known by then."""
+"""Files that a task writes: hidden until a commit gives them their final names."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Naming:
     target: int
 
     def name(self, topic: str, partition: int, first: int, last: int, extension: str) -> str:
-        """The name of a file, told by the offsets of its first and last record."""
+        """The name of a file, from the offsets of its first and last record."""
         offsets = f"{first:0{self.digits}}-{last + 1:0{self.digits}}"
         return f"{self.delimiter.join([folder_of(topic), str(partition), offsets])}{extension}"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What all records of a file have in common: where they go, and where they were read."""
+    """What all records of a file share: where they go, and where they were read."""
 
     folder: str
     topic: str
@@ -59,7 +59,7 @@ Parts = Sequence[tuple[Place, pa.Table]]
 
 @dataclass(slots=True)
 class _Span:
-    """Which records an open file holds."""
+    """The records that an open file holds."""
 
     first: int
     last: int
@@ -160,7 +160,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
             start = end
 
     def _end(self, place: Place, start: int, end: int, times: Any) -> int:
-        """Where the rows end that the place's file still takes."""
+        """The end of the rows that the place's file can still take."""
         span = self._spans.get(place)
         if self._naming.most:
             end = min(end, start + self._naming.most - (span.rows if span else 0))

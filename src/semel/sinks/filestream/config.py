@@ -15,7 +15,7 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class FileStreamSinkConfig:
-    """Which file takes the records."""
+    """The file that takes the records."""
 
     file: str = key(
         "file",

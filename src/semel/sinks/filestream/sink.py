@@ -1,7 +1,7 @@
 """FileStreamSink: one line for each record, at the end of one file, as Kafka Connect's connector
 writes them.
 
-Beside the file lies its ledger, ``<file>.semel-ledger``. A commit adds lines to the file, then
+Its ledger is beside the file, ``<file>.semel-ledger``. A commit adds lines to the file, then
 replaces the ledger: from then on the lines count, with the positions and the length that it holds.
 What a process that died has left beyond that length is cut off by the next commit.
 """
@@ -135,7 +135,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """The right to write, one process at a time; it ends with its process.
+        """The lock for writing, held by one process at a time; it ends with its process.
 
         Raises:
             Unavailable: another process has held it for too long. It may be frozen.

@@ -12,6 +12,7 @@ from pyiceberg.exceptions import CommitFailedException
 from semel.errors import ConfigError, Refused, ServiceError, TransientError
 from semel.sinks.iceberg import rest
 from semel.sinks.outages import passing
+from semel.sinks.staging import CommitConflict
 from semel.watchdog import waiting
 
 _REFUSALS = (
@@ -41,10 +42,6 @@ _MISTAKEN = {
 """Errors of SQLAlchemy and boto3 that a property's value causes, with that property."""
 
 
-class Conflict(Exception):
-    """Another writer has committed since the table was read; nothing was written."""
-
-
 @contextmanager
 def translated(where: str, what: str = "table") -> Iterator[None]:
     """Translate errors of catalog and store: some may pass, others will not."""
@@ -52,7 +49,7 @@ def translated(where: str, what: str = "table") -> Iterator[None]:
         with waiting(f"Iceberg {what} {where}"):
             yield
     except CommitFailedException as error:
-        raise Conflict(reason(error)) from None
+        raise CommitConflict(reason(error)) from None
     except _REFUSALS as error:
         raise Refused(f"Iceberg {what} {where}: {reason(error)}") from None
     except _LOGIN as error:
@@ -73,11 +70,11 @@ def translated(where: str, what: str = "table") -> Iterator[None]:
 
 @contextmanager
 def reading(where: str, what: str = "table") -> Iterator[None]:
-    """The same where nothing is committed: a conflict passes too."""
+    """The same where nothing is committed: a conflict may pass, too."""
     try:
         with translated(where, what):
             yield
-    except Conflict as error:
+    except CommitConflict as error:
         raise TransientError(f"Iceberg {what} {where}: {error}") from None
 
 
@@ -99,8 +96,8 @@ def connect(
     try:
         return _load(name, properties, timeout, connector)
     except TransientError:
-        # A catalog in a database makes its tables when it is first used: another process may have
-        # been at it too. What else it was shows again.
+        # A catalog in a database creates its tables on first use, perhaps at the same time as
+        # another process. Any other cause will show again.
         return _load(name, properties, timeout, connector)
 
 
@@ -146,10 +143,10 @@ def check_commits(catalog: Catalog, table: str) -> None:
         if not compares(table):
             raise ConfigError(
                 f"iceberg.catalog.uri={catalog.properties['uri']}: this Hive metastore does not "
-                "compare a table before it replaces it (HIVE-26882). Who sleeps in a commit for "
-                "longer than the metastore's locks last would undo what others have committed "
-                "meanwhile, and no delivery could be promised. Upgrade it to Hive 4.0.1 or 2.3.10, "
-                "or use another catalog"
+                "compare a table before it replaces it (HIVE-26882). A writer that is frozen in a "
+                "commit for longer than the metastore's locks last would undo what others have "
+                "committed meanwhile, so no delivery can be guaranteed. Upgrade it to Hive 4.0.1 "
+                "or 2.3.10, or use another catalog"
             )
 
 

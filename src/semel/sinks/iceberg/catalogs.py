@@ -1,4 +1,4 @@
-"""Which of Iceberg's catalogs PyIceberg has, and in which words."""
+"""Maps Iceberg's catalogs to those of PyIceberg, with their properties."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def is_table_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class IcebergConfig(IcebergKeys):
-    """What the sink writes where, and under which key."""
+    """What the sink writes, where, and under which key."""
 
     folds_names = False
 
@@ -178,11 +178,11 @@ class IcebergConfig(IcebergKeys):
 
     @property
     def several(self) -> bool:
-        """Whether a record may go to other tables than to the one table."""
+        """Whether records may go to more than one table."""
         return len(self.tables) != 1 or bool(self.route_field)
 
     def ledger_of(self, connector: str) -> str:
-        """The table of a connector's positions where those that get rows are not known."""
+        """The table of a connector's positions if the tables that get rows are not known."""
         return self.ledger or "semel." + re.sub(r"\W", "_", connector, flags=re.ASCII)
 
     # As JDBC sinks name it
@@ -225,7 +225,7 @@ class TableSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The whole of the sink's configuration, those keys included that have names of their own."""
+    """The sink's whole configuration, including keys of single tables."""
 
     config: IcebergConfig
     tables: Mapping[str, TableSettings]
@@ -242,7 +242,7 @@ def settings(raw: Mapping[str, str]) -> Settings:
     """Read the sink's keys.
 
     Raises:
-        ConfigError: what cannot be kept.
+        ConfigError: a key cannot be honoured.
     """
     config = read(IcebergConfig, raw)
     problems: list[Problem] = []

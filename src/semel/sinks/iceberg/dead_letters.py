@@ -15,10 +15,10 @@ from semel.errors import RolledBack
 from semel.ledger import TopicPartition
 from semel.records import DeadLetter
 from semel.sinks import letters as rows_of
-from semel.sinks.iceberg.catalog import Conflict
 from semel.sinks.iceberg.files import FileWriter
 from semel.sinks.iceberg.rollbacks import holds
 from semel.sinks.iceberg.table import Table
+from semel.sinks.staging import CommitConflict
 
 
 class DeadLetterTable:
@@ -72,10 +72,10 @@ class DeadLetterTable:
         )
 
     def keep(self, letters: Sequence[DeadLetter]) -> None:
-        """Write those that are not there yet.
+        """Write the letters that are not there yet.
 
         Raises:
-            TransientError: the store; call again with the same ones.
+            TransientError: the store failed; call again with the same letters.
         """
         table = self._table()
         while letters:
@@ -100,12 +100,12 @@ class DeadLetterTable:
                 writer.write(rows.select(table.columns.names).cast(table.columns))
                 table.commit([f.data_file() for f in writer.finish()], behind, mark=self._mark)
                 return
-            except Conflict:
+            except CommitConflict:
                 if writer is not None:
                     writer.discard()
 
     def set(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Take letters again from these positions on: their records are read again."""
+        """Accept letters again from these positions on, because their records are read again."""
         table = self.open()
         while table is not None:
             table.renew()
@@ -117,5 +117,5 @@ class DeadLetterTable:
                     [], {self._name(tp): str(positions[tp]) for tp in known}, mark=self._mark
                 )
                 return
-            except Conflict:
+            except CommitConflict:
                 continue

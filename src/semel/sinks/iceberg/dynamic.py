@@ -1,6 +1,6 @@
 """Tables that records name: any number of them, known when the first record for one arrives.
 
-The connector stands where its *home* ledger does, a table of its own that holds no rows: its
+The connector's positions are those of its *home* ledger, a table of its own that holds no rows: its
 properties are positions and the names of the tables that ever got rows. A table's own ledger moves
 with the rows that it gets and stays behind otherwise. Of a range, the tables that get rows of it
 come first and home comes last, so home holds a range only when all tables do. After a crash in
@@ -31,7 +31,7 @@ from semel.sinks.iceberg.config import Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.tables import Tables, ahead
-from semel.sinks.iceberg.target import Target
+from semel.sinks.iceberg.target import TargetTable
 
 _LONGEST = 255
 
@@ -56,19 +56,19 @@ class DynamicTables(Tables):
     ) -> None:
         super().__init__(connector, settings, catalog)
         home = TableSettings(settings.config.ledger_of(connector.name), MAIN_BRANCH, (), ())
-        self._home = Target(connector, settings, home, catalog, keeps_rows=False)
+        self._home = TargetTable(connector, settings, home, catalog, keeps_rows=False)
         self._names, self._form = _names(settings.catalog["type"])
         self._checked: set[str] = set()
         self._level = False
         """Whether no table is further than home."""
 
-    def of(self, name: str) -> Target:
+    def of(self, name: str) -> TargetTable:
         if name not in self._targets:
             self._targets[name] = self._target(name)
         return self._targets[name]
 
-    def all(self) -> list[Target]:
-        """The tables that have got rows, as far as they are still there."""
+    def all(self) -> list[TargetTable]:
+        """The tables that got rows, as far as they still exist."""
         found = [self.of(name) for name in self._known()]
         return [t for t in found if t.find() is not None]
 
@@ -94,13 +94,13 @@ class DynamicTables(Tables):
         for target in self.all():
             for f in target.read_from_values():
                 fields.setdefault(f.name, set()).add(f.type)
-        # What tables have of different types is told by the records.
+        # Where tables have different types, the records decide.
         agreed = [pa.field(n, kinds.pop()) for n, kinds in fields.items() if len(kinds) == 1]
         return self._with_route(pa.schema(agreed)) if agreed else None
 
-    def routed(self, records: Records) -> tuple[list[tuple[Target, Records]], Counts]:
+    def routed(self, records: Records) -> tuple[list[tuple[TargetTable, Records]], Counts]:
         parts, nowhere = by_name(self._settings.config.route_field, records)
-        found: list[tuple[Target, Records]] = []
+        found: list[tuple[TargetTable, Records]] = []
         refused: list[Rejected] = []
         for name, mine in parts:
             try:
@@ -116,7 +116,7 @@ class DynamicTables(Tables):
             raise RowsRejected(refused)
         return found, nowhere
 
-    def _fit(self, name: str) -> Target | None:
+    def _fit(self, name: str) -> TargetTable | None:
         """The table, created if it may be; None if it is not there.
 
         Raises:
@@ -174,7 +174,7 @@ class DynamicTables(Tables):
         self._check_forward(rebases)
         self._home.move(partial(self._home.ledger.rebased, rebases))
 
-    def touched(self, filled: Collection[str]) -> list[Target]:
+    def touched(self, filled: Collection[str]) -> list[TargetTable]:
         self._level = False
         known = self._known()
         if not set(filled) <= set(known):  # before it gets rows

@@ -141,7 +141,9 @@ class _Comparing(Client):  # type: ignore[misc]
         try:
             return super().check_lock(rqst)
         except NoSuchLockException as error:
-            raise CommitFailedException(f"the turn to lock was missed: {error.message}") from None
+            raise CommitFailedException(
+                f"the lock was given up before its turn came: {error.message}"
+            ) from None
 
     def unlock(self, rqst: Any) -> None:
         if self.locks:

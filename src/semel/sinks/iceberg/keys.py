@@ -114,7 +114,7 @@ class IcebergKeys:
     interval_ms: int | None = key(
         "iceberg.control.commit.interval-ms",
         None,
-        "From one trigger to the next, as processingTime, which wins over the default.",
+        "Time from one trigger to the next, like processingTime, which wins over the default.",
         at_least=0,
         type=Type.INT,
         importance=MEDIUM,

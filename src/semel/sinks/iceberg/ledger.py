@@ -71,7 +71,7 @@ class _Entry:
 
 
 class IcebergLedger:
-    """What one connector's ledger holds in one table. It is read again when the table has moved."""
+    """One connector's ledger in one table. It is read again when the table has changed."""
 
     def __init__(self, table: Table, connector: str) -> None:
         self._table = table
@@ -137,7 +137,7 @@ class IcebergLedger:
         return {tp: e.entry.position for tp, e in self._known().items()}
 
     def elsewhere(self) -> dict[TopicPartition, int]:
-        """How many records were read whose rows are other tables'."""
+        """The number of records whose rows are in other tables."""
         return {tp: e.elsewhere for tp, e in self._known().items()}
 
     def judge(self, advances: Sequence[Advance], *, lags: bool = False) -> Outcome:
@@ -175,7 +175,7 @@ class IcebergLedger:
         return self.set([e for e in entries if e.topic_partition not in self._known()])
 
     def set(self, entries: Iterable[LedgerEntry]) -> dict[str, str]:
-        """The properties that overwrite entries; holes start anew."""
+        """The properties that overwrite entries and remove holes."""
         return {self._name(e.topic_partition): _Entry(e).text() for e in entries}
 
     def rebased(self, rebases: Iterable[Rebase]) -> dict[str, str]:

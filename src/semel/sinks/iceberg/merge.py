@@ -1,6 +1,6 @@
 """Changes by key: the last one of each key replaces the table's row, by one commit.
 
-The files that hold a changed key are written anew without it (copy on write), so every reader
+The files that hold a changed key are rewritten without it (copy on write), so every reader
 understands the result.
 """
 
@@ -35,10 +35,10 @@ from semel.sinks.rows import CHANGE_DELETES, OWN, last_changes
 def merge(
     table: Table, files: Sequence[StagedFile], moved: Mapping[str, str], mark: str = ""
 ) -> None:
-    """Write the last change of each key, take away what it replaces, and set properties.
+    """Write the last change of each key, remove what it replaces, and set properties.
 
     Raises:
-        Conflict, TransientError: see :meth:`Table.commit`.
+        CommitConflict, TransientError: see :meth:`Table.commit`.
     """
     key = files[0].key
     with reading(table.where):
@@ -60,7 +60,7 @@ def merge(
 
 
 def _rewrite(table: Table, keys: pa.Table, writer: FileWriter) -> list[DataFile]:
-    """Write what is left of the files that hold one of the keys; returns those files."""
+    """Write the rest of the files that hold one of the keys; returns those files."""
     replaced = []
     schema = table.metadata.schema()
     for task in _candidates(table, keys):

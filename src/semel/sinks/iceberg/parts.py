@@ -46,7 +46,7 @@ class Parts:
         return replace(advance, written=mine, filtered=advance.filtered + nowhere)
 
     def elsewhere(self, table: str, advances: Sequence[Advance]) -> Counts:
-        """How many records of each range are other tables' alone."""
+        """The number of records of each range that belong only to other tables."""
         if not self.shares:
             return Counter()
         found: Counts = Counter()

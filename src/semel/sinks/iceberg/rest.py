@@ -1,4 +1,4 @@
-"""A REST catalog with timeouts: PyIceberg's own client waits for an answer forever."""
+"""A REST catalog with timeouts: PyIceberg's own client waits for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a branch still holds what a connector has committed to it.
+"""Detects whether a branch still holds what a connector committed to it.
 
 A rollback removes rows but leaves table properties, and so the positions, unchanged. Each commit
 therefore also stores the id of the snapshot that it makes, and the next commit requires that the
@@ -82,8 +82,8 @@ def rolled_back(
     *,
     several: bool,
 ) -> RolledBack:
-    """The facts of a branch that does not descend from a connector's last commit, and the ways
-    out. ``then`` are the entries that belong to the rows that it has."""
+    """The error for a branch that does not descend from a connector's last commit, with the ways to
+    go on. ``then`` are the entries that belong to the rows that it has."""
     stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
     begin = f"connector {connector}: Iceberg table {table.where}: branch {table.branch} "
     head = table.snapshot_id

@@ -1,4 +1,4 @@
-"""Which of a connector's tables a record goes to: all of them, or those that its field says."""
+"""Routes records to a connector's tables: all of them, or those that a field names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BYTES = (
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of the staged rows are a table's; with no table, how many are no table's."""
+    """The number of staged rows of a table; without a table, of rows that go nowhere."""
 
     table: str
     counts: Counts
@@ -110,8 +110,8 @@ def counted(rows: pa.Table) -> Counts:
 
 
 def narrowed(records: Records, columns: pa.Schema, *, grows: bool) -> Records:
-    """Without the fields that are other tables': those that the table lacks and may not get, or
-    that hold nothing but nulls."""
+    """Drop the fields of other tables: fields that the table lacks and may not get, or that hold
+    only nulls."""
     rows = records.rows
     kept = [
         name

@@ -1,4 +1,4 @@
-"""The table's columns, checked, created and extended for the records that arrive."""
+"""Checks, creates and extends the table's columns for the records that arrive."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError, TransientError
 from semel.records import Records
 from semel.sinks import convert
-from semel.sinks.iceberg.catalog import Conflict
 from semel.sinks.iceberg.config import IcebergConfig, TableSettings
 from semel.sinks.iceberg.table import Table
 from semel.sinks.layout import layout
+from semel.sinks.staging import CommitConflict
 
 COMMENT = "doc"
 _ATTEMPTS = 20
@@ -93,7 +93,7 @@ def accommodated(
             else:
                 table.define([*wider, *(f.with_nullable(True) for f in new)])
             return
-        except Conflict:
+        except CommitConflict:
             continue
     raise TransientError(f"Iceberg table {table.where}: other writers change it all the time")
 

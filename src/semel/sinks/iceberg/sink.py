@@ -24,20 +24,20 @@ from semel.sinks.iceberg.config import IGNORED, PREFIXES, IcebergConfig, setting
 from semel.sinks.layout import key_metadata, keys_of
 from semel.sinks.protocols import SeveralLedgers
 from semel.sinks.rereading import NotShown, View
-from semel.sinks.staging import Staged, Stager, StagingSink
+from semel.sinks.staging import CommitConflict, Staged, Stager, StagingSink
 
 try:
     from pyiceberg.catalog import Catalog
 
     from semel.sinks.iceberg import snapshot
-    from semel.sinks.iceberg.catalog import Conflict, connect
+    from semel.sinks.iceberg.catalog import connect
     from semel.sinks.iceberg.dead_letters import DeadLetterTable
     from semel.sinks.iceberg.dynamic import DynamicTables
     from semel.sinks.iceberg.files import delete
     from semel.sinks.iceberg.parts import Parts
     from semel.sinks.iceberg.stager import IcebergStager
     from semel.sinks.iceberg.tables import Tables
-    from semel.sinks.iceberg.target import CONFLICTS, Target
+    from semel.sinks.iceberg.target import CONFLICTS, TargetTable
     from semel.sinks.iceberg.view import IcebergView
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
@@ -201,7 +201,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
     def _land(
         self, advances: Sequence[Advance], staged: Staged, parts: Parts, *, moves: bool
     ) -> Outcome:
-        """Table by table, each under the rule of its own ledger.
+        """Commit table by table, each under its own ledger's rule.
 
         After a crash between two tables the first one's ranges are a replay, the second one's not;
         :meth:`uneven` keeps a range from reaching beyond what one of them holds.
@@ -233,7 +233,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
                     written.add(target.name)
                 if moves:
                     self._tables.settle([parts.share(None, a) for a in advances])
-            except Conflict as conflict:
+            except CommitConflict as conflict:
                 why = str(conflict)
                 log.info("connector %s: %s; judging again", self._connector.name, why)
                 continue
@@ -244,7 +244,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
             f"{why}"
         )
 
-    def _lacks(self, target: Target, advances: Sequence[Advance]) -> bool:
+    def _lacks(self, target: TargetTable, advances: Sequence[Advance]) -> bool:
         lags = self._tables.lags
         try:
             return target.ledger.judge(advances, lags=lags) is Outcome.APPLIED
@@ -254,7 +254,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
             raise TargetChanged(str(conflict)) from None  # :meth:`uneven` says how far to read
 
     def _land_in(
-        self, target: Target, advances: Sequence[Advance], parts: Parts, *, moves: bool
+        self, target: TargetTable, advances: Sequence[Advance], parts: Parts, *, moves: bool
     ) -> None:
         hit("sink.after_positions")
         files = parts.files.get(target.name, ())

@@ -1,4 +1,4 @@
-"""What an audit needs of an Iceberg table: rows and ledger at one state of it."""
+"""Reads an Iceberg table's rows and ledger at one state, for an audit."""
 
 from __future__ import annotations
 

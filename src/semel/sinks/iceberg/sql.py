@@ -1,4 +1,4 @@
-"""PyIceberg's catalog in a database waits for an answer without end; this one does not."""
+"""A catalog in a database with timeouts: PyIceberg's own waits for ever."""
 
 from __future__ import annotations
 

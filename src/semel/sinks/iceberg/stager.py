@@ -11,7 +11,7 @@ from semel.sinks import rows as made
 from semel.sinks.iceberg.files import FileWriter
 from semel.sinks.iceberg.routing import Counts, Share, counted
 from semel.sinks.iceberg.tables import Tables
-from semel.sinks.iceberg.target import Target
+from semel.sinks.iceberg.target import TargetTable
 from semel.sinks.staging import Stager
 
 
@@ -33,7 +33,7 @@ class IcebergStager(Stager):
                 self._renewed.add(target.name)
         # All records are arranged before any is written: a commit with one that does not fit leaves
         # nothing behind.
-        arranged: list[tuple[Target, Records, made.Rows]] = [
+        arranged: list[tuple[TargetTable, Records, made.Rows]] = [
             (target, mine, target.arranged(mine)) for parts, _ in routes for target, mine in parts
         ]
         for target, mine, rows in arranged:

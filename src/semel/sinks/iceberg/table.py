@@ -70,10 +70,10 @@ class _Once(Transaction):
         return self._table
 
     def _has_landed(self) -> bool:
-        """Whether the catalog holds what it says is refused.
+        """Whether the catalog holds a commit that it says it refused.
 
-        Who stands in between (boto3, a gateway) may lose the answer and send the request again by
-        itself: it is then in conflict with itself, and what it has written must not be deleted.
+        A client or gateway in between may lose the answer and send the request again by itself. It
+        then conflicts with itself, and what it has written must not be deleted.
 
         Raises:
             CommitStateUnknownException: it cannot be told; perhaps this one has expired meanwhile.
@@ -107,7 +107,7 @@ class Table:
 
     Every commit is bound to the branch's snapshot at that time, and every commit that moves the
     ledger makes a new one: if another writer has committed meanwhile, it fails with
-    :class:`Conflict`.
+    :class:`CommitConflict`.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Table:
         return None if snapshot is None else snapshot.snapshot_id
 
     def renew(self) -> None:
-        """Go to the newest state."""
+        """Read the newest state."""
         with reading(self.where):
             try:
                 self._table.refresh()
@@ -192,7 +192,7 @@ class Table:
                     raise
                 raise RolledBack(
                     f"Iceberg table {self.where} was dropped and created again. Run: "
-                    "semel offsets reset, and start the connector anew"
+                    "semel offsets reset, and start the connector again"
                 ) from None
         self._read()
 
@@ -218,11 +218,11 @@ class Table:
         replaced: Sequence[DataFile] = (),
         mark: str = "",
     ) -> None:
-        """Add files, take away those that they replace, and set properties: one snapshot, whose id
+        """Add files, remove those that they replace, and set properties: one snapshot, whose id
         becomes the property ``mark``.
 
         Raises:
-            Conflict: the table is not at this state any more.
+            CommitConflict: the table is not at this state any more.
             TransientError: whether it was committed is not known.
         """
         transaction = _Once(self._table)
@@ -260,7 +260,7 @@ class Table:
         """Set properties while the branch stands where it does, without a new snapshot.
 
         Raises:
-            Conflict: the branch does not stand there any more.
+            CommitConflict: the branch does not stand there any more.
         """
         transaction = _Once(self._table)
         stands = AssertRefSnapshotId.model_validate(
@@ -302,7 +302,7 @@ class Table:
         """Add columns; with them, if the table has none yet, its identifier and its partition.
 
         Raises:
-            Conflict: another writer has changed the table.
+            CommitConflict: another writer has changed the table.
             ConfigError: the partition does not suit the columns.
         """
         transaction = _Once(self._table)

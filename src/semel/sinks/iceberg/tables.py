@@ -1,4 +1,4 @@
-"""The tables of a connector, and where it stands in them.
+"""The tables of a connector, and its positions in them.
 
 Listed tables all take the same ranges: each one's ledger moves with every range, and the connector
 stands where the table does that is furthest behind. They differ only after a crash between two
@@ -25,7 +25,7 @@ from semel.sinks.iceberg.catalog import check_commits
 from semel.sinks.iceberg.config import Settings
 from semel.sinks.iceberg.routing import Counts, by_regex
 from semel.sinks.iceberg.table import Table
-from semel.sinks.iceberg.target import Target
+from semel.sinks.iceberg.target import TargetTable
 
 Stand = Mapping[TopicPartition, LedgerEntry]
 """The entries of one table's ledger."""
@@ -53,13 +53,13 @@ class Tables:
         self.runs = False
         """Whether this is the driver of a run, which keeps watch over the tables."""
 
-    def _target(self, name: str) -> Target:
-        return Target(self._connector, self._settings, self._settings.of(name), self._catalog)
+    def _target(self, name: str) -> TargetTable:
+        return TargetTable(self._connector, self._settings, self._settings.of(name), self._catalog)
 
-    def of(self, name: str) -> Target:
+    def of(self, name: str) -> TargetTable:
         return self._targets[name]
 
-    def all(self) -> list[Target]:
+    def all(self) -> list[TargetTable]:
         return list(self._targets.values())
 
     def describe(self) -> dict[str, str]:
@@ -89,7 +89,7 @@ class Tables:
         """Raises ConfigError: the catalog does not refuse each commit that comes too late."""
         self._check_commits(self.all()[0])
 
-    def _check_commits(self, target: Target) -> None:
+    def _check_commits(self, target: TargetTable) -> None:
         if target.find() is not None:
             check_commits(self._catalog(), target.name)
 
@@ -120,8 +120,8 @@ class Tables:
             return whole
         return whole.append(pa.field(field, pa.string()))
 
-    def routed(self, records: Records) -> tuple[list[tuple[Target, Records]], Counts]:
-        """The records of each table that gets some, and how many are no table's."""
+    def routed(self, records: Records) -> tuple[list[tuple[TargetTable, Records]], Counts]:
+        """The records of each table that gets some, and the number that go nowhere."""
         field = self._settings.config.route_field
         if not field:
             return [(target, records) for target in self.all()], Counts()
@@ -196,7 +196,7 @@ class Tables:
                 )
 
     def judge(self, advances: Sequence[Advance]) -> Outcome:
-        """Go to the newest states, and apply the ledger rule to the connector as it stands there.
+        """Read the newest states, and apply the ledger rule to the connector's positions there.
 
         Raises:
             LedgerConflict: see :func:`semel.ledger.judge`.
@@ -209,15 +209,15 @@ class Tables:
         stored = {e.topic_partition: e.position for e in at}
         return judge(self._connector.name, stored, [a.range for a in advances])
 
-    def touched(self, _filled: Collection[str]) -> list[Target]:
-        """The tables that a commit moves which holds rows for these, at their newest states."""
+    def touched(self, _filled: Collection[str]) -> list[TargetTable]:
+        """The tables that a commit with rows for these tables moves, at their newest states."""
         return self.all()
 
     def settle(self, advances: Sequence[Advance]) -> None:
         """Note that all tables hold the ranges.
 
         Raises:
-            Conflict, LedgerConflict: another run of the connector is at work.
+            CommitConflict, LedgerConflict: another run of the connector is at work.
         """
 
     def set(self, wanted: Collection[LedgerEntry] | None) -> None:

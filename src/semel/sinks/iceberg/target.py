@@ -1,4 +1,4 @@
-"""One of a connector's tables: found, created, written, and the ledger that stands in it."""
+"""One of a connector's tables, with the ledger in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from semel.ledger import LedgerEntry, TopicPartition
 from semel.records import ORIGIN, Records, RowsRejected, rejected
 from semel.sinks import rows as made
 from semel.sinks.convert import to_read
-from semel.sinks.iceberg.catalog import Conflict, reading
+from semel.sinks.iceberg.catalog import reading
 from semel.sinks.iceberg.config import IcebergConfig, Settings, TableSettings
 from semel.sinks.iceberg.files import StagedFile, delete
 from semel.sinks.iceberg.ledger import IcebergLedger
@@ -26,12 +26,13 @@ from semel.sinks.iceberg.schema import COMMENT, accommodated, check
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.years import beyond
 from semel.sinks.layout import not_from_values
+from semel.sinks.staging import CommitConflict
 
 CONFLICTS = 50
 """A commit fails after it has lost to so many commits of other writers."""
 
 
-class Target:
+class TargetTable:
     """A table that the connector writes."""
 
     def __init__(
@@ -61,7 +62,7 @@ class Target:
         return self._found
 
     def anew(self) -> Table | None:
-        """The table at its newest state, apart from the one that is kept."""
+        """A fresh copy of the table, at its newest state."""
         return Table.open(self._catalog(), self.name, self._mine.branch, self._settings.written)
 
     @property
@@ -84,7 +85,7 @@ class Target:
         return self._kept
 
     def stand(self, *, newest: bool = True) -> dict[TopicPartition, LedgerEntry]:
-        """What the ledger holds, in the table's newest state."""
+        """The ledger's entries in the table's newest state."""
         if newest:
             self.table.renew()
         return {e.topic_partition: e for e in self.ledger.entries()}
@@ -109,13 +110,13 @@ class Target:
         return [] if found is None else [f for f in found.columns if f.name not in skip]
 
     def read_from_values(self) -> list[pa.Field]:
-        """Those of them that values fill."""
+        """The fields among them that values fill."""
         found = self.fields()
         elsewhere = not_from_values(self.keyed()) if found else frozenset()
         return [to_read(f, COMMENT) for f in found if f.name not in elsewhere]
 
     def accommodate(self, records: Records) -> None:
-        """Give the table the columns of records like these, if it may get them."""
+        """Add the columns of records like these to the table, if that is allowed."""
         if records.rows.num_rows:
             facts = (self._connector, self.keyed(), self._mine)
             accommodated(*facts, self.table, self._own(records))
@@ -168,7 +169,7 @@ class Target:
         """Commit staged files and properties to the table as it was when it was last renewed.
 
         Raises:
-            Conflict: the table is not at that state any more; nothing was written.
+            CommitConflict: the table is not at that state any more; nothing was written.
             TransientError: whether it was committed is not known.
         """
         if files and files[0].key:
@@ -196,7 +197,7 @@ class Target:
         self.check_rows()
         renamed = self.ledger.remark() if self._keeps_rows else {}
         if renamed:
-            with contextlib.suppress(Conflict):  # the next look does it
+            with contextlib.suppress(CommitConflict):  # the next look does it
                 self.table.keep(renamed)
 
     def check_set(self, wanted: Sequence[LedgerEntry]) -> None:
@@ -219,7 +220,7 @@ class Target:
         forget: bool = False,
         checked: bool = True,
     ) -> None:
-        """Commit properties that are computed from the ledger as it stands.
+        """Commit properties computed from the ledger's present state.
 
         Raises:
             RolledBack: the table lacks rows; ``checked`` asks for that.
@@ -236,7 +237,7 @@ class Target:
                 mark = "" if forget else self._mark
                 self.table.commit([], properties, forgotten=forgotten, mark=mark)
                 return
-            except Conflict:
+            except CommitConflict:
                 continue
         raise self.busy()
 

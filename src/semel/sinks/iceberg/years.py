@@ -20,7 +20,7 @@ def beyond(rows: pa.Table) -> dict[int, str]:
 
 
 def _rows(values: pa.ChunkedArray) -> list[int]:
-    """Which rows, by halving."""
+    """The rows, found by bisection."""
     if not any(map(_any, values.chunks)):
         return []
     if len(values) == 1:

@@ -1,4 +1,4 @@
-"""Settings under which the Kafka sink cannot keep what is declared."""
+"""Checks that the Kafka sink can keep the declared delivery with these settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from semel.kafka.clients import IDEMPOTENCE, acks, confirms_all, is_true
 
 
 def check(connector: ConnectorConfig, producer: Mapping[str, Any]) -> None:
-    """What can be said of the producer's settings without asking a cluster.
+    """Check the producer's settings, as far as that is possible without a cluster.
 
     Raises:
         ConfigError: all settings with which the declared delivery cannot be kept.
@@ -42,8 +42,8 @@ def check(connector: ConnectorConfig, producer: Mapping[str, Any]) -> None:
                 Problem(
                     "producer.override",
                     f"connector {connector.name}: producer.override.{IDEMPOTENCE}={given}: records "
-                    "are sent in transactions, and Kafka demands idempotence of these. Remove it, "
-                    "or set delivery=at-least-once, which sends them without",
+                    "are sent in transactions, which Kafka requires to be idempotent. Remove it, "
+                    "or set delivery=at-least-once, which sends them outside of transactions",
                 )
             )
     if connector.dead_letter_table:

@@ -1,4 +1,4 @@
-"""The cluster that records come from and the one they go to, and how each client reaches them."""
+"""The source and the target cluster, and the client settings for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ledger entries as JSON: the same facts stand in the ledger topic and in the group's metadata."""
+"""Ledger entries as JSON, for the ledger topic and the group's metadata."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = {f.name: _SHORT.get(f.name, f.name) for f in fields(LedgerEntry) if f.n
 
 
 def facts_of(entry: LedgerEntry) -> dict[str, Any]:
-    """All that an entry holds besides its place and position; what is not known is left out."""
+    """An entry's facts besides topic, partition and position; unknown ones are left out."""
     found = {short: getattr(entry, name) for name, short in _NAMES.items()}
     unknown = {short: getattr(_DEFAULTS, name) for name, short in _NAMES.items()}
     return {"v": VERSION} | {k: v for k, v in found.items() if v != unknown[k]}

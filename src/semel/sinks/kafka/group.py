@@ -1,4 +1,4 @@
-"""The tasks of a connector, as the coordinator of its consumer group knows them."""
+"""The tasks of a connector, as the consumer group's coordinator knows them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Group:
         return f"{self._name}-{'driver' if task is None else task}"
 
     def absent(self, member: Membership, tasks: int) -> list[str]:
-        """Check that the partitions are the member's now; return who of the tasks is not there.
+        """Check that the partitions belong to the member now; return the absent tasks.
 
-        One who is absent may be frozen with a transaction open on these very partitions. One who is
-        there has given up what it does not own any more, because it did so before it joined.
+        An absent task may be frozen with a transaction open on these very partitions. A present
+        task has given up what it no longer owns, because it did so before it joined.
 
         Raises:
             NotAssigned: the group is between two generations, or in a newer one.

@@ -63,8 +63,8 @@ class Ledger:
     def stable(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
-        """The entries of partitions that nobody else moves any more, and the partitions on which an
-        open transaction may yet have its say. An open transaction of another task hides what stands
+        """The entries of partitions that nobody else moves any more, and the partitions that an
+        open transaction may still move. An open transaction of another task hides what stands
         behind it in the topic; it does not matter where topic and offsets agree all the same.
 
         Raises:
@@ -99,7 +99,8 @@ class Ledger:
         self, partitions: Collection[TopicPartition], fence: Callable[[], None], longest: float
     ) -> dict[TopicPartition, LedgerEntry]:
         """The entries of partitions once nobody else moves them any more. ``fence`` ends the
-        transactions of those who are gone; ``longest`` is the seconds that any may last.
+        transactions of absent tasks; ``longest`` is the maximum duration of a transaction in
+        seconds.
 
         Raises:
             OffsetOutOfRange: topic and offsets contradict each other.
@@ -127,8 +128,8 @@ class Ledger:
         return found
 
     def is_uneven(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether one of these partitions stands in the topic only, or in the offsets only, as
-        :meth:`stable` has found them."""
+        """Whether :meth:`stable` found one of these partitions only in the topic, or only in the
+        offsets."""
         return any((tp in self.stored.entries) != (tp in self._committed) for tp in partitions)
 
     def _contradiction(self, differ: Mapping[TopicPartition, tuple[int, int]]) -> OffsetOutOfRange:

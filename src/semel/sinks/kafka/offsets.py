@@ -39,7 +39,7 @@ class GroupOffsets:
 
     @property
     def tasks(self) -> int:
-        """The most tasks that the connector is known to have had."""
+        """The largest number of tasks that the connector is known to have had."""
         return max(self._tasks, self.recorded)
 
     def entries(
@@ -89,7 +89,7 @@ class GroupOffsets:
         return TopicPartition(self._topic(tp.topic), tp.partition)
 
     def _entry(self, place: TopicPartition, position: int, text: str) -> LedgerEntry | None:
-        """An offset that somebody else has committed counts from there."""
+        """The entry of an offset; counts of one that another program committed start there."""
         facts = loaded(text)
         topic = place.topic if self._target is None else facts.get("topic")
         if topic is None:
@@ -99,7 +99,7 @@ class GroupOffsets:
 
 
 def stranger(client: Mapping[str, Any], group: str) -> Any:
-    """The group metadata of a client that is no member of the group."""
+    """The group metadata of a client that is not a member of the group."""
     consumer = Consumer({**client, "group.id": group, "log_level": 0})
     try:
         return consumer.consumer_group_metadata()

@@ -23,12 +23,13 @@ _JAVA = {
 def find_refused(
     connector: str, transactions: Transactions, messages: Sequence[Messages]
 ) -> Exception:
-    """Send each record by itself in a transaction that is aborted, and see what comes of it.
+    """Send each record in a transaction of its own, which is aborted, to see whether brokers take
+    it.
 
-    A refusal ends a transaction, so there is one for each: a way for few records.
+    A refusal ends a transaction, so each record needs its own: this is for few records only.
 
     Returns:
-        the exception to raise: RowsRejected, or why no record can be blamed.
+        the exception to raise: RowsRejected, or the error if no record is to blame.
     """
     records = [(one, record) for one in messages for record in one.each()]
     bad: dict[int, KafkaError] = {}

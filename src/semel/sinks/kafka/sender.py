@@ -79,7 +79,7 @@ class Sender:
             raise find_refused(self._connector.name, self._transactions, messages or ()) from None
 
     def send(self, messages: Sequence[Messages]) -> None:
-        """Without a transaction, and wait until the brokers have it.
+        """Send without a transaction, and wait until the brokers have everything.
 
         Raises:
             TransientError: they may have some of it, all of it or nothing.
@@ -103,4 +103,4 @@ def _converter(raw: Mapping[str, str], where: str, name: str) -> converters.Conv
 
 
 def _nowhere(_place: str) -> None:
-    """No failpoint."""
+    """A failpoint that never fires."""

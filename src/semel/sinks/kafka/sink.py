@@ -138,11 +138,11 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             Mechanism.TRANSACTIONAL: Support(
                 True,
                 "records and positions, in the ledger topic and as offsets of the consumer group, "
-                "are committed in one Kafka transaction, whose producer fences those before it",
+                "are committed in one Kafka transaction, whose producer fences earlier ones",
             ),
             Mechanism.IDEMPOTENT: Support(
                 False,
-                "a topic cannot overwrite by key: the records of a replay would stand in it twice. "
+                "a topic cannot overwrite by key: the records of a replay would be in it twice. "
                 "Set delivery.mechanism=transactional",
             ),
         }
@@ -154,7 +154,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._carry_over()
 
     def _meet_target(self) -> None:
-        """The other cluster's brokers, as the first ones have been met."""
+        """Make first contact with the other cluster's brokers."""
         if self._elsewhere:
             meet(
                 self._target.config,
@@ -257,7 +257,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             self._transact(None, rebased(left, now()), holes_of(left))
 
     def _alone(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Make the driver's producer, if no task of another run could move these positions."""
+        """Create the driver's producer, unless a task of another run could move these positions."""
         for tp in partitions:
             self._targets.of(tp.topic)
         self._transactions.open(self._group.instance(None))
@@ -330,7 +330,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             )
 
     def _reopen(self) -> None:
-        """Never without a look at whom the partitions belong to."""
+        """Reopen the producer, after a check whom the partitions belong to."""
         if self._member is not None:
             self.assigned(self._member)
         else:

@@ -1,4 +1,4 @@
-"""What an audit needs of the target: committed records, and where each of them came from.
+"""Reads the target for an audit: committed records, and where each came from.
 
 Kafka cannot be read at one instant. The ledger is read first, then all that the targets hold by
 then, open transactions waited for; records that were committed in between lie beyond the ledger's
@@ -99,7 +99,7 @@ class _Found:
         headers: Mapping[str, bytes],
         names: tuple[str, str, str],
     ) -> bool:
-        """Whether the headers say where it came from."""
+        """Add a record; returns whether its headers say where it came from."""
         try:
             topic, partition, offset = (headers[n].decode() for n in names)
             place, at = TopicPartition(topic, int(partition)), int(offset)
@@ -126,7 +126,7 @@ def _tables(found: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, pa.Tabl
 
 
 def _await_committed(cluster: Cluster, ends: Mapping[TopicPartition, int], timeout: float) -> None:
-    """Until no transaction is open below these ends."""
+    """Wait until no transaction is open below these ends."""
     asked = time.monotonic()
     while True:
         stable = cluster.latest(ends)

@@ -29,7 +29,7 @@ Record = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a ledger topic holds of one connector. ``is_reset``: its user has made it forget all.
+    """What a ledger topic holds for one connector. ``is_reset``: the user has reset the connector.
     ``is_complete``: no open transaction hides a record that was there when it was read."""
 
     entries: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
@@ -154,8 +154,8 @@ class LedgerTopic:
 
 
 def _place(key: bytes) -> dict[str, Any] | None:
-    """What a key of this connector names; None for the keys of others, such as Kafka Connect's
-    source connectors, which may have the same name."""
+    """The entry that a key of this connector names; None for the keys of others, such as Kafka
+    Connect's source connectors, which may have the same name."""
     try:
         place = json.loads(key)[1]
     except (ValueError, LookupError):

@@ -1,4 +1,4 @@
-"""The target topics: which they are, and that they can take what is sent to them."""
+"""The target topics, and checks that they can take what is sent to them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Targets:
         self.names: dict[str, str] = {}
 
     def check(self) -> None:
-        """What can be said without asking a cluster.
+        """Check what can be checked without a cluster.
 
         Raises:
             ConfigError: records would come back, or the ledger has no place for a position.
@@ -132,7 +132,7 @@ class Targets:
         return []
 
     def prepare(self, topics: Collection[str]) -> None:
-        """Look at all targets, and make the topic of dead letters.
+        """Check all targets, and create the dead letter topic.
 
         Raises:
             ConfigError: a target is missing or too small.

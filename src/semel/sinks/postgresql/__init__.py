@@ -73,7 +73,7 @@ class PostgresSink(DatabaseSink):
 
     @contextmanager
     def _freeing(self) -> Iterator[None]:
-        """Before the next try, end the sessions of frozen processes that hold the ledger's rows."""
+        """Before a retry, end the sessions of frozen processes that hold the ledger's rows."""
         try:
             yield
         except LockTimeout:
@@ -83,7 +83,7 @@ class PostgresSink(DatabaseSink):
     def _write(
         self, judge: Callable[[], Outcome], prepared: Sequence[Prepared], commit: Commit
     ) -> Outcome:
-        """Write, and write again in another way if the server refuses a key that is there."""
+        """Write, and write in another way if the server refuses a key that already exists."""
         upserts = {b.table.name for b in prepared if b.mode == "upsert"}
         merging = True
         while True:

@@ -20,7 +20,7 @@ IGNORED = jdbc.IGNORED | {
 
 @dataclass(frozen=True)
 class PostgresConfig(JdbcConfig):
-    """What the sink writes where, and under which key."""
+    """What the sink writes, where, and under which key."""
 
     connector_class: str = key(
         "connector.class", "postgresql", importance=HIGH, group="Common", display="Connector class"

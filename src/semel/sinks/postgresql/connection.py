@@ -1,4 +1,4 @@
-"""A PostgreSQL session through ADBC: transactions, COPY, and errors told apart.
+"""A PostgreSQL session through ADBC: transactions, COPY, and classified errors.
 
 ADBC's own transactions are not used (it runs in autocommit mode): when it says BEGIN depends on its
 version, and a COMMIT that the server turns into a rollback, because an error went unnoticed, looks
@@ -167,7 +167,7 @@ class Connection:
             self._new_stages.clear()
 
     def _roll_back(self) -> None:
-        """Leave a session without a transaction, or none."""
+        """Roll back; if that fails, drop the session."""
         if self._begun and self._connection is not None:
             try:
                 self._run("ROLLBACK")
@@ -193,8 +193,8 @@ class Connection:
             return cursor.fetch_arrow_table()
 
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """Run a query inside the open transaction and give its rows as they come, so that their
-        number does not matter. Nothing else may be run before the last one has come."""
+        """Run a query inside the open transaction and yield its rows as they arrive, so that their
+        number does not matter. Run nothing else before the last one."""
         self._begin()
         with self._connection.cursor() as cursor:
             with self._watchdog.call():
@@ -316,6 +316,6 @@ class Connection:
 
 
 def _reason(text: str) -> str:
-    """The driver's words without the statement that it was about: it is semel's own."""
+    """The driver's message without the statement, which is semel's own."""
     text = re.sub(r"(?s)^(\w+: )?(\[libpq\] )?Failed to \w+ query( '.*')?: ", "", text)
     return text.partition("Query was:")[0].strip()

@@ -1,4 +1,4 @@
-"""The ledger in PostgreSQL, in statements that move all positions of a commit at once."""
+"""The ledger in PostgreSQL: one statement moves all positions of a commit."""
 
 from __future__ import annotations
 

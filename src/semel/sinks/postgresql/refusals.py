@@ -1,4 +1,4 @@
-"""Finding the rows that the server refuses, one by one, after a whole batch has failed."""
+"""Finds the rows that the server refuses, one by one, after a whole batch has failed."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _as_text(rows: Rows) -> Rows:
 
 
 def _with_nul(columns: pa.Table) -> np.ndarray:
-    """Which rows hold a NUL character somewhere."""
+    """The rows that contain a NUL character."""
     found = np.zeros(columns.num_rows, dtype=bool)
     for values in columns.columns:
         if is_text(values.type):

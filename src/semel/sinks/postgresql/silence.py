@@ -1,4 +1,4 @@
-"""Finding out whether the server still works on a silent session or the session is lost."""
+"""Finds out whether the server is still working on a silent session or the session is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Target tables: reading them from the catalog, creating and extending them."""
+"""Reads target tables from the catalog, creates and extends them."""
 
 from __future__ import annotations
 

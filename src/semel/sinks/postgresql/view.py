@@ -110,7 +110,7 @@ class PostgresView(TableView):
         return columns
 
     def _said(self, table: Table, rows: Rows) -> pa.Table:
-        """What the server makes of values."""
+        """The values as the server stores them."""
         numbers = pa.array(np.arange(rows.count))
         numbered = Rows(
             rows.columns.append_column(_ROW, numbers), rows.staged, rows.places, rows.count
@@ -133,7 +133,7 @@ class PostgresView(TableView):
 
 
 def _shown(column: Column, value: str) -> str:
-    """How a value is read: in a type that Arrow has, or as text."""
+    """The expression that reads a value: in an Arrow type, or as text."""
     return value if column.base in _PLAIN and column.element is None else f"({value})::text"
 
 

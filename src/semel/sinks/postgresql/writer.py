@@ -1,4 +1,5 @@
-"""Writing prepared rows: COPY, or COPY into a temporary table and one statement that reads it."""
+"""Writes prepared rows: by COPY, or by COPY into a temporary table and one statement that reads
+it."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _MERGES_SINCE = 15
 def write(connection: Connection, prepared: Prepared, *, fresh: bool, merging: bool) -> None:
     """Write inside the open transaction; deletes first.
 
-    With ``fresh`` the keys of an upsert are taken to be new. That is much quicker if it is true;
-    if it is not, the server refuses a row with SQLSTATE 23505. With ``merging`` large upserts go by
+    With ``fresh`` the keys of an upsert are assumed to be new. That is much quicker if it is true;
+    otherwise the server refuses a row with SQLSTATE 23505. With ``merging`` large upserts go by
     MERGE, which locks and logs less than ON CONFLICT, but is refused in the same way if somebody
     else inserts one of the keys meanwhile.
     """
@@ -196,7 +197,7 @@ def _value(table: Table, rows: Rows, name: str) -> str:
     value = f"{given}::{column.cast}"
     if not column.rounds:
         return value
-    # A text that is no value of the type makes the server refuse the row.
+    # A text that the type does not accept makes the server refuse the row.
     refused = f"({given} || {literal(f' does not fit {column.type}')})::{column.cast}"
     kept = f"{value} IS NOT DISTINCT FROM {value}::{column.type}"
     return f"CASE WHEN {kept} THEN {value} ELSE {refused} END"

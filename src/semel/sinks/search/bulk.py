@@ -1,4 +1,4 @@
-"""Bulk requests: several are under way at once, and each action is judged by itself."""
+"""Bulk requests: several run at once, and each action is judged by itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Bulk:
         """Send everything; returns the records that the server refuses.
 
         ``still`` is asked before each request, which is left out if the ledger says that the
-        records are a replay. When this returns or raises, no request is under way any more.
+        records are a replay. When this returns or raises, no request is in progress.
         """
         wanted = [
             (part, first, body) for part in parts for first, body in self.requests(part.lines)

@@ -1,5 +1,5 @@
-"""One client for Elasticsearch and OpenSearch: opensearch-py's transport, and what their answers
-mean. It asks no server for its name, so both are spoken to in the protocol that they share."""
+"""One client for Elasticsearch and OpenSearch: opensearch-py's transport, and the meaning of
+answers. It asks no server for its name, so both are spoken to in the protocol that they share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _KEEP = "5m"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status and what came with it."""
+    """A status and the body of the answer."""
 
     status: int
     body: Mapping[str, Any]
@@ -65,7 +65,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An action of a bulk request that the server has not carried out, by its place in it."""
+    """An action of a bulk request that the server did not carry out, by its index in the
+    request."""
 
     place: int
     status: int

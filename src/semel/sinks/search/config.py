@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from semel.errors import ConfigError, Problem
+from semel.sinks.checks import problems_of_names
 from semel.sinks.routed import RoutedConfig
 from semel.sinks.search.keys import SearchKeys
 
@@ -29,7 +30,7 @@ IGNORED = {
     "flush.synchronously": "positions always wait for their documents",
     "max.connection.idle.time.ms": "a lost connection is opened again",
     "behavior.on.version.conflict": "the server holds a newer version only after a replay",
-    "type.name": "document types are gone since Elasticsearch 7",
+    "type.name": "Elasticsearch has had no document types since version 7",
     "log.sensitive.data": "documents are not logged",
     "insert.mode": "documents are written by id; see key.ignore",
     "external.resource.usage": "index names are looked up: an alias of one index is fine",
@@ -41,26 +42,19 @@ _FORBIDDEN = '\\/*?"<>| ,#:'
 
 @dataclass(frozen=True)
 class SearchConfig(SearchKeys, RoutedConfig):
-    """What the sink writes where, and under which id."""
+    """What the sink writes, where, and under which id."""
 
     def __post_init__(self) -> None:
         urls = tuple(url if "://" in url else f"http://{url}" for url in self.urls)
         object.__setattr__(self, "urls", urls)
         problems = [*self._connection_problems(), *self._writing_problems()]
-        if any(":" not in pair for pair in self.index_mapping):
-            problems.append(
-                Problem(
-                    "topic.to.external.resource.mapping",
-                    "topic.to.external.resource.mapping must hold topic:index pairs",
-                )
-            )
-        if "${" in self.index_format.replace("${topic}", ""):
-            problems.append(
-                Problem(
-                    "index.name.format",
-                    f"index.name.format={self.index_format!r}: only ${{topic}} can be filled in",
-                )
-            )
+        problems += problems_of_names(
+            "index.name.format",
+            self.index_format,
+            "topic.to.external.resource.mapping",
+            self.index_mapping,
+            "index",
+        )
         if problems:
             raise ConfigError(*problems)
 
@@ -192,7 +186,7 @@ class SearchConfig(SearchKeys, RoutedConfig):
         """The index of a topic. Names of indices are in lower case.
 
         Raises:
-            ConfigError: the name is none that an index may have.
+            ConfigError: an index may not have this name.
         """
         topic = self.routed(topic)
         mapping: Mapping[str, str] = dict(p.split(":", maxsplit=1) for p in self.index_mapping)

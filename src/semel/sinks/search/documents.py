@@ -29,7 +29,7 @@ _TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above
 
 
 def documents(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
-    """One JSON object a row."""
+    """One JSON object per row."""
     pieces: list[Any] = ["{"]
     for name, values in columns.items():
         comma = "," if len(pieces) > 1 else ""

@@ -1,4 +1,4 @@
-"""The indices that documents go to: looked up, created, and given new fields."""
+"""Finds, creates and extends the indices that documents go to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Index:
 
     @property
     def made(self) -> str:
-        """Changes when the index is deleted and created anew, or restored from a snapshot."""
+        """An id that changes when the index is deleted and created again, or restored from a
+        snapshot."""
         return str(self.settings.get("index.uuid", ""))
 
     @property

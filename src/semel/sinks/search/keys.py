@@ -1,4 +1,4 @@
-"""The keys of Confluent's Elasticsearch sink and Aiven's OpenSearch sink, one meaning."""
+"""The keys of Confluent's Elasticsearch sink and Aiven's OpenSearch sink."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from semel.config import HIGH, LOW, MEDIUM, Type, key
 
 @dataclass(frozen=True)
 class SearchKeys:
-    """What the sink writes where, as the user has said."""
+    """The keys as the user has set them."""
 
     connector_class: str = key(
         "connector.class", importance=HIGH, group="Common", display="Connector class"
@@ -70,7 +70,7 @@ class SearchKeys:
     batch_size: int = key(
         "batch.size",
         2000,
-        "Most documents of one bulk request.",
+        "Maximum number of documents in one bulk request.",
         at_least=1,
         type=Type.INT,
         importance=MEDIUM,
@@ -80,7 +80,7 @@ class SearchKeys:
     bulk_bytes: int = key(
         "bulk.size.bytes",
         5 * 1024 * 1024,
-        "Most bytes of one bulk request.",
+        "Maximum size of one bulk request in bytes.",
         at_least=1,
         importance=LOW,
         group="Connector",
@@ -155,7 +155,7 @@ class SearchKeys:
     malformed: str = key(
         "behavior.on.malformed.documents",
         "fail",
-        "What documents do that the server refuses.",
+        "What happens to documents that the server refuses.",
         choices=("fail", "ignore", "warn"),
         importance=LOW,
         group="Data Conversion",

@@ -1,5 +1,5 @@
-"""The ledger: an index beside the results, one document a topic-partition, moved by compare-and-set
-on the document's sequence number."""
+"""The ledger: an index beside the results, with one document per topic-partition, moved by
+compare-and-set on the document's sequence number."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _BODY = {
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A document of the ledger and what a compare-and-set asks for."""
+    """A document of the ledger, with the facts for a compare-and-set."""
 
     source: Mapping[str, Any]
     seq_no: int
@@ -94,7 +94,7 @@ class SearchLedger:
         """Judge without moving: a replay only if all are.
 
         Raises:
-            LedgerConflict: one of them is neither to be applied nor a replay.
+            LedgerConflict: one of them is neither new nor a replay.
         """
         return Outcome.APPLIED if self._to_move(advances)[0] else Outcome.REPLAYED
 
@@ -219,7 +219,8 @@ class SearchLedger:
         *,
         again: bool = False,
     ) -> None:
-        """Write entries anew; with ``again`` what is written from here on is of a new generation.
+        """Rewrite entries; with ``again``, documents written from here on belong to a new
+        generation.
 
         Raises:
             TransientError: the ledger has been moved meanwhile.
@@ -263,7 +264,7 @@ class SearchLedger:
         return json.dumps({"index": {"_id": self._id(tp), **place}})
 
     def _write(self, lines: Sequence[str]) -> int:
-        """How many of the documents somebody else has changed meanwhile."""
+        """Write documents; returns how many of them somebody else has changed meanwhile."""
         if not lines:
             return 0
         failures = self._client.bulk(INDEX, ("\n".join(lines) + "\n").encode())
@@ -304,7 +305,7 @@ def _entry(source: Mapping[str, Any]) -> LedgerEntry:
 
 
 def _facts(entry: LedgerEntry) -> dict[str, Any]:
-    """What of an entry changes."""
+    """The facts of an entry that change."""
     names = ("position", "start_position", *_COUNTS, *_LOG)
     return {n: getattr(entry, n) for n in names} | {_EPOCH_AT: entry.position}
 

@@ -153,7 +153,7 @@ class SearchSink(Sink):
         self._alone.add(topic)
 
     def _reads(self, topic: str) -> bool:
-        """Whether the connector still does."""
+        """Whether the connector still reads a topic."""
         connector = self._connector
         if connector.topics:
             return topic in connector.topics
@@ -384,7 +384,7 @@ class SearchSink(Sink):
     # The life of a run
 
     def claim(self) -> None:
-        """There is nothing to hold: an index has no locks, and the ledger fences."""
+        """Do nothing: an index has no locks, and the ledger fences."""
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
         self._ledger.create()

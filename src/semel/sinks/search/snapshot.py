@@ -1,4 +1,4 @@
-"""What an audit needs of the indices."""
+"""Reads the indices for an audit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as the lines of bulk requests: which documents, under which ids and versions."""
+"""Converts records to lines of bulk requests: documents with their ids and versions."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""SQL databases: what all of them share, and a dialect each of those besides PostgreSQL."""
+"""SQL databases: what all of them share, and a dialect for each one except PostgreSQL."""

@@ -215,7 +215,7 @@ class DatabaseSink(Sink):
                     continue
                 if rejected:
                     raise RowsRejected(rejected) from None
-                # Nothing is refused any more: another writer's rows have come and gone.
+                # Nothing is refused any more: another writer's rows were there only for a moment.
                 raise TransientError(str(error)) from None
             except (SchemaChanged, RowsRejected):
                 if not self._tables.altered(topics):

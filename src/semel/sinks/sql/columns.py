@@ -1,4 +1,4 @@
-"""Tables and their columns: what a database's catalog says of them, and in which Arrow types."""
+"""Tables and their columns as a database's catalog describes them, with their Arrow types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow values to the exact Arrow type that the database takes for a column, losing nothing.
+"""Converts Arrow values to the exact type that the database takes for a column, without loss.
 
 PostgreSQL's server casts texts that Arrow cannot read, except those that it would cut or round.
 """
@@ -91,7 +91,7 @@ def unfit_rows(
     column: Column,
     convert: Callable[[pa.ChunkedArray, Column], Converted] = convert,
 ) -> list[tuple[int, str]]:
-    """Which rows cannot be converted, by halving; each with the reason."""
+    """The rows that cannot be converted, found by bisection, each with the reason."""
     try:
         convert(values, column)
     except UNFIT as error:

@@ -1,4 +1,4 @@
-"""The seam between the sink and a database: one session of it, its tables, its transactions.
+"""The interface between the sink and a database: one session, its tables and its transactions.
 
 PostgreSQL implements this with COPY and statements of its own. The other databases share the SQL of
 :mod:`semel.sinks.sql.dialect`.

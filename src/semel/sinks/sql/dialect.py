@@ -1,4 +1,4 @@
-"""How SQL databases without a path of their own write rows, and how their SQL differs.
+"""How SQL databases other than PostgreSQL write rows, and how their SQL differs.
 
 Identifiers are quoted by ``"`` and strings by ``'``, doubled where they stand inside: a dialect
 whose database knows other rules sets its session to these.
@@ -68,7 +68,7 @@ class Dialect(Database):
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """Raise errors of the driver as semel's."""
+        """Translate errors of the driver."""
         try:
             yield
         except BaseException as error:
@@ -85,7 +85,7 @@ class Dialect(Database):
 
     @abstractmethod
     def _roll_back(self) -> None:
-        """Leave a session without a transaction, or none; raises nothing."""
+        """Roll back, or drop the session if that fails; raises nothing."""
 
     def _leave(self) -> None:
         """End the session: the next one may find a server that can write."""
@@ -312,5 +312,5 @@ def listed(names: Sequence[str]) -> str:
 
 
 def same(key: Sequence[str]) -> str:
-    """That the rows ``t`` and ``s`` have the same key."""
+    """The condition that the rows ``t`` and ``s`` have the same key."""
     return " AND ".join(f"t.{quote(n)} = s.{quote(n)}" for n in key)

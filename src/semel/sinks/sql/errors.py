@@ -1,4 +1,4 @@
-"""What a database refuses, as every SQL sink tells it apart."""
+"""The refusals of databases that every SQL sink distinguishes."""
 
 from __future__ import annotations
 

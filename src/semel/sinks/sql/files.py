@@ -1,4 +1,4 @@
-"""What databases in a file have in common: finding the file, and locks beside it."""
+"""What databases in a file share: finding the file, and locks beside it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def anchored(raw: Mapping[str, str], system: str) -> dict[str, str]:
 
 
 def check_directory(path: Path) -> None:
-    """Raises ConfigError where the file can never be made."""
+    """Raises ConfigError if the file can never be created."""
     if not path.parent.is_dir():
         raise ConfigError(f"connection.url: the directory {path.parent} does not exist. Create it")
     if path.is_dir():

@@ -1,7 +1,7 @@
 """The ledger in SQL that all dialects share.
 
-Positions are read under a lock, judged, and moved: where
-the database has no lock for rows, whoever writes is alone from the start of the transaction.
+Positions are read under a lock, judged, and moved: where the database has no row locks, a writer is
+alone from the start of its transaction.
 """
 
 from __future__ import annotations

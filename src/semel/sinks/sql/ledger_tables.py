@@ -58,7 +58,7 @@ class Ledger(ABC):
         return all(map(self._database.exists, (OFFSETS, HOLES)))
 
     def _lacks(self) -> bool:
-        """Whether the table is an older semel's."""
+        """Whether the table was created by an older semel."""
         if not self._complete:
             table = self._database.find(OFFSETS)
             self._complete = table is not None and all(n in table.columns for n in ADDED)

@@ -90,7 +90,9 @@ class Mysql(Dialect):
         except Exception as error:
             # A proxy before a server that is away accepts connections and ends them.
             if is_lost(error):
-                raise Unavailable(f"{self.where}: connections end as they begin") from None
+                raise Unavailable(
+                    f"{self.where}: connections are closed as soon as they open"
+                ) from None
             raise
         connection._local_infile = False  # or a server could ask for any file, at any time
         try:

@@ -46,7 +46,7 @@ class MysqlConfig(JdbcConfig):
 
 
 class Tls(NamedTuple):
-    """How a connection is encrypted. The certificate is a PEM file of authorities; without one
+    """The TLS settings of a connection. The certificate is a PEM file of authorities; without one
     those of the system are trusted."""
 
     certificate: str
@@ -81,7 +81,7 @@ def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any], Tls | N
     except ValueError:  # whose message may hold the password
         raise ConfigError(
             "connection.url is not of the form jdbc:mysql://host:port/database, with one host. Set "
-            "connection.user and connection.password apart"
+            "connection.user and connection.password separately"
         ) from None
     given = dict(parse_qsl(parts.query))
     database = unquote(parts.path.lstrip("/"))

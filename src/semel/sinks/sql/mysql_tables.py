@@ -1,4 +1,4 @@
-"""What the catalog of MariaDB and MySQL says of a table."""
+"""Reads tables from the catalog of MariaDB and MySQL."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def check(values: pa.ChunkedArray, column: Column) -> None:
     if kind == "year":
         least, greatest = pc.min_max(values).as_py().values()
         if least is not None and (least < 1901 or greatest > 2155):
-            raise pa.ArrowInvalid("it is no year from 1901 to 2155")
+            raise pa.ArrowInvalid("it is not a year from 1901 to 2155")
     elif kind in ("binary", "bit"):
         length = int(inside.rstrip(")"))
         size = length if kind == "binary" else (length + 7) // 8
@@ -151,7 +151,7 @@ def check(values: pa.ChunkedArray, column: Column) -> None:
             items = pc.list_flatten(pc.split_pattern(values.filter(pc.not_equal(values, "")), ","))
         known = pc.is_in(items.drop_null(), value_set=pa.array(members, pa.string()))
         if not pc.all(known).as_py():
-            raise pa.ArrowInvalid(f"it is no member of {column.type}")
+            raise pa.ArrowInvalid(f"it is not a member of {column.type}")
 
 
 _SPATIAL = {

@@ -66,7 +66,7 @@ def check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: boo
 
 
 def check_letters(connector: ConnectorConfig) -> None:
-    """Raises ConfigError if dead letters have no table of their own."""
+    """Raises ConfigError if dead letters do not have a table of their own."""
     table = connector.dead_letter_table
     where = f"connector {connector.name}: errors.deadletterqueue.table={table}"
     if table and _NAME.fullmatch(table) is None:

@@ -1,4 +1,4 @@
-"""From converted records to the deletes and rows for a table, in the types of its columns."""
+"""Converts records to the deletes and rows for a table, in the types of its columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from semel.records import (
     RowsRejected,
     rejected,
 )
-from semel.sinks.changes import Changes, Left, all_of_each, last_of_each
+from semel.sinks.changes import Changes, Survivors, all_of_each, last_of_each
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
 from semel.sinks.sql.columns import Column, Table
@@ -72,7 +72,8 @@ def prepare(
     compare: Compare,
     convert: Convert = convert,
 ) -> Prepared:
-    """Convert records to the table's types and keep what is left of several changes of a key.
+    """Convert records to the table's types and reduce several changes of a key to what must be
+    written.
 
     ``compare`` is asked about keys of types in which values can be equal that are not the same.
 
@@ -212,7 +213,7 @@ def _order(
     return [all_.column(n) for n in names if n != TIMESTAMP], count, timestamps
 
 
-def _latest(rows: Rows, left: Left) -> Rows:
+def _latest(rows: Rows, left: Survivors) -> Rows:
     """The rows that are left, with each optional column's value from the row that has it."""
     reduced = rows.take(left.rows)
     columns = reduced.columns

@@ -1,4 +1,4 @@
-"""Finding the rows that a database refuses, after a whole commit has failed."""
+"""Finds the rows that a database refuses, after a whole commit has failed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Undo(Exception):
 
 
 def find_refused(dialect: Dialect, batches: Sequence[Prepared]) -> list[Rejected]:
-    """Name the records that the database refuses, by halving, in transactions that never commit.
+    """Find the records that the database refuses, by bisection, in transactions that never commit.
 
     Each row is tried after those before it: if two rows have one key, the second is refused.
     """

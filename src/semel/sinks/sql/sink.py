@@ -1,5 +1,5 @@
 """The sink for SQL databases: rows and positions in one transaction of the database that holds the
-rows. How the databases differ stands in their dialects."""
+rows. Their dialects hold the differences between databases."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Session:
             )
         except (RuntimeError, pytds.Error):  # of the server's browser, by UDP
             raise ServiceError(
-                f"{login.where}: no port is known of it. Name it in its place"
+                f"{login.where}: its port is unknown. Name the port instead"
             ) from None
         # python-tds would wait before it says that nobody listens.
         socket = create_connection((login.host, port), _PATIENCE)

@@ -89,7 +89,7 @@ class Login:
 
 
 def login(config: SqlServerConfig) -> Login:
-    """What a URL says.
+    """Parse a URL.
 
     Raises:
         ConfigError: also if semel cannot do what the URL asks.
@@ -100,7 +100,7 @@ def login(config: SqlServerConfig) -> Login:
     if place is None or given is None:
         raise ConfigError(  # not the URL itself: it may hold a password
             f"connection.url is not of the form {_FORM}. Set connection.user and "
-            "connection.password apart, or as ;user=...;password={...} behind it"
+            "connection.password separately, or append ;user=...;password={...} to it"
         )
     for name, (harmless, why) in _REFUSED.items():
         if given.get(name, "").lower() not in ("", *harmless):
@@ -129,8 +129,8 @@ def login(config: SqlServerConfig) -> Login:
 
 
 def _as_microsofts(url: str) -> str:
-    """A URL of the jTDS driver as one of Microsoft's, which differ in where the database stands and
-    in how TLS is asked for."""
+    """Convert a URL of the jTDS driver to Microsoft's form. The two differ in the place of the
+    database and in how TLS is requested."""
     place = _JTDS.fullmatch(url)
     if place is None:
         return url
@@ -179,7 +179,7 @@ def _authorities(file: str) -> str:
         if found and Path(found).is_file():
             return found
     raise ConfigError(
-        "connection.url: encrypt=true, but this system has no certificates to know the server by. "
+        "connection.url: encrypt=true, but this system has no certificates to verify the server. "
         "Name a PEM file in serverCertificate, or set trustServerCertificate=true"
     )
 

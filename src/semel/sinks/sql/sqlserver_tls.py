@@ -41,7 +41,7 @@ def used(authorities: str | None, host: str) -> Iterator[None]:
             return True
         raise ServiceError(
             f"the server's certificate is not for {host}. Set hostNameInCertificate in "
-            "connection.url to the name that it is for"
+            "connection.url to the name in the certificate"
         )
 
     module = pytds.tls
@@ -54,9 +54,9 @@ def used(authorities: str | None, host: str) -> Iterator[None]:
             if "verify failed" not in str(error):
                 raise ConnectionError(f"TLS: {error}") from None
             raise ServiceError(
-                f"the server's certificate is by none of the authorities in {authorities}. Name a "
-                "PEM file with its own in serverCertificate of connection.url, or set "
-                "trustServerCertificate=true"
+                "the server's certificate was issued by none of the authorities in "
+                f"{authorities}. Name a PEM file with its own in serverCertificate of "
+                "connection.url, or set trustServerCertificate=true"
             ) from None
         finally:
             module.create_context, module.validate_host = theirs

@@ -21,7 +21,7 @@ def table_name(
     """The name of a topic's table in a database of this kind.
 
     Raises:
-        ConfigError: it is no name of a table there, or a table of semel's own.
+        ConfigError: the database does not allow the name, or it is a table of semel's own.
     """
     name = parse_name(config.table(topic), fold=config.folds_names)
     check_apart(connector, topic, name, fold=kind.one_in_any_case)

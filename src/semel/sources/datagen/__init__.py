@@ -1,5 +1,5 @@
-"""Datagen: records that are made up, the same ones each time.
+"""Datagen: generates records, the same ones each time.
 
-Record number n of a task follows from ``random.seed``, the task and n alone. So the offset is n,
-and everything that was written can be made again.
+Record number n of a task depends only on ``random.seed``, the task and n. So the offset is n, and
+everything that was written can be generated again.
 """

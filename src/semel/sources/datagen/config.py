@@ -23,7 +23,7 @@ def _check_quickstart(name: str) -> None:
 
 @dataclass(frozen=True)
 class DatagenConfig:
-    """Which records are made, how many and how fast."""
+    """Which records to generate, how many and how fast."""
 
     topic: str = key(
         "kafka.topic",
@@ -112,7 +112,7 @@ class DatagenConfig:
 
     @property
     def origin(self) -> str:
-        """The key that says what the schema is, with its value."""
+        """The key that gives the schema, with its value."""
         if self.quickstart:
             return f"quickstart={self.quickstart}"
         if self.schema_filename:

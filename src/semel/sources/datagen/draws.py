@@ -1,4 +1,4 @@
-"""Random numbers that follow from a seed, a place in the schema and the number of a record."""
+"""Random numbers from a seed, a place in the schema and the number of a record."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The schemas that Confluent's Datagen connector brings, by their names: the same fields and types,
-with values of our own."""
+"""The schemas of Confluent's Datagen connector, by name: the same fields and types, with values of
+semel's own."""
 
 from __future__ import annotations
 

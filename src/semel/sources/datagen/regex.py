@@ -31,15 +31,15 @@ _LONGEST = 4096
 
 
 def texts(pattern: str, *place: object) -> Callable[[Block], pa.Array]:
-    """What makes texts that match a pattern.
+    """A maker of texts that match a pattern.
 
     Raises:
-        ValueError: says why none can be made.
+        ValueError: says why it cannot be done.
     """
     try:
         parsed = _PARSER.parse(pattern)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a regular expression: {error}") from None
     make = _sequence(parsed, _Places(place))
 
     def made(block: Block) -> pa.Array:
@@ -83,7 +83,7 @@ def _sequence(parsed: Any, places: _Places) -> Pieces:
 
 
 def _parts(op: str, value: Any, places: _Places) -> Iterator[Pieces]:
-    """What makes the pieces of one element."""
+    """The makers of the pieces of one element."""
     if op == "LITERAL":
         yield _literal(chr(value))
     elif op in ("ANY", "NOT_LITERAL"):

@@ -1,4 +1,4 @@
-"""An Avro schema with ``arg.properties`` as what makes its records."""
+"""Turns an Avro schema with ``arg.properties`` into a maker of records."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ _DEEPEST = 32
 
 
 class Unusable(ValueError):
-    """No records can be made by a schema; says why."""
+    """No records can be generated from a schema; says why."""
 
 
 def records_of(text: str) -> values.Records | values.Chosen:
-    """What makes records by a schema in JSON, with Java's comments.
+    """The maker of records for a schema in JSON, which may have Java's comments.
 
     Raises:
-        Unusable: the schema is wrong, or says what cannot be made.
+        Unusable: the schema is wrong, or asks for something that is not supported.
     """
     try:
         schema, _end = json.JSONDecoder().raw_decode(_COMMENT.sub(r"\1", text).strip())
     except json.JSONDecodeError as error:
         raise Unusable(
-            f"is no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+            f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
     made = _Reader().maker(schema, ())
     if not isinstance(made, (values.Records, values.Chosen)) or not pa.types.is_struct(made.type):
@@ -73,7 +73,7 @@ class _Reader:
         self._named: dict[str, Mapping[str, Any]] = {}
 
     def maker(self, schema: Any, path: tuple[str, ...], *, repeated: bool = False) -> Maker:
-        """What makes the values of a place; it is ``repeated`` within an array."""
+        """The maker of a place's values; a place within an array is ``repeated``."""
         if len(path) > _DEEPEST:
             raise Unusable(f"field {path[0]}: is nested without end")
         if isinstance(schema, list):
@@ -81,7 +81,7 @@ class _Reader:
         if isinstance(schema, str):
             schema = self._named.get(schema) or {"type": schema}
         if not isinstance(schema, dict) or "type" not in schema:
-            raise _wrong(path, f"{json.dumps(schema)} is no schema")
+            raise _wrong(path, f"{json.dumps(schema)} is not a schema")
         given = schema["type"]
         if not isinstance(given, str):  # a type around a type
             outer = {k: v for k, v in schema.items() if k not in ("type", "name")}
@@ -89,7 +89,7 @@ class _Reader:
             return self.maker(inner, path, repeated=repeated)
         if given not in (*_SIMPLE, "null", "record", "enum", "fixed", "array", "map"):
             if given not in self._named:
-                raise _wrong(path, f"{given} is no type")
+                raise _wrong(path, f"{given} is not a type")
             return self.maker(given, path, repeated=repeated)
         self._note(schema)
         rules = schema.get("arg.properties", {})
@@ -152,7 +152,7 @@ class _Reader:
         try:
             return values.Chosen(inner, salt(*path, "option"), options)
         except (KeyError, TypeError, AttributeError, ArithmeticError, pa.ArrowException) as error:
-            raise _wrong(path, f"an option is no {schema['type']}: {error}") from None
+            raise _wrong(path, f"an option is not of type {schema['type']}: {error}") from None
 
     def _record(self, schema: Mapping[str, Any], path: tuple[str, ...], repeated: bool) -> Maker:
         fields = schema.get("fields")

@@ -139,14 +139,14 @@ class DatagenSource(Source):
 
 
 class _Pace:
-    """When records are due: each as long after the one before as chance says, up to a limit."""
+    """When records are due: at random intervals, up to a limit."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._next = self._now() + self._wait()
 
     def due(self, most: int) -> int:
-        """How many are due by now."""
+        """How many records are due now."""
         if self._limit <= 0:
             return most
         now, count = self._now(), 0

@@ -1,7 +1,7 @@
 """The records of a block of an Avro file.
 
-A block does not say where its records end, so each is passed over, field by field, and then all are
-read in columns.
+A block does not say where its records end. So each record is first skipped field by field, and then
+all are read in columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def records(node: Node, count: int, block: bytes) -> pa.Array:
     """The records of a block.
 
     Raises:
-        ValueError: it does not hold them.
+        ValueError: the block does not hold them.
     """
     skip = skipper(node)
     places, at = [0] * (count + 1), 0
@@ -57,7 +57,7 @@ def records(node: Node, count: int, block: bytes) -> pa.Array:
 
 
 def skipper(node: Node) -> Skip:
-    """What passes over the values of a node."""
+    """A function that skips the values of a node."""
     if isinstance(node, Primitive):
         if node.kind in _SIZES:
             return _constant(_SIZES[node.kind])

@@ -1,4 +1,4 @@
-"""The keys of kafka-connect-spooldir's connectors, one meaning."""
+"""The keys of kafka-connect-spooldir's connectors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ATTRIBUTES = tuple(
 
 IGNORED = {
     "cleanup.policy.maintain.relative.path": "folders below input.path stay",
-    "csv.keep.carriage.return": "line ends are no part of values",
+    "csv.keep.carriage.return": "line ends are not part of values",
     "csv.verify.reader": "files are looked at when they are read",
     "file.buffer.size.bytes": "files are read in blocks of some megabytes",
     "schema.generation.key.name": "schemas have no name",
@@ -50,7 +50,7 @@ def _pattern(text: str) -> None:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a regular expression: {error}") from None
 
 
 def _attributes(names: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ def _attributes(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class DirectoryConfig(TextKeys):
-    """Which files are read, how, and what becomes of them."""
+    """Which files to read, how, and what happens to them afterwards."""
 
     topic: str = key("topic", doc="The topic to write to.", importance=HIGH, group="General")
     input_path: str = key(
@@ -150,7 +150,7 @@ class DirectoryConfig(TextKeys):
     batch_size: int = key(
         "batch.size",
         100_000,
-        "Most records of one batch.",
+        "Maximum number of records in one batch.",
         at_least=1,
         type=Type.INT,
         importance=LOW,
@@ -272,7 +272,7 @@ class DirectoryConfig(TextKeys):
         return found
 
     def format_of(self, connector_class: str) -> str:
-        """What the files hold.
+        """The format of the files.
 
         Raises:
             ConfigError: nothing says so, or class and key differ.

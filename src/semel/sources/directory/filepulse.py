@@ -1,4 +1,4 @@
-"""The configuration of FilePulse's connector as ours, where it can be."""
+"""Translates the configuration of FilePulse's connector, where that is possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an offset says of a file."""
+"""The offsets of files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _VERSION = ("size", "modified", "etag")
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a file was read: so many records, and up to this byte of its content where records
-    are known by their bytes."""
+    """How far a file was read: the number of records and, for formats in bytes, the position in its
+    content."""
 
     records: int = 0
     position: int = 0
@@ -35,7 +35,7 @@ class Reached:
 
 
 def reached(offset: Mapping[str, Any]) -> Reached:
-    """What an offset says.
+    """Read an offset.
 
     Raises:
         ValueError: it makes no sense.
@@ -53,6 +53,6 @@ def reached(offset: Mapping[str, Any]) -> Reached:
 
 
 def is_of(offset: Mapping[str, Any], found: Found) -> bool:
-    """Whether an offset was reached in this very file. Those that spooldir stored do not say."""
+    """Whether an offset belongs to this very file. Offsets that spooldir stored do not say."""
     given = {n: offset[n] for n in _VERSION if n in offset}
     return not given or given == found.version

@@ -1,4 +1,4 @@
-"""What makes records of a connector's files."""
+"""Creates the readers of a connector's files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Formats:
     as_text: bool
 
     def format(self) -> Format:
-        """What reads one file."""
+        """The reader of one file."""
         match self.name:
             case "csv":
                 return OfCsv(self.config, self.fields, self.parser)
@@ -43,7 +43,7 @@ class Formats:
 
 
 def formats_of(config: DirectoryConfig, connector_class: str) -> Formats:
-    """Raises ConfigError: a schema is none, or is missing or of no use."""
+    """Raises ConfigError: a schema is invalid, missing or useless."""
     name = config.format_of(connector_class)
     fields: list[Field] = []
     for key, text in (("key.schema", config.key_schema), ("value.schema", config.value_schema)):

@@ -16,7 +16,7 @@ _FILES = 1000
 
 @dataclass(slots=True)
 class Gathered:
-    """What is read since the last batch."""
+    """What was read since the last batch."""
 
     most: int
     records: list[ConnectRecords] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Gathered:
         return many or self.size >= _BYTES or self.count >= self.most
 
     def batch(self) -> SourceBatch:
-        """Everything, as few columns as their types allow."""
+        """Everything, in as few columns as types allow."""
         made = [_joined(list(g)) for _, g in groupby(self.records, _kind)]
         return SourceBatch(made, {}, reached=tuple(self.reached.values()))
 

@@ -1,4 +1,4 @@
-"""Which files there are below a directory or a URL, and moving them."""
+"""Finds and moves files below a directory or a URL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from semel.sinks.files.store import LOCAL, Store, protocol_of
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file. ``version`` is what another file under the same name would have another of."""
+    """A file. ``version`` tells it from another file of the same name."""
 
     name: str
     size: int
@@ -28,7 +28,7 @@ class Found:
 
     @property
     def version(self) -> Mapping[str, Any]:
-        """What an offset says of the file that it was reached in."""
+        """The version of the file that an offset was reached in."""
         if self.tag:
             return {"size": self.size, "etag": self.tag}
         return {"size": self.size, "modified": self.modified_ms}
@@ -54,7 +54,7 @@ class Places:
         self._store: Store = open_store(where, options)
 
     def files(self, place: str, *, recursive: bool) -> list[Found] | None:
-        """The files of a place; None if it is not there."""
+        """The files of a place; None if the place does not exist."""
         folder = self._folders[place]
         if self._is_local:
             with self._store.translated():

@@ -37,7 +37,7 @@ _DIGITS = 38
 
 
 class Unfit(ValueError):
-    """A value is not of its field's type; says which field and value."""
+    """A value is not of its field's type; names field and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ def fields_of(text: str) -> list[Field]:
     """The fields of a schema as spooldir writes it.
 
     Raises:
-        ValueError: the text is none; the message goes on from the key.
+        ValueError: the text is not a schema; the message continues after the key's name.
     """
     try:
         schema = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error.msg} at column {error.colno}") from None
+        raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
     fields = schema.get("fieldSchemas") if isinstance(schema, dict) else None
     if not isinstance(fields, dict) or schema.get("type") != "STRUCT":
         raise ValueError("must be of type STRUCT with fieldSchemas")
@@ -95,12 +95,12 @@ def _type(where: str, given: Any) -> pa.DataType:
             inner = given.get("fieldSchemas") or {}
             return pa.struct([(n, _type(f"{where}.{n}", s)) for n, s in inner.items()])
     if kind not in _TYPES:
-        raise ValueError(f"field {where}: {given['type']} is no type")
+        raise ValueError(f"field {where}: {given['type']} is not a type")
     return _TYPES[kind]
 
 
 class Parser:
-    """Makes values of text, as the patterns for times and their zone say."""
+    """Parses text, with the configured patterns and zone for times."""
 
     def __init__(self, formats: Sequence[str], timezone: str) -> None:
         """Raises ValueError: says which key is wrong."""
@@ -113,14 +113,14 @@ class Parser:
         try:
             ZoneInfo(timezone)
         except (ValueError, OSError, KeyError):
-            raise ValueError(f"parser.timestamp.timezone={timezone} is no time zone") from None
+            raise ValueError(f"parser.timestamp.timezone={timezone} is not a time zone") from None
         self._timezone = timezone
 
     def values(self, text: pa.Array, field: Field) -> pa.Array:
         """A column of a field's type.
 
         Raises:
-            Unfit: a text is no such value, or is missing.
+            Unfit: a text cannot be parsed, or is missing.
         """
         kind = field.type
         if pa.types.is_nested(kind):
@@ -135,7 +135,7 @@ class Parser:
         else:
             found = _cast(text, kind)
         if found is None or found.null_count > text.null_count:
-            raise Unfit(f"field {field.name}: {self._first(text, field)} is no {kind}")
+            raise Unfit(f"field {field.name}: {self._first(text, field)} is not of type {kind}")
         self.check_nulls(found, field)
         return found
 
@@ -171,7 +171,7 @@ class Parser:
         ).cast(TIMESTAMP)
 
     def _first(self, text: pa.Array, field: Field) -> str:
-        """The first text that is no value."""
+        """The first text that cannot be parsed."""
         for value in text.drop_null()[:1000].to_pylist():
             one = pa.array([value], pa.string())
             try:

@@ -1,8 +1,9 @@
 """The directory source connector.
 
 A file is a source partition. Its offset says how many records were read, of which version of the
-file, and whether that was all. What becomes of a finished file happens after the commit that says
-so, and again after a restart if it did not: an offset whose file is done is never read on from.
+file, and whether that was all. A finished file is moved or deleted after the commit that records
+its end, and after a restart if that did not happen: nothing is read after an offset whose file is
+done.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class DirectorySource(Source):
                 yield SourceBatch([self._records(values, found)], offset)
 
     def committed(self, partition: SourcePartition, offset: SourceOffset) -> None:
-        """Once a file is done, do what its cleanup policy says."""
+        """Once a file is done, apply the cleanup policy."""
         reached = self._reached(offset)
         if not reached.state or not self._moves(reached):
             return
@@ -202,7 +203,7 @@ class DirectorySource(Source):
     def _on(
         self, found: Found, offset: SourceOffset | None
     ) -> Iterator[tuple[ConnectRecords | None, Reached]]:
-        """What a file has behind its offset."""
+        """The records of a file after its offset."""
         reached = Reached()
         if offset is not None and files.is_of(offset, found):
             reached = self._reached(offset)
@@ -244,7 +245,8 @@ class DirectorySource(Source):
                     yield chunk
 
     def _is_still(self, found: Found) -> bool:
-        """Whether a file that was read is the one that was listed. If not, it is read anew."""
+        """Whether a file that was read is still the one that was listed. If not, it is read
+        again."""
         now = self._places.find(_INPUT, found.name)
         return now is None or now.version == found.version
 
@@ -284,7 +286,7 @@ class DirectorySource(Source):
     # Files
 
     def _listed(self, shard: int) -> tuple[bool, list[Found]]:
-        """Whether a file is too young to be read, and those of a shard that are not."""
+        """Whether some files of a shard are too young to be read, and the files that are not."""
         config = self._config
         listed = self._places.files(_INPUT, recursive=config.recursive)
         if listed is None:
@@ -308,7 +310,7 @@ class DirectorySource(Source):
         return young, ready
 
     def _finish(self, found: Found, offset: SourceOffset) -> None:
-        """What becomes of a file whose end is committed. It may have been replaced since."""
+        """Move or delete a file whose end is committed. It may have been replaced since."""
         reached = self._reached(offset)
         if not reached.state or not files.is_of(offset, found) or not self._moves(reached):
             return
@@ -331,7 +333,7 @@ class DirectorySource(Source):
         return self._config.cleanup != NONE
 
     def _kept(self, name: str, offset: SourceOffset) -> tuple[str, Found]:
-        """Where a file is now that was read."""
+        """Where a file that was read is now."""
         wanted = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
         for place, path in self._paths.items():
             if not path:
@@ -348,7 +350,7 @@ class DirectorySource(Source):
         )
 
     def _note(self, found: Found, broken: Broken) -> None:
-        """Tell what is wrong with a file, and what becomes of it."""
+        """Report what is wrong with a file, and what happens to it."""
         where = f"is moved to {_ERROR}" if self._config.error_path else "stays where it is"
         message = f"file {found.name}: record {broken.record + 1}: {broken}. The file {where}"
         self._broken = (

@@ -23,13 +23,13 @@ class TooLarge(Exception):
 
 
 class Readable(Protocol):
-    """Bytes behind one another."""
+    """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 def compression_of(name: str) -> str | None:
-    """How a file is compressed, by the end of its name."""
+    """The compression of a file, by its extension."""
     return _COMPRESSED.get(name.rpartition(".")[2].lower())
 
 
@@ -104,7 +104,7 @@ def line_ends(block: bytes) -> np.ndarray:
 
 
 def not_blank(ends: Ends) -> Ends:
-    """The same without those of blank lines, which belong to the record that follows."""
+    """The same without blank lines, which belong to the record that follows."""
 
     def found(block: bytes) -> np.ndarray:
         behind = ends(block)
@@ -158,7 +158,7 @@ def blocks(
         if not len(found):
             if len(rest) > LARGEST:
                 raise TooLarge(f"it has more than {LARGEST:,} bytes. Is a quote not closed?")
-            # A long record is not looked through each time.
+            # A long record is not searched again each time.
             size = min(2 * max(size, len(rest)), LARGEST)
             continue
         size = BLOCK

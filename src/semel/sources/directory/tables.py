@@ -1,4 +1,4 @@
-"""Parquet and Avro: formats whose records are known by their number."""
+"""Parquet and Avro: formats whose positions are record numbers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OfParquet(Format):
             if isinstance(error, OSError) and error.errno:
                 raise  # of the disk, not of what stands there
             reason = " ".join(str(error).split())
-            raise Broken(count, f"it is no whole Parquet: {reason}") from None
+            raise Broken(count, f"it is not a whole Parquet file: {reason}") from None
 
 
 class OfAvro(Format):
@@ -88,7 +88,9 @@ class OfAvro(Format):
                 break
             held.append(block)
         if why is not None:
-            raise Broken(max(count, reached.records), f"it is no whole Avro file: {why}") from None
+            raise Broken(
+                max(count, reached.records), f"it is not a whole Avro file: {why}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def _values(held: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
 
 
 class _Cut(Exception):
-    """The file is not as it must be."""
+    """The file is malformed."""
 
 
 _WRONG = (_Cut, ValueError, pa.ArrowException, zlib.error, lzma.LZMAError, EOFError)

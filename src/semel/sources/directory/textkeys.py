@@ -1,4 +1,4 @@
-"""The keys that say how text and CSV are written."""
+"""The keys for the formats of text and CSV."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _charset(name: str) -> None:
     try:
         codecs.lookup(name)
     except LookupError:
-        raise ValueError("is no character set, such as UTF-8 or ISO-8859-1") from None
+        raise ValueError("is not a character set, such as UTF-8 or ISO-8859-1") from None
 
 
 def _never(what: str) -> Callable[[bool], None]:
@@ -27,7 +27,7 @@ def _never(what: str) -> Callable[[bool], None]:
 
 @dataclass(frozen=True)
 class TextKeys:
-    """How text is written."""
+    """The format of text."""
 
     charset: str = key(
         "file.charset",
@@ -122,7 +122,7 @@ class TextKeys:
     )
 
     def problems(self) -> list[Problem]:
-        """Keys that are no characters."""
+        """The problems of keys that are not characters."""
         found = []
         for name, given in (
             ("csv.separator.char", self.separator),

@@ -1,4 +1,4 @@
-"""Lines, JSON and CSV: formats whose records are known by their bytes."""
+"""Lines, JSON and CSV: formats whose positions are bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Values of records, and how far the file is read behind them."""
+    """Values of records, and how far the file was read after them."""
 
     values: pa.Array
     reached: Reached
@@ -56,7 +56,7 @@ class Broken(Exception):
 
 
 class Format(ABC):
-    """Makes records of files."""
+    """Reads records from files."""
 
     @abstractmethod
     def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
@@ -106,7 +106,7 @@ class OfBytes(Format):
             begin += len(block)
 
     def begin(self, file: BinaryIO, name: str) -> int:
-        """Where the first record begins: behind a mark of the byte order."""
+        """Where the first record begins: after a byte order mark."""
         return len(_MARK) if opened(file, name, self._charset).read(len(_MARK)) == _MARK else 0
 
     def _blocks(self, content: Readable, count: int) -> Iterator[tuple[bytes, np.ndarray]]:
@@ -141,7 +141,7 @@ class OfBytes(Format):
             raise Broken(count + good, str(error), chunk) from None
 
     def _good(self, block: bytes, ends: np.ndarray) -> int:
-        """How many records from the first on can be read."""
+        """How many records can be read, from the first on."""
         good, bad = 0, len(ends)
         while bad - good > 1:
             middle = (good + bad) // 2

@@ -1,4 +1,4 @@
-"""Rows of one query as batches that are committed together, each with the position behind it."""
+"""Rows of one query as batches that are committed together, each with the position after it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rows:
 
     @property
     def position(self) -> Position:
-        """The position behind the last row."""
+        """The position after the last row."""
         numbers = None if self.numbers is None else self.numbers[-1].as_py()
         times = None if self.times is None else self.times[-1].as_py()
         return Position(numbers, times)
@@ -46,10 +46,10 @@ Together = tuple[list[pa.StructArray], Position]
 
 
 def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -> Rows:
-    """What a database has given.
+    """Rows as the database returned them.
 
     Raises:
-        Unreadable: a value cannot be what its column says.
+        Unreadable: a value does not fit its column's type.
     """
     arrays = {}
     for column in shape.columns:
@@ -61,7 +61,7 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
             arrays[column.name] = converted(values, column, timezone, exact=column in shape.times)
         except pa.ArrowException as error:
             raise Unreadable(
-                f"column {column.name} of type {column.type} has a value that is no "
+                f"column {column.name} of type {column.type} has a value that is not of type "
                 f"{column.arrow}: {error}. Leave it out, or convert it, with query"
             ) from None
     numbers = times = None
@@ -74,8 +74,8 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
 
 
 def in_order(found: Iterable[Rows]) -> Iterator[Together]:
-    """Whole groups of rows that have the same position: reading on from it would skip the others.
-    These are rows of one time, or of one number if it is not unique."""
+    """Whole groups of rows with the same position, because resuming there would skip the others.
+    Such rows have one time, or one number if it is not unique."""
     waiting: list[Rows] = []
     for batch in found:
         if not len(batch):
@@ -92,7 +92,7 @@ def in_order(found: Iterable[Rows]) -> Iterator[Together]:
 
 
 def _last_group(batch: Rows) -> int:
-    """Where the rows begin that have the position of the last one."""
+    """Where the group of the last row begins."""
     start = 0
     for column in (batch.times, batch.numbers):
         if column is not None:
@@ -111,14 +111,14 @@ def at_once(found: Iterable[Rows], after: Position) -> Iterator[Together]:
 
 
 def in_parts(found: Iterable[Rows], before: Position, after: Position) -> Iterator[Together]:
-    """The rows of a query as they come; only behind the last ones it is over."""
+    """The rows of a query as they come; the query is over only after the last ones."""
     for batch in found:
         yield [batch.values], before
     yield [], after
 
 
 def ahead(found: Iterator[Together]) -> Iterator[Together]:
-    """The same, one step ahead: when the last batch is given, the query is over."""
+    """The same, one step ahead: when the last batch is yielded, the query is over."""
     held = next(found, None)
     while held is not None:
         following = next(found, None)

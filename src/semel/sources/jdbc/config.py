@@ -1,4 +1,4 @@
-"""The keys of Confluent's and Aiven's JDBC sources, one meaning."""
+"""The keys of Confluent's and Aiven's JDBC sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOTH = "timestamp+incrementing"
 
 @dataclass(frozen=True)
 class JdbcSourceConfig:
-    """What is read, how new rows are found, and which topics they go to."""
+    """What to read, how to find new rows, and which topics they go to."""
 
     connection_url: str = key(
         "connection.url",
@@ -318,7 +318,7 @@ class JdbcSourceConfig:
                     re.compile(pattern)
                 except re.error as error:
                     problems.append(
-                        Problem(name, f"{name}: {pattern!r} is no regular expression: {error}")
+                        Problem(name, f"{name}: {pattern!r} is not a regular expression: {error}")
                     )
         return problems
 
@@ -374,7 +374,7 @@ class JdbcSourceConfig:
         """The same with the columns of one table.
 
         Raises:
-            ValueError: not one entry of a mapping is the table's.
+            ValueError: not exactly one entry of a mapping matches the table.
         """
         found: dict[str, Any] = {}
         if self.by_number and self.incrementing_mapping:
@@ -388,7 +388,7 @@ class JdbcSourceConfig:
         return replace(self, **found) if found else self
 
     def takes(self, name: str, full_name: str) -> bool:
-        """Whether a table is to be read, by its own name and by its full one."""
+        """Whether a table is read, by its own name and by its full one."""
         names = {name, full_name, ".".join(f'"{p}"' for p in full_name.split("."))}
         if self.whitelist:
             return bool(names & set(self.whitelist))

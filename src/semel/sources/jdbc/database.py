@@ -87,7 +87,7 @@ class Database(ABC):
 
     @abstractmethod
     def columns(self, table: TableId) -> Sequence[Column]:
-        """The columns of a table; none if it is not there."""
+        """The columns of a table; none if it does not exist."""
 
     @abstractmethod
     def columns_of(self, query: str) -> Sequence[Column]:
@@ -99,15 +99,15 @@ class Database(ABC):
 
     @abstractmethod
     def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
-        """The rows of a query in batches of some megabytes, as they come. Nothing else may be run
-        before the last one has come."""
+        """The rows of a query in batches of some megabytes, as they arrive. Run nothing else before
+        the last one."""
 
     def limited(self, query: str, rows: int) -> str:
-        """A query that gives no more rows than this. It has an ORDER BY."""
+        """A query limited to so many rows. It has an ORDER BY."""
         return f"{query} LIMIT {rows}"
 
     def time(self, column: Column) -> str:
-        """A timestamp column as what :meth:`instant` is compared with."""
+        """A timestamp column, in a form to compare with :meth:`instant`."""
         return quote(column.name)
 
     @abstractmethod

@@ -34,7 +34,7 @@ _AS_THEY_ARE = {
 
 
 class _Session(DuckdbSession):
-    """A session that writes nothing, and makes no file."""
+    """A session that writes nothing, and creates no file."""
 
     def _begin(self, reading: bool) -> None:
         if not self._path.exists():

@@ -26,7 +26,7 @@ def by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tup
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         found.append((pattern, tuple(c.strip() for c in match[2].split("|"))))
     return found
 
@@ -42,10 +42,10 @@ def names_some(given: Sequence[str]) -> None:
 
 
 def only(name: str, entries: Sequence[tuple[str, tuple[str, ...]]], table: str) -> tuple[str, ...]:
-    """The columns of the only entry that is a table's.
+    """The columns of the only entry that matches a table.
 
     Raises:
-        ValueError: none is, or several are.
+        ValueError: none matches, or several do.
     """
     found = [columns for pattern, columns in entries if re.fullmatch(pattern, table)]
     if len(found) != 1:

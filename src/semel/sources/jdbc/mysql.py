@@ -37,7 +37,7 @@ _NUMBERS = {
 
 
 class _Session(MysqlSession):
-    """A session whose streams can be left in the middle."""
+    """A session whose streams can be abandoned midway."""
 
     def described(self, query: str) -> Sequence[Any]:
         """The columns of a query, as the server describes them."""

@@ -45,7 +45,7 @@ def table_of(partition: SourcePartition) -> str:
     """The full name of a partition's table; empty for a query's.
 
     Raises:
-        ValueError: it is no partition of this kind.
+        ValueError: it is not a partition of this kind.
     """
     if partition == QUERY:
         return ""
@@ -60,8 +60,8 @@ def table_of(partition: SourcePartition) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A first load by ranges of numbers: those up to ``loaded`` were read, ``until`` is the last.
-    Only rows count whose time and number are not behind ``timestamp`` and ``incrementing``."""
+    """A first load by ranges of numbers: rows up to ``loaded`` were read, ``until`` is the last.
+    Only rows count whose time and number are not after ``timestamp`` and ``incrementing``."""
 
     loaded: int | None
     until: int
@@ -70,7 +70,7 @@ class Load:
 
     @property
     def end(self) -> Position:
-        """The position behind the whole load."""
+        """The position after the whole load."""
         return Position(self.incrementing, self.timestamp)
 
 
@@ -86,7 +86,7 @@ class Position:
 
     @property
     def offset(self) -> SourceOffset:
-        """What is stored."""
+        """The offset to store."""
         found: dict[str, Any] = {}
         if self.load is not None:
             if self.load.loaded is not None:
@@ -105,7 +105,7 @@ class Position:
 
 
 def position(offset: SourceOffset | None) -> Position:
-    """What an offset says.
+    """Read an offset.
 
     Raises:
         ValueError: it makes no sense.

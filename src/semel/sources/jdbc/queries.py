@@ -1,4 +1,4 @@
-"""The SQL that reads on from a position, and the columns that positions are made of."""
+"""The SQL that reads from a position on, and the columns that form positions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ROWS = "semel_rows"
 
 
 class Unreadable(Exception):
-    """Why a table or query cannot be read in a mode, and what to do; the message goes on from its
-    name."""
+    """Why a table or query cannot be read in a mode, and what to do; the message continues after
+    its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of a table or query, and those of them that find new rows."""
+    """The columns of a table or query, and those among them that find new rows."""
 
     columns: Sequence[Column]
     number: Column | None = None
@@ -36,7 +36,7 @@ class Shape:
 
 
 def shape(config: JdbcSourceConfig, columns: Sequence[Column], *, of_query: bool) -> Shape:
-    """What finds new rows.
+    """The columns that find new rows.
 
     Raises:
         Unreadable: a column is missing, of another type, or may be null.
@@ -98,7 +98,7 @@ def _named(name: str, key: str, columns: Sequence[Column]) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Reads on from a position up to a time; ``until`` is in microseconds since 1970."""
+    """Reads from a position up to a time; ``until`` is in microseconds since 1970."""
 
     config: JdbcSourceConfig
     database: Database
@@ -164,7 +164,7 @@ def time_of(database: Database, shape: Shape) -> str:
 
 
 def source(config: JdbcSourceConfig, table: TableId | None) -> str:
-    """What stands behind FROM."""
+    """The FROM clause."""
     if table is not None:
         return table.quoted
     return f"({config.query}\n) AS {ROWS}"  # its last line may be a comment
@@ -180,7 +180,7 @@ def selected(column: Column) -> str:
 
 
 def null_of(column: Column) -> str:
-    """The name of what says whether a guarded column is null."""
+    """The name of the column that says whether a guarded column is null."""
     return f"{column.name} is null"
 
 
@@ -192,5 +192,5 @@ def floor(microseconds: int, digits: int) -> int:
 
 
 def without(columns: Sequence[Column]) -> str:
-    """That all these columns are null."""
+    """The condition that all these columns are null."""
     return " AND ".join(f"{quote(c.name)} IS NULL" for c in columns)

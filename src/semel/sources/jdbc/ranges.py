@@ -26,7 +26,7 @@ from semel.sources.jdbc.queries import Shape, selected, time_of
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The last number of a range, and whether there may be rows behind it."""
+    """The last number of a range, and whether there may be rows after it."""
 
     last: int
     goes_on: bool
@@ -42,7 +42,7 @@ class Ranges:
     shape: Shape
 
     def following(self, after: int | None, until: int | None = None) -> Range | None:
-        """The range behind a number; None where there is nothing."""
+        """The range after a number; None if there is nothing."""
         number = self._number
         conditions = [f"{number} IS NOT NULL"]
         conditions += [f"{number} > {after}"] if after is not None else []
@@ -59,7 +59,7 @@ class Ranges:
         return None if last is None else Range(last, (count or 0) >= most)
 
     def load(self, before: int) -> Load | None:
-        """What a first load reads, of rows before a time; None if there are none."""
+        """What a first load must read, of rows before a time; None if there are none."""
         time, number = time_of(self.database, self.shape), self._number
         columns = [c for c in self.shape.columns if c in self._keys]
         query = (
@@ -83,8 +83,8 @@ class Ranges:
         return Load(None, until, found.timestamp, found.incrementing)
 
     def read(self, load: Load) -> Iterator[Together]:
-        """The rows of a load's next range; the last position is that behind the whole load, once
-        there is nothing more."""
+        """The rows of a load's next range. The last position is the one after the whole load, once
+        nothing is left."""
         step = self.following(load.loaded, load.until)
         if step is None:
             yield [], load.end

@@ -164,7 +164,7 @@ class JdbcSource(Source):
                 yield None
 
     def _first(self, position: Position) -> float:
-        """When the first query is due: that of bulk as long after the last one as any other."""
+        """When the first query is due; in bulk mode, an interval after the last one."""
         if position.queried_ms is None or self._config.mode != BULK:
             return 0.0
         return (position.queried_ms + self._config.poll_interval_ms) / 1000
@@ -245,7 +245,7 @@ class JdbcSource(Source):
                 yield from self._together(read, position, now)
 
     def _load(self, ranges: Ranges, position: Position, until: int | None) -> Load | None:
-        """The load that is under way, or that a large table begins with."""
+        """The load in progress, or the one that a large table begins with."""
         if position.load is not None or until is None or position != Position():
             return position.load
         step = ranges.following(None)
@@ -274,7 +274,7 @@ class JdbcSource(Source):
         return Position(self._config.incrementing_initial)
 
     def _warn_of_nulls(self, table: TableId | None, found: Shape) -> None:
-        """Say so where rows are not read for want of a number or a time."""
+        """Warn if rows are not read because they lack a number or a time."""
         if table is None or self._config.validate_non_null or str(table) in self._looked_at:
             return
         self._looked_at.add(str(table))

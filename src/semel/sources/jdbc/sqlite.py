@@ -1,7 +1,7 @@
 """SQLite: rows come through ADBC.
 
 A column may hold values of any type. ADBC takes its type from its first rows, so each value is read
-as what its column declares, and nulls are told by a column of their own.
+in its column's declared type, and a separate column says which are null.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _ISO = "%Y-%m-%dT%H:%M:%S"
 
 
 def numeric_type(precision: int, scale: int, mapping: str) -> pa.DataType:
-    """What NUMERIC(precision, scale) becomes, as Confluent's ``numeric.mapping`` says."""
+    """The type for NUMERIC(precision, scale), by Confluent's ``numeric.mapping``."""
     small = precision <= _MOST_INTEGER_DIGITS
     if small and (scale == 0 if mapping == "precision_only" else scale < 1) and mapping != "none":
         return _integer(precision)
@@ -35,7 +35,7 @@ def numeric_type(precision: int, scale: int, mapping: str) -> pa.DataType:
 
 
 def unbounded_type(mapping: str) -> pa.DataType:
-    """What NUMERIC without a precision becomes: each value has its own number of digits."""
+    """The type for NUMERIC without a precision: each value has its own number of digits."""
     return pa.float64() if mapping.startswith("best_fit") else pa.string()
 
 
@@ -77,7 +77,7 @@ def _check_finite(values: pa.Array) -> None:
 
 
 def shown(values: pa.Array, granularity: str) -> pa.Array:
-    """Timestamps as ``timestamp.granularity`` says; other values as they are."""
+    """Timestamps in the form of ``timestamp.granularity``; other values unchanged."""
     if granularity == "connect_logical" or not pa.types.is_timestamp(values.type):
         return values
     unit, _, form = granularity.partition("_")

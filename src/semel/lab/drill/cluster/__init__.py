@@ -1,4 +1,4 @@
-"""The drill of a cluster: break its workers, and see what its connectors have done.
+"""The drill of a cluster: break its workers, and audit its connectors.
 
 A sink and a source run on several workers, each of which reaches Kafka through a proxy of its own.
 After each fault, and at the end, both are audited. Its seconds are those until all tasks of all

@@ -27,8 +27,8 @@ class ClusterInjector:
         self._dice = random.Random(f"{seed} workers")
 
     def inject(self, fault: Fault) -> float:
-        """Inject a fault, and wait until all connectors have gone on. Returns the seconds until all
-        tasks ran again.
+        """Inject a fault, and wait until all connectors have recovered. Returns the seconds until
+        all tasks ran again.
 
         Raises:
             DrillFailed: they have not.
@@ -84,7 +84,7 @@ class ClusterInjector:
         return time.monotonic() - began
 
     def _any(self) -> Member:
-        """Any worker, the leader as often as another one."""
+        """Any worker; the leader is as likely as any other."""
         return self._dice.choice(self._stage.members)
 
     # Faults

@@ -21,7 +21,7 @@ _ANSWERS_IN = 5.0
 
 
 class Member:
-    """A process that can be killed, frozen, cut off and started again under its name."""
+    """A worker process that can be killed, frozen, cut off and restarted under its name."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Member:
         return Process(self._file, self._log, self._environment, "worker")
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """What it answers, in JSON; None if it does not."""
+        """The worker's answer in JSON; None if it does not answer."""
         try:
             answer = self._api.request(method, path, json=body)
             answer.raise_for_status()
@@ -64,7 +64,7 @@ class Member:
         return self.ask("GET", "/connectors") is not None
 
     def family(self) -> list[psutil.Process]:
-        """Its processes, itself first."""
+        """The worker's processes, itself first."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return [psutil.Process(self.process.pid), *self.process.family()]
         return []
@@ -76,11 +76,11 @@ class Member:
                 process.send_signal(number)
 
     def stop(self) -> None:
-        """Ask it to end in order."""
+        """Ask the worker to shut down cleanly."""
         os.kill(self.process.pid, signal.SIGTERM)
 
     def again(self) -> None:
-        """Start it again after its end."""
+        """Start the worker again after its end."""
         self.process = self._launch()
 
     def close(self) -> None:

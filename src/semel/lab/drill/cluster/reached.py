@@ -1,4 +1,4 @@
-"""A Kafka that each worker reaches on a way of its own, which can be cut."""
+"""A Kafka that each worker reaches through a proxy of its own, which can be cut."""
 
 from __future__ import annotations
 

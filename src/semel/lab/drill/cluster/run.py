@@ -22,7 +22,7 @@ from semel.lab.drill.stage import BUILT_IN
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """What the audits of the sink and of the source have found."""
+    """The findings of the audits of the sink and of the source."""
 
     records: int
     lost: int

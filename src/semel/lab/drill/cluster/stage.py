@@ -106,7 +106,7 @@ class ClusterStage(Stage):
         return member
 
     def remove(self, member: Member) -> None:
-        """Forget a worker, and end what is left of it."""
+        """Remove a worker, and end its remaining processes."""
         self.members.remove(member)
         member.close()
 
@@ -119,7 +119,7 @@ class ClusterStage(Stage):
         return None
 
     def ask(self, method: str, path: str, body: Any = None, *, but: Member | None = None) -> Any:
-        """What the first worker answers that does, ``but`` one."""
+        """The answer of the first worker that answers, except ``but``."""
         for member in self.members:
             if member is not but and (answer := member.ask(method, path, body)) is not None:
                 return answer
@@ -128,7 +128,7 @@ class ClusterStage(Stage):
     # Observing
 
     def told(self) -> str:
-        """What the cluster says of its connectors."""
+        """The cluster's report on its connectors."""
         found = self.ask("GET", "/connectors?expand=status") or {}
         states = [
             f"{name}: {of['status']['connector']['state']} "
@@ -159,8 +159,8 @@ class ClusterStage(Stage):
         return loads
 
     def is_even(self) -> bool:
-        """Whether all tasks run, and no worker has two more than another one. What cannot be
-        divided counts as one task."""
+        """Whether all tasks run, and no worker has two more than another. A connector that cannot
+        be divided counts as one task."""
         loads = self.runs()
         if loads is None:
             return False
@@ -169,7 +169,7 @@ class ClusterStage(Stage):
         return max(loads.values()) - min(loads.values()) <= most
 
     def made(self) -> int:
-        """How many records the source has made, as far as its offsets say."""
+        """The number of records that the source has generated, by its offsets."""
         try:
             stored = SourceOffsets(self._planned_source.connector, self.cluster).read()
         except SemelError:
@@ -177,7 +177,7 @@ class ClusterStage(Stage):
         return sum(int(offset["current.iteration"]) for _, offset in stored.offsets)
 
     def audit_made(self) -> SourceAuditReport:
-        """Audit the source, which makes nothing meanwhile."""
+        """Audit the source while it is paused."""
         self._let("pause", "PAUSED")
         try:
             return audit_source(self._planned_source)

@@ -46,8 +46,8 @@ _BOTH: Sequence[type[System]] = (KafkaConnect, Semel)
 
 @dataclass(frozen=True, slots=True)
 class PeerResult:
-    """How one system came through the faults. ``restarted`` counts how often a part of it had
-    failed for good and had to be restarted manually."""
+    """The result of one system. ``restarted`` counts how often a part of it had failed for good and
+    had to be restarted manually."""
 
     system: str
     mode: str

@@ -179,5 +179,5 @@ class _Run(Instance):
                     process.send_signal(number)
 
     def restart_failed(self) -> int:
-        """Nothing is left to restart: semel restarts its tasks by itself."""
+        """Nothing to restart: semel restarts its tasks by itself."""
         return 0

@@ -62,7 +62,7 @@ class SourceInjector(Strikes[SourceMark]):
 
     def gone_on(self, mark: SourceMark, patience: float = PATIENCE) -> float:
         """Wait until a consumer sees a record that was written after the mark, and then for those
-        before it. What is still missing is lost, which the findings say."""
+        before it. Records that are still missing are lost; the findings report them."""
         tally = self._stage.tally
 
         def passed() -> bool:
@@ -191,8 +191,8 @@ class SourceInjector(Strikes[SourceMark]):
             return self._read_anew()
 
     def _fill(self, file: File) -> None:
-        """Let a file be so long, and be read, that one that is begun anew is shorter for a while:
-        nothing else shows that it is another one."""
+        """Make a file long enough, and let it be read, so that a file that starts over is shorter
+        for a while: nothing else shows that it is another file."""
         writer = self._stage.writer
         while file.size < _SIZE:
             writer.by_hand(50)

@@ -26,7 +26,7 @@ _MOST = 4
 
 
 class Folder(System):
-    """New files in a directory, each whole when it appears."""
+    """New files in a directory, each complete when it appears."""
 
     faults = OF_ANY | {Kind.FILE_REPLACED}
 

@@ -69,7 +69,7 @@ def _batches(source: DatagenSource) -> Iterator[SourceBatch]:
 
 
 class Watcher:
-    """Stands for a writer: what a consumer has seen is what was written."""
+    """Takes the place of a writer: what a consumer has seen counts as written."""
 
     trouble = ""
 

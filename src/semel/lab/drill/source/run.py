@@ -30,7 +30,7 @@ def drill_source(
     directory: Path | None = None,
     observe: Observer = lambda _fault, _result: None,
 ) -> DrillReport:
-    """Inject faults, and look after each at what a ``read_committed`` consumer has seen.
+    """Inject faults, and check after each what a ``read_committed`` consumer has seen.
 
     Args and errors are those of :func:`semel.lab.drill.run.drill`.
     """

@@ -114,11 +114,11 @@ class SourceStage(Processes):
         self.expected.update(zip(encoded.to_pylist(), numbers, strict=True))
 
     def findings(self) -> Findings:
-        """What the consumer has seen of the records that were written."""
+        """The consumer's findings about the records that were written."""
         return self._judged(self.tally)
 
     def read_again(self) -> Findings:
-        """What another consumer sees, which reads everything once more."""
+        """The findings of another consumer, which reads everything again."""
         ends = Cluster(client_config(self.planned.connector, "admin")).latest(self.partitions)
         tally = Tally(self.expected, self.system.lane)
         for messages in read_ranges(self.planned.connector, dict.fromkeys(ends, 0), ends):

@@ -46,7 +46,7 @@ class System(ABC):
 
     @abstractmethod
     def values(self, numbers: Sequence[int], dice: random.Random) -> pa.Array:
-        """New records, as the source is to deliver them."""
+        """New records, as the source should deliver them."""
 
     @abstractmethod
     def write(self, values: pa.Array, dice: random.Random) -> None:

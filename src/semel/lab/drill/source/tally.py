@@ -17,7 +17,7 @@ from semel.ledger import TopicPartition
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What a consumer has seen: ``changed`` are records that nobody wrote, ``disordered`` those
-    that stand behind a later one."""
+    that come after a later one."""
 
     records: int
     lost: int

@@ -14,7 +14,7 @@ from semel.ledger import TopicPartition
 _EVERY = 0.2
 
 
-class Progress:
+class Reporter:
     """Totals since the task started, reported at most every 0.2 s."""
 
     def __init__(self, line: ControlLine, index: int, attempt: int) -> None:

@@ -37,7 +37,7 @@ def first_positions(
 
     Raises:
         ConfigError: results went elsewhere so far, or the group's offsets may be copies of a ledger
-            that is gone, or another program has gone on with the connector.
+            that is gone, or another program has continued the connector.
         OffsetOutOfRange: the group stands where Kafka has no records.
     """
     entries = sink.entries()
@@ -126,15 +126,15 @@ def _where_the_group_stands(
 def _follow_the_group(
     connector: ConnectorConfig, sink: Sink, cluster: Cluster, entries: Collection[LedgerEntry]
 ) -> None:
-    """Notice that another program has gone on with this connector since the ledger was written: its
-    group then stands beyond the ledger, at offsets that semel has not marked."""
+    """Notice that another program has continued this connector since the ledger was written: its
+    group is then beyond the ledger, at offsets that semel has not marked."""
     group, ledger = connector.group_id, {e.topic_partition: e.position for e in entries}
     if connector.first_position == "reset" or not ledger:
         return
     try:
         found, _ = Groups(cluster.config).offsets(group, ledger)
     except ServiceError as error:
-        log.info("consumer group %s is not looked at: %s", group, error)
+        log.info("cannot look at consumer group %s: %s", group, error)
         return
     ahead = {
         tp: at for tp, (at, text) in sorted(found.items()) if at > ledger[tp] and not is_copy(text)
@@ -146,13 +146,13 @@ def _follow_the_group(
         raise ConfigError(
             f"connector {connector.name}: consumer group {group} stands at {ahead[tp]} for {tp}, "
             f"and the ledger ({sink.describe().get('ledger', 'here')}) at {ledger[tp]}: another "
-            "program, Kafka Connect perhaps, has gone on with this connector, and going on from "
-            "the ledger would repeat what it has written. To go on where the group stands, set "
-            "first.position=group; to go on from the ledger nevertheless, first.position=reset"
+            "program, perhaps Kafka Connect, has continued this connector, and continuing from the "
+            "ledger would repeat what it has written. To continue where the group stands, set "
+            "first.position=group; to continue from the ledger anyway, set first.position=reset"
         )
     log.warning(
-        "another program has gone on with this connector; it begins where consumer group %s "
-        "stands: %s. The audit begins there, too",
+        "another program has continued this connector; semel starts where consumer group %s "
+        "stands: %s. The audit starts there, too",
         group,
         ", ".join(f"{tp} at {at}, not {ledger[tp]}" for tp, at in ahead.items()),
     )
@@ -167,8 +167,8 @@ def check_targets(
     *,
     lenient: bool = False,
 ) -> None:
-    """Compare where results went with where they would go now. What is learned on the way is
-    entered into the ledger; ``lenient``, unless other tasks of the connector move its positions.
+    """Compare where results went with where they would go now. New facts are entered into the
+    ledger, unless ``lenient``, where other tasks of the connector may move its positions.
 
     Raises:
         ConfigError: they are not the same.
@@ -189,7 +189,7 @@ def check_targets(
                 "with the connector's file; to go on without them, set target.changed=continue"
             )
         if changed:
-            log.warning("%s: %s; it goes on at %d", e.topic_partition, changed, e.position)
+            log.warning("%s: %s; it continues at %d", e.topic_partition, changed, e.position)
             hole = Hole(*e.topic_partition, e.start_position, e.position, MOVED)
             moved.append(Rebase(e, replace(e, target=text), hole))
         elif target is not None and text != e.target:

@@ -1,7 +1,7 @@
-"""Calls that do not end are left behind in a thread. They are counted, for each keeps its memory.
+"""Calls that never return are abandoned in a thread, and counted, because each keeps its memory.
 
 Native clients may wait for ever in spite of their own timeouts. A thread cannot be ended, only its
-process can: a task does that when there are too many of them, and Spark starts it again.
+process can: a task does that when it has abandoned too many calls, and Spark starts it again.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 MOST = 3
-"""Calls left behind with which a task starts again in a new process."""
+"""With so many abandoned calls, a task starts again in a new process."""
 
 T = TypeVar("T")
 
-_left: dict[threading.Thread, str] = {}
+_abandoned: dict[threading.Thread, str] = {}
 _lock = threading.Lock()
 
 
-class Left(Exception):
-    """The call has not ended in time."""
+class Abandoned(Exception):
+    """The call has not returned in time."""
 
 
-class TooManyLeft(Exception):
-    """As many calls do not end as one process may leave behind."""
+class TooManyAbandoned(Exception):
+    """A process has abandoned as many calls as it may."""
 
     def __init__(self, what: Sequence[str]) -> None:
-        super().__init__(f"{len(what)} calls do not end ({', '.join(sorted(set(what)))})")
+        super().__init__(f"{len(what)} calls have not returned ({', '.join(sorted(set(what)))})")
 
 
 class Started(Generic[T]):
-    """A call in a thread of its own; ``what`` says in the log what it is."""
+    """A call in a thread of its own; ``what`` names it in the log."""
 
     def __init__(self, what: str, call: Callable[[], T]) -> None:
         self._what = what
@@ -52,52 +52,52 @@ class Started(Generic[T]):
         self._ended.set()
 
     def ended(self, seconds: float) -> bool:
-        """Wait for its end for so long; whether it has come."""
+        """Whether it ends within so many seconds."""
         return self._ended.wait(seconds)
 
     def result(self) -> T:
-        """What it has returned; raises what it has raised."""
+        """What it returned; raises what it raised."""
         if self._failure is not None:
             raise self._failure
         return self._found  # type: ignore[return-value]
 
-    def leave(self) -> None:
-        """Wait for it no longer."""
+    def abandon(self) -> None:
+        """Stop waiting for it."""
         with _lock:
-            _left[self._thread] = self._what
+            _abandoned[self._thread] = self._what
 
 
 def within(seconds: float, what: str, call: Callable[[], T]) -> T:
-    """Make a call in a thread of its own, for at most so long.
+    """Make a call in a thread of its own, and wait at most so many seconds.
 
     Raises:
-        Left: it has not ended; ``what`` says in the log what was left behind.
+        Abandoned: it has not returned; ``what`` names it in the log.
     """
     started = Started(what, call)
     if not started.ended(seconds):
-        started.leave()
-        raise Left(f"{what} has not ended within {seconds:.0f} s")
+        started.abandon()
+        raise Abandoned(f"{what} has not ended within {seconds:.0f} s")
     return started.result()
 
 
-def left() -> list[str]:
-    """What was left behind in this process and has not ended since."""
+def abandoned() -> list[str]:
+    """The calls that this process has abandoned and that have not returned since."""
     with _lock:
-        for thread in [thread for thread in _left if not thread.is_alive()]:
-            del _left[thread]
-        return list(_left.values())
+        for thread in [thread for thread in _abandoned if not thread.is_alive()]:
+            del _abandoned[thread]
+        return list(_abandoned.values())
 
 
 def check() -> list[str]:
-    """What was left behind, as long as this process may go on with it.
+    """The abandoned calls, as long as this process may go on with them.
 
     Raises:
-        TooManyLeft: the process has to be replaced by a new one (:func:`end_process`); this one
+        TooManyAbandoned: replace the process by a new one (:func:`end_process`); this one
             would only grow.
     """
-    found = left()
+    found = abandoned()
     if len(found) >= MOST:
-        raise TooManyLeft(found)
+        raise TooManyAbandoned(found)
     return found
 
 

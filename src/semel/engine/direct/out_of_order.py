@@ -1,4 +1,4 @@
-"""Polls whose records cannot be committed: they are read again, but not forever."""
+"""Polls whose records are out of order: they are read again, but not for ever."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from semel.errors import BadRecord, OffsetOutOfRange, ServiceError
 from semel.ledger import LedgerEntry, TopicPartition
 
 _OFTEN = 20
-"""Disorders in a row after which the log says so, and the task pauses before it reads again."""
+"""After so many polls out of order in a row, the log says so, and the task pauses between them."""
 _MOST = 60
 _PAUSE = 1.0
 _SURE = 5
 """After so many times in a row, the same finding cannot be left over from an earlier assignment."""
 
 
-class Disorders:
-    """What one task has met since the partitions in question last moved.
+class OutOfOrderPolls:
+    """What one task has seen since the partitions in question last moved.
 
-    ``tell`` brings a line to the log; ``pause`` waits for so many seconds, or until the task is to
-    stop.
+    ``tell`` writes a line to the log; ``pause`` waits so many seconds, or until the task must stop.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Disorders:
 
         Raises:
             OffsetOutOfRange: a partition holds records where it held none.
-            ServiceError: it has happened too often.
+            ServiceError: it happened too often.
         """
         tp = disorder.topic_partition
         if isinstance(disorder, TooEarly) and tp is not None and tp in entries:
@@ -57,7 +56,7 @@ class Disorders:
             raise ServiceError(
                 f"connector {self._connector}: {disorder}: the same {times} times in a row, though "
                 "the ledger's positions fit the log. Is the log of a partition damaged, or do "
-                "brokers answer differently? Nothing of it was written"
+                "brokers answer differently? Nothing was written"
             )
         if times % _OFTEN == 0:
             self._tell(
@@ -86,7 +85,7 @@ class Disorders:
             )
 
     def whole(self, tp: TopicPartition, entry: LedgerEntry, position: int, reason: str) -> None:
-        """The consumer could not read on, but a new one reads from the position.
+        """Handle a consumer that could not read on although a new one reads from the position.
 
         The offsets between the last record and the position held no records when they were read. If
         they cannot be read any more, nothing is missing, and reading begins at the position.
@@ -99,28 +98,28 @@ class Disorders:
             self._unprobed.add(tp)
             self._tell(
                 f"{tp} cannot be read between its last record and the position, {position}: "
-                f"{reason}. It is read on from the position"
+                f"{reason}. Reading continues at the position"
             )
             return
         self._whole[tp] += 1
         if self._whole[tp] >= _SURE:
             raise BadRecord(
                 f"connector {self._connector}: {tp} cannot be read at offset {position}: {reason}. "
-                f"That was so {_SURE} times in a row, though a new connection could read it each "
-                "time. Everything before it is committed. Look at the network between semel and "
+                f"This happened {_SURE} times in a row, although a new connection could read it "
+                "each time. Everything before it is committed. Check the network between semel and "
                 "the brokers, and start the connector again"
             )
-        self._tell(f"{tp} at offset {position}: {reason}; it was whole when asked")
+        self._tell(f"{tp} at offset {position}: {reason}; it was intact when read again")
 
     def assignments(self, entries: Mapping[TopicPartition, LedgerEntry]) -> list[KafkaPartition]:
-        """Where and how the consumer continues."""
+        """Where the consumer continues."""
         return [
             KafkaPartition(*tp, e.position) if tp in self._unprobed else assignment(e)
             for tp, e in entries.items()
         ]
 
     def moved(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions: they were read successfully, or another task has them."""
+        """Forget these partitions: they were read successfully, or belong to another task now."""
         if not (self._counts or self._early or self._whole or self._unprobed):
             return
         for tp in partitions:

@@ -97,7 +97,7 @@ def test_a_connector_that_another_program_has_gone_on_with_repeats_nothing(
     with pytest.raises(
         ConfigError,
         match=rf"consumer group connect-{config['name']} stands at 17 for {source}-0, and the "
-        r"ledger .* at 10: another program, Kafka Connect perhaps, has gone on with",
+        r"ledger .* at 10: another program, perhaps Kafka Connect, has continued",
     ):
         caught_up(config)
     caught_up({**config, "first.position": "group"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.engine.direct.disorders import Disorders
+from semel.engine.direct.out_of_order import OutOfOrderPolls
 from semel.engine.epochs import assignment
 from semel.engine.poll import OutOfOrder, TooEarly
 from semel.errors import BadRecord, OffsetOutOfRange, ServiceError
@@ -19,24 +19,24 @@ def entry(epoch: int = 3, after: int = 10, position: int = 16) -> LedgerEntry:
 
 
 class Task:
-    """Disorders, and what they have said and how long they have waited."""
+    """OutOfOrderPolls, and what they have said and how long they have waited."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
         self.paused: list[float] = []
-        self.disorders = Disorders("c", self.told.append, self.paused.append)
+        self.polls = OutOfOrderPolls("c", self.told.append, self.paused.append)
 
     def early(self, offset: int, epoch: int, entry: LedgerEntry) -> None:
-        self.disorders.note(TooEarly(ONE, offset, epoch), {ONE: entry})
+        self.polls.note(TooEarly(ONE, offset, epoch), {ONE: entry})
 
     def offsets(self, entry: LedgerEntry) -> list[int]:
-        return [p.offset for p in self.disorders.assignments({ONE: entry})]
+        return [p.offset for p in self.polls.assignments({ONE: entry})]
 
 
 def test_a_record_of_a_later_epoch_before_the_position_proves_a_cut() -> None:
     task = Task()
     task.early(12, 4, entry())
-    assert task.disorders.parted == {ONE: 12}
+    assert task.polls.parted == {ONE: 12}
 
 
 @pytest.mark.parametrize(
@@ -55,19 +55,19 @@ def test_a_record_before_the_position_that_nothing_explains_stops_it(
     task = Task()
     for _ in range(4):  # it may be a leftover of the assignment before
         task.early(offset, epoch, stored)
-    task.disorders.moved([TWO])
+    task.polls.moved([TWO])
     with pytest.raises(
         OffsetOutOfRange, match=rf"orders-0 has a record at offset {offset} .* position 16.*offsets"
     ):
         task.early(offset, epoch, stored)
-    assert not task.disorders.parted
+    assert not task.polls.parted
 
 
 def test_a_partition_that_has_moved_begins_anew() -> None:
     task = Task()
     for _ in range(20):
         task.early(12, 3, entry())
-        task.disorders.moved([ONE])
+        task.polls.moved([ONE])
     assert not task.told
 
 
@@ -75,8 +75,8 @@ def test_other_disorders_are_told_slowed_down_and_end_though_other_partitions_mo
     task = Task()
     with pytest.raises(ServiceError, match=r"orders-0: out of range: the same 60 times in a row"):
         for _ in range(100):
-            task.disorders.note(OutOfOrder("orders-0: out of range", ONE), {})
-            task.disorders.moved([TWO])
+            task.polls.note(OutOfOrder("orders-0: out of range", ONE), {})
+            task.polls.moved([TWO])
     assert len(task.told) == 2
     assert len(task.paused) == 40
 
@@ -85,18 +85,18 @@ def test_what_cannot_be_read_before_the_position_is_not_read_again() -> None:
     task = Task()
     stored = entry()
     assert task.offsets(stored) == [10]
-    task.disorders.whole(ONE, stored, 16, "failed CRC32C check")
+    task.polls.whole(ONE, stored, 16, "failed CRC32C check")
     assert task.offsets(stored) == [16]
     assert "cannot be read between its last record and the position, 16" in task.told[0]
-    task.disorders.moved([ONE])
+    task.polls.moved([ONE])
     assert task.offsets(stored) == [10]
 
 
 def test_damage_after_the_task_has_read_on_is_not_taken_for_damage_before_the_position() -> None:
     task = Task()
-    task.disorders.whole(ONE, entry(), 40, "failed CRC32C check")
+    task.polls.whole(ONE, entry(), 40, "failed CRC32C check")
     assert task.offsets(entry()) == [10]
-    assert "it was whole when asked" in task.told[0]
+    assert "it was intact when read" in task.told[0]
 
 
 def test_what_only_the_task_cannot_read_stops_it() -> None:
@@ -104,7 +104,7 @@ def test_what_only_the_task_cannot_read_stops_it() -> None:
     stored = entry(after=16)
     with pytest.raises(BadRecord, match=r"at offset 16: failed CRC32C check.*5 times in a row"):
         for _ in range(10):
-            task.disorders.whole(ONE, stored, 16, "failed CRC32C check")
+            task.polls.whole(ONE, stored, 16, "failed CRC32C check")
     assert len(task.told) == 4
 
 
