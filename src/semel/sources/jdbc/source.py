@@ -12,6 +12,7 @@ import pyarrow as pa
 from semel.config import SourceConnectorConfig, read
 from semel.delivery import Delivery, Support
 from semel.errors import ConfigError, Problem, TransientError
+from semel.problems import together
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.files import anchored
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, source_records
@@ -36,16 +37,13 @@ class JdbcSource(Source):
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
-        if "topic.prefix" not in connector.originals:
-            raise ConfigError(
-                Problem(
-                    "topic.prefix",
-                    "topic.prefix is required: what topics begin with. It may be empty",
-                )
-            )
         self._config = read(JdbcSourceConfig, connector.originals)
         self._whole = connector.delivery is not Delivery.AT_LEAST_ONCE
-        self._database: Database = database_of(self._config, connector.name)
+        opened = together(
+            lambda: self._check_prefix(connector),
+            lambda: database_of(self._config, connector.name),
+        )
+        self._database: Database = opened[1]
         self._check_kinds()
         self._query_columns: Sequence[Column] = ()
         self._is_querying = False
@@ -56,6 +54,15 @@ class JdbcSource(Source):
         self.local = bool(self.anchored(connector.originals))
         self.revises = self._config.by_time
         self.ordered = not (self._config.by_time and self._in_ranges)
+
+    def _check_prefix(self, connector: SourceConnectorConfig) -> None:
+        if "topic.prefix" not in connector.originals and not self._config.query:
+            raise ConfigError(
+                Problem(
+                    "topic.prefix",
+                    "topic.prefix is required: what topics begin with. It may be empty",
+                )
+            )
 
     def _check_kinds(self) -> None:
         known = self._database.kinds
