@@ -13,8 +13,15 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from semel.errors import ConfigError, Problem
-from semel.sinks.files.places import open_store
-from semel.sinks.files.store import LOCAL, Store, protocol_of
+
+try:
+    from semel.sinks.files.places import open_store
+    from semel.sinks.files.store import LOCAL, Store, protocol_of
+except ModuleNotFoundError as missing:
+    package = str(missing.name).partition(".")[0]
+    raise ConfigError(
+        f"the directory source needs the package {package}: pip install 'semel[files]'"
+    ) from missing
 
 
 @dataclass(frozen=True, slots=True)
