@@ -68,7 +68,7 @@ class Sqlite(Dialect):
     def _begin(self, reading: bool) -> None:
         if self._connection is None:
             if reading and not self._path.exists():
-                raise ServiceError(f"{self.where}: there is no such file. Has the connector run?")
+                raise ServiceError(f"{self.where}: there is no such file. Check connection.url")
             self._connection = self._open()
         self.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
 

@@ -68,16 +68,15 @@ class Places:
                 return _local(Path(folder), recursive)
         prefix = f"{self._store.path(folder).rstrip('/')}/"
         with self._store.translated():
-            system = self._store.filesystem
-            system.invalidate_cache()
+            self._store.filesystem.invalidate_cache()
             try:
-                listed = system.find(prefix, maxdepth=None if recursive else 1, detail=True)
+                listed = self._store.listed(prefix, recursive=recursive)
             except FileNotFoundError:
                 return None
         return [
-            _object(str(path).removeprefix(prefix), info)
+            _object(path.removeprefix(prefix), info)
             for path, info in listed.items()
-            if info.get("type") == "file" and not str(path).endswith("/")
+            if info.get("type") == "file"
         ]
 
     def find(self, place: str, name: str) -> Found | None:

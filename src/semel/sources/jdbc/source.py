@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -34,6 +35,7 @@ class JdbcSource(Source):
 
     section = JdbcSourceConfig
     ignored = IGNORED
+    address = "connection.url"
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
@@ -108,6 +110,16 @@ class JdbcSource(Source):
             return [self._config.topic_prefix]
         return []
 
+    def check(self) -> None:
+        if not self._config.query:
+            with self._database.snapshot():
+                return
+        try:
+            self._query_columns = self._database.columns_of(self._config.query)
+            shape(self._config, self._query_columns, of_query=True)
+        except (SchemaChanged, Unreadable) as error:
+            raise ConfigError(f"connector {self._name}: query: {error}") from None
+
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
         self._table(partition)
         self._position(offset)
@@ -131,7 +143,17 @@ class JdbcSource(Source):
                     "table.whitelist or schema.pattern, and read the other with a connector that "
                     "has another topic.prefix"
                 )
-        if not found:
+        one_each = [replace(self._config, whitelist=(w,)) for w in self._config.whitelist]
+        absent = [
+            c.whitelist[0] for c in one_each if not any(c.takes(t.name, str(t)) for t in there)
+        ]
+        if absent:
+            self._warn(
+                "",
+                f"table.whitelist={','.join(absent)}: {self._database.where} has no such table: "
+                "waiting for it",
+            )
+        elif not found:
             self._warn("", f"{self._database.where} has no table to read: waiting for one")
         return [offsets.partition_of(t) for t in found]
 
