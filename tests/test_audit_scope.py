@@ -25,6 +25,7 @@ from tests.conftest import MakeTopic, Produce
 from tests.databases import query
 from tests.engine.conftest import Config, Configure, configure
 from tests.engine.harness import caught_up, name, records, sql
+from tests.patience import PATIENCE
 from tests.searching import ask, documents
 
 pytestmark = pytest.mark.integration
@@ -125,7 +126,7 @@ class Sqlite(Database):
             "with sqlite3.connect(sys.argv[1]) as connection: connection.execute(sys.argv[2])"
         )
         command = [sys.executable, "-c", program, path, statement.format(t=f'"{self.table}"')]
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True, timeout=PATIENCE)
 
 
 class DuckDb(Database):

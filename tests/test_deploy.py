@@ -15,6 +15,7 @@ import pytest
 from semel.cli.worker import IGNORED, PASSED_ON
 from semel.config import check_keys, read
 from semel.config.cluster import ClusterConfig
+from tests.patience import PATIENCE
 
 FOLDER = Path(__file__).parents[1] / "examples" / "deploy"
 KUBERNETES = "1.33"
@@ -59,7 +60,11 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "semel-worker.service"
     unit.write_text(text.replace("/opt/semel/bin/semel", sys.executable))
     verified = subprocess.run(
-        ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", unit],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
     )
     assert (verified.returncode, verified.stderr) == (0, "")
 

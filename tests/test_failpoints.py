@@ -32,7 +32,7 @@ def frozen(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     wait_until(lambda: bool(failpoints.fired(tmp_path)))
     yield process
     process.kill()
-    process.communicate()
+    process.communicate(timeout=PATIENCE)
 
 
 def test_a_frozen_process_goes_on_when_it_is_thawed_however_soon(

@@ -309,7 +309,7 @@ def race(count: int, action: Callable[[int], object]) -> list[object]:
     results: list[object] = [None] * count
 
     def run(n: int) -> None:
-        barrier.wait()
+        barrier.wait(PATIENCE)
         try:
             results[n] = action(n)
         except Exception as error:

@@ -12,13 +12,16 @@ import pytest
 
 from tests import matrix
 from tests.matrix import Cell, Proof
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 
 
 def pytest_run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ NEEDED = {"name": "orders", "topics": "orders", "bootstrap.servers": "kafka:9092
 DELTA = {"connector.class": "delta", "delta.table.path": "/x"}
 ICEBERG = {"connector.class": "iceberg", "iceberg.tables": "a.b", "iceberg.catalog.type": "sql"}
 FILES = {"connector.class": "files", "path": "/x", "format": "json"}
+DIRECTORY = {"connector.class": "Directory", "input.path": "/x", "topic": "t"}
 SEARCH = {"connector.class": "opensearch", "connection.url": "http://h:9200"}
 
 
@@ -68,14 +69,19 @@ def test_the_plan_names_what_is_missing(
 
 @pytest.mark.parametrize(
     ("module", "config", "extra"),
-    [("deltalake", DELTA, "delta"), ("pyiceberg", ICEBERG, "iceberg"), ("fsspec", FILES, "files")],
+    [
+        ("deltalake", DELTA, "delta"),
+        ("pyiceberg", ICEBERG, "iceberg"),
+        ("fsspec", FILES, "files"),
+        ("fsspec", DIRECTORY, "files"),
+    ],
 )
-def test_a_sink_whose_modules_import_a_missing_package_names_it(
+def test_a_plugin_whose_modules_import_a_missing_package_names_it(
     module: str, config: Mapping[str, str], extra: str
 ) -> None:
     program = (
-        f"import sys; sys.modules[{module!r}] = None; from semel.planning import plan\n"
-        f"try: plan({ {**NEEDED, **config} })\n"
+        f"import sys; sys.modules[{module!r}] = None; from semel.planning import plan_any\n"
+        f"try: plan_any({ {**NEEDED, **config} })\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     ended = subprocess.run(

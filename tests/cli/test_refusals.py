@@ -232,6 +232,42 @@ def catalog(services: Services) -> str:
     return f"sqlite:///{services.directory}/catalog.db"
 
 
+def jdbc_source(url: Callable[[Services], str], **keys: str) -> Keys:
+    def make(services: Services) -> Config:
+        return {
+            "connector.class": "JdbcSource",
+            "connection.url": url(services),
+            "connection.user": "semel",
+            "connection.password": "semel",
+            "mode": "bulk",
+            "topic.prefix": services.topic,
+        } | {k.replace("_", "."): v for k, v in keys.items()}
+
+    return make
+
+
+def directory(where: Callable[[Services], str]) -> Keys:
+    def make(services: Services) -> Config:
+        return {
+            "connector.class": "Directory",
+            "format": "text",
+            "topic": services.topic,
+            "input.path": "s3://bucket/x",
+            "cleanup.policy": "none",
+            "input.file.pattern": ".*",
+            "storage.options.key": "k",
+            "storage.options.secret": HIDDEN,
+            "storage.options.endpoint_url": where(services),
+        }
+
+    return make
+
+
+def lines_of_a_directory(services: Services) -> Config:
+    keys = {"topic": services.topic, "file": str(services.directory)}
+    return {"connector.class": "FileStreamSource", **keys}
+
+
 CASES = [
     Case("any", "topic", postgres(topics="no-such-topic"), 2, ("no-such-topic does not exist",)),
     Case("any", "brokers", postgres(bootstrap_servers=f"{NO_HOST}:9"), 3, (NO_HOST, "bootstrap.")),
@@ -287,6 +323,37 @@ CASES = [
     Case("opensearch", "server", search(closed), 3, ("refused", "connection.url")),
     Case("opensearch", "host", search(http(NO_HOST)), 3, (NO_HOST, "connection.url")),
     Case("opensearch", "password", search(denying), 3, ("connection.username",)),
+    Case(
+        "jdbc-source",
+        "password",
+        jdbc_source(lambda s: s.postgres, connection_password=HIDDEN),
+        3,
+        ("password authentication failed", "connection."),
+    ),
+    Case(
+        "jdbc-source",
+        "host",
+        jdbc_source(lambda _: f"jdbc:postgresql://{NO_HOST}/db"),
+        3,
+        (NO_HOST, "connection.url"),
+    ),
+    Case(
+        "jdbc-source",
+        "query",
+        jdbc_source(lambda s: s.postgres, query="SELECT * FROM no_such_table"),
+        2,
+        ('"no_such_table" does not exist', "query"),
+    ),
+    Case(
+        "jdbc-source",
+        "file",
+        jdbc_source(lambda s: f"jdbc:sqlite:{s.directory}/no.db"),
+        3,
+        ("no such file", "connection.url"),
+    ),
+    Case("directory-source", "host", directory(http(NO_HOST)), 3, (NO_HOST, "input.path")),
+    Case("directory-source", "password", directory(denying), 3, ("access is denied",)),
+    Case("filestream-source", "file", lines_of_a_directory, 2, ("is a directory",)),
 ]
 
 

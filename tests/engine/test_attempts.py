@@ -48,7 +48,7 @@ def test_one_that_its_driver_does_not_wait_for_any_more_fails(run_task: Run) -> 
             ConnectionError, match=r"no connection to its driver at 127\.0\.0\.1:\d+: ."
         ):
             run_task(Address("127.0.0.1", server.getsockname()[1], b"key"))
-        hanging_up.join()
+        hanging_up.join(PATIENCE)
 
 
 @pytest.mark.parametrize("error", [None, Fenced("displaced"), ServiceError("no database")])

@@ -31,6 +31,7 @@ from semel.engine.supervisor import Supervisor
 from semel.errors import Fenced, ServiceError, TransientError, Unavailable
 from semel.runtime import driving
 from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
 
 
 class Gone:
@@ -266,7 +267,7 @@ def test_a_run_stops_though_its_store_does_not_answer(
     def works(_plan: Any, _spark: Any, _transform: Any, orders: driving.Orders) -> Progress:
         orders.observe(Progress(rows=7))
         with watchdog.waiting("the store"):
-            answer.wait()
+            assert answer.wait(PATIENCE)
         return Progress()
 
     seen: list[int] = []
@@ -287,7 +288,7 @@ def test_an_observer_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) ->
 
     def works(_plan: Any, _spark: Any, _transform: Any, orders: driving.Orders) -> Progress:
         orders.observe(Progress())
-        orders.stop.wait()
+        assert orders.stop.wait(PATIENCE)
         ended.set()
         return Progress()
 

@@ -20,6 +20,7 @@ from semel.runtime import driving
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import assert_nothing_lost_nothing_twice, caught_up, records, sql
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -105,7 +106,7 @@ def full_disk(own_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
         pytest.skip("needs root, to mount a small disk")
     place = Path(tempfile.mkdtemp(prefix="semel-test-"))
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
-    if subprocess.run(command, check=False, capture_output=True).returncode:
+    if subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE).returncode:
         place.rmdir()
         pytest.skip("may not mount a small disk")
     try:
@@ -119,7 +120,7 @@ def full_disk(own_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
         yield postgres
         postgres.kill()
     finally:
-        subprocess.run(["umount", "-l", str(place)], check=False)
+        subprocess.run(["umount", "-l", str(place)], check=False, timeout=PATIENCE)
         place.rmdir()
 
 

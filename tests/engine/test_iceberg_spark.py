@@ -12,6 +12,7 @@ import pytest
 
 from semel.jars import ICEBERG_SPARK, resolve
 from semel.records import Commit
+from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import advance, changes
 
@@ -59,7 +60,11 @@ def test_spark_reads_rows_partitions_and_replaced_rows(tmp_path: Path) -> None:
     jars = ",".join(map(str, resolve(ICEBERG_SPARK)))
     path = warehouse.table().metadata_location
     read = subprocess.run(
-        [sys.executable, "-c", _READ, path, jars], capture_output=True, text=True, check=False
+        [sys.executable, "-c", _READ, path, jars],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
     )
     assert read.returncode == 0, read.stderr[-3000:]
     found = json.loads(read.stdout.splitlines()[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import tomllib
 import uuid
 from collections.abc import Callable
@@ -197,7 +198,8 @@ def test_of_two_runs_at_once_the_later_one_goes_on(
     first.until(lambda p: p.records == 10)
     second = start(config)
     with pytest.raises(Fenced, match="another run of it has taken over"):
-        while True:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
             append(path, lines(1, len(path.read_text().splitlines())))
             first._thread.join(0.2)
             if not first.alive:

@@ -64,7 +64,7 @@ def launch(written: Callable[[Config], Path]) -> Iterator[Launch]:
     for process in started:
         if process.poll() is None:
             process.kill()
-            process.wait()
+            process.wait(PATIENCE)
 
 
 def ended(process: subprocess.Popen[str], timeout: float = PATIENCE) -> tuple[int, str, str]:
@@ -192,7 +192,11 @@ def test_the_worker_daemon_keeps_the_users_archives_on_the_path(tmp_path: Path) 
         print([p for p in sys.path if p.startswith({str(tmp_path)!r})])
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], check=True, text=True, capture_output=True
+        [sys.executable, "-c", textwrap.dedent(program)],
+        check=True,
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE,
     )
     assert done.stdout.strip() == str([mine])
 
@@ -208,7 +212,7 @@ def test_no_process_is_left_when_the_driver_is_killed(
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) > 1
     process.kill()
-    process.wait()
+    process.wait(PATIENCE)
     _, alive = psutil.wait_procs(family, timeout=PATIENCE)
     assert not alive
 
@@ -257,7 +261,11 @@ def test_the_bounded_engine_survives_a_kill_and_spark_reads_and_optimizes_its_ta
     path = str(Path(config["delta.table.path"], source))
     jars = ",".join(map(str, resolve(DELTA_SPARK)))
     read = subprocess.run(
-        [sys.executable, "-c", _READ_DELTA, path, jars], capture_output=True, text=True, check=False
+        [sys.executable, "-c", _READ_DELTA, path, jars],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
     )
     assert read.returncode == 0, read.stderr[-3000:]
     found = json.loads(read.stdout.splitlines()[-1])

@@ -423,7 +423,7 @@ def test_a_consumer_that_hears_nothing_more_of(
     finally:
         done.set()
     if flowing.ident is not None:
-        flowing.join()
+        flowing.join(PATIENCE)
     for partition in deaf_for:
         deaf_to = rf"gets none of the records that wait for it in .*{source}-{partition}\b"
         assert re.search(deaf_to, caplog.text)

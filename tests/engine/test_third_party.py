@@ -33,6 +33,7 @@ from tests.engine.harness import (
     records,
     some,
 )
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "examples" / "semel-lmdb"
@@ -46,7 +47,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--target", str(target)]
     run = subprocess.run(
-        [*pip, *options, str(PACKAGE)], capture_output=True, text=True, check=False
+        [*pip, *options, str(PACKAGE)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
     )
     assert run.returncode == 0, run.stderr
     return target
@@ -83,7 +88,7 @@ def stored(config: Config, database: str) -> dict[bytes, bytes]:
         "sys.stdout.buffer.write(pickle.dumps(found))\n"
     )
     command = [sys.executable, "-c", script, config["lmdb.path"], database]
-    found: dict[bytes, bytes] = pickle.loads(subprocess.check_output(command))
+    found: dict[bytes, bytes] = pickle.loads(subprocess.check_output(command, timeout=PATIENCE))
     return found
 
 
@@ -210,5 +215,7 @@ def test_an_entry_point_that_cannot_be_loaded_is_named(
 
 def test_the_packages_own_tests(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert run.returncode == 0, run.stdout

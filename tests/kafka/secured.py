@@ -146,6 +146,7 @@ def java_trust_store(authority: Authority) -> Path:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
+        timeout=PATIENCE,
     )
     return made
 

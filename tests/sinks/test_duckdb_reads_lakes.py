@@ -17,6 +17,7 @@ import pytest
 
 from semel.jars import cache_directory
 from semel.records import Commit, Records
+from tests.patience import PATIENCE
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import advance, metadata, records
@@ -64,7 +65,9 @@ def home() -> Path:
         packages = ["duckdb", *(f"duckdb-extension-{name}" for name in EXTENSIONS)]
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         options = ["--no-deps", "--target", str(made), *(f"{p}=={VERSION}" for p in packages)]
-        run = subprocess.run([*pip, *options], capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            [*pip, *options], capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
         assert run.returncode == 0, run.stderr
         try:
             made.rename(found)
@@ -76,7 +79,7 @@ def home() -> Path:
 def read(home: Path, source: str) -> list[tuple[Any, ...]]:
     """By another program, in another process."""
     command = [sys.executable, "-c", SCRIPT, str(home), QUERY.format(source)]
-    run = subprocess.run(command, capture_output=True, check=False)
+    run = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE)
     assert run.returncode == 0, run.stderr.decode()
     found: list[tuple[Any, ...]] = pickle.loads(run.stdout)
     return found

@@ -25,6 +25,7 @@ from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import points  # noqa: F401
 from tests.engine.harness import LocalSpark, assert_promise_kept, caught_up, some, wait_until
+from tests.patience import PATIENCE
 
 PROCESSES = multiprocessing.get_context("spawn")
 LINES = "org.apache.kafka.connect.file.FileStreamSinkConnector"
@@ -110,7 +111,7 @@ def test_a_commit_whose_process_is_killed_leaves_all_of_it_or_nothing(
     failpoints.arm(tmp_path, place, "kill-worker")
     process = PROCESSES.Process(target=commit_more, args=(tmp_path,))
     process.start()
-    process.join()
+    process.join(PATIENCE)
     assert process.exitcode == -signal.SIGKILL
     committed = place == "sink.after_commit"
     [entry] = started.entries()
@@ -180,13 +181,13 @@ def test_a_process_that_is_frozen_while_it_writes_is_told_of(
     process = PROCESSES.Process(target=hold, args=(tmp_path, ready))
     process.start()
     try:
-        ready.wait()
+        assert ready.wait(PATIENCE)
         late = sink(tmp_path, **{"store.timeout.ms": "1000"})
         with pytest.raises(Unavailable, match="another process holds"):
             late.commit(advance(2, 3), Commit([records(2, b"c")]))
     finally:
         process.kill()
-        process.join()
+        process.join(PATIENCE)
     started.commit(advance(2, 3), Commit([records(2, b"c")]))
 
 

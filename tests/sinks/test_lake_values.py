@@ -359,3 +359,27 @@ def test_a_typed_value_is_read_back_as_it_was(store: Store) -> None:
 @pytest.mark.long
 def test_any_typed_value_is_read_back_as_it_was(store: Store) -> None:
     check_typed(store, 5, range(len(TYPED)))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("ms", "UTC"), pa.timestamp("us"), pa.date32()], ids=str
+)
+def test_a_time_that_python_does_not_have_is_kept_or_refused_alone(
+    store: Store, kind: pa.DataType
+) -> None:
+    """A producer may write any number as a logical type of Kafka Connect's."""
+    most = 2 ** (kind.bit_width - 1)
+    numbers = [0, most - 1, -most, 10**5 * 366, None]
+    whole_numbers = pa.int32() if kind.bit_width == 32 else pa.int64()
+    rows = pa.table({"id": range(5), "v": pa.array(numbers, whole_numbers).cast(kind)})
+    found = store.write(store.name(), rows)
+    there = dict(
+        zip(
+            found.column("id").to_pylist(),
+            found.column("v").cast(whole_numbers).to_pylist(),
+            strict=True,
+        )
+    )
+    scale = 1000 if pa.types.is_timestamp(kind) and kind.unit == "ms" else 1
+    assert {0, 4} <= there.keys()
+    assert there == {n: v and v * scale for n, v in enumerate(numbers) if n in there}

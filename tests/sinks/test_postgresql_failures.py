@@ -353,6 +353,7 @@ def test_a_full_disk_may_pass(own_postgres: Callable[[], Postgres], tmp_path: Pa
         ["mount", "-t", "tmpfs", "-o", "size=4m,mode=777", "tmpfs", str(disk)],
         check=False,
         capture_output=True,
+        timeout=PATIENCE,
     )
     try:
         if mounted.returncode:
@@ -379,7 +380,7 @@ def test_a_full_disk_may_pass(own_postgres: Callable[[], Postgres], tmp_path: Pa
         server.stop()
     finally:
         if not mounted.returncode:
-            subprocess.run(["umount", "-l", str(disk)], check=True)
+            subprocess.run(["umount", "-l", str(disk)], check=True, timeout=PATIENCE)
         disk.rmdir()
 
 
@@ -450,7 +451,7 @@ def test_whoever_has_waited_for_a_commit_sees_what_it_has_done(
 
     monkeypatch.setattr(failpoints, "hit", hit)
     assert zombie.commit(span, batch) is Outcome.APPLIED
-    waiting.join()
+    waiting.join(PATIENCE)
     assert outcomes == [Outcome.REPLAYED]
 
 
@@ -482,8 +483,10 @@ def test_a_frozen_process_loses_its_transaction_and_cannot_commit_when_it_wakes(
     failpoints.arm(tmp_path, "sink.before_commit", "freeze")
     patience = "connection_idle_in_transaction_timeout_ms=1000"
     frozen = committer(target, tmp_path, "upsert", patience)
+    deadline = time.monotonic() + PATIENCE
     try:
         while not failpoints.fired(tmp_path):
+            assert time.monotonic() < deadline
             if frozen.poll() is not None:  # its transaction was ended before it froze
                 frozen = committer(target, tmp_path, "upsert", patience)
             time.sleep(0.02)
@@ -561,11 +564,13 @@ def test_a_process_that_froze_in_a_copy_gives_the_ledger_up(target: Target, mech
         told: list[str] = []
 
         def outcome_of(step: Callable[[], Outcome]) -> Outcome:
-            while True:
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline:
                 try:
                     return step()
                 except TransientError as error:  # it may be slow itself, and lose its transaction
                     told.append(str(error))
+            raise AssertionError(told)
 
         if mechanism == "transactional":
             assert outcome_of(lambda: sink.commit([advance(0, 2)], commit)) is Outcome.APPLIED
@@ -577,7 +582,7 @@ def test_a_process_that_froze_in_a_copy_gives_the_ledger_up(target: Target, mech
         assert frozen.wait(PATIENCE) != 0
     finally:
         frozen.kill()
-        frozen.wait()
+        frozen.wait(PATIENCE)
     assert target.values("SELECT id FROM t ORDER BY id") == [1, 2]
 
 

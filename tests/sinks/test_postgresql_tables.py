@@ -15,6 +15,7 @@ from semel.ledger import firsts
 from semel.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.postgresql.config import DEBEZIUM, PostgresConfig
 from semel.sinks.sql.names import Name, parse_name
+from tests.patience import PATIENCE
 from tests.sinks.target import Target, advance, changes, put, records
 
 UPSERT = {"insert_mode": "upsert", "pk_mode": "record_key", "pk_fields": "id"}
@@ -294,7 +295,7 @@ def test_several_tasks_may_create_one_table_at_once(target: Target) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(PATIENCE)
     assert not errors
     found = target.tuples("SELECT id, c0, c1, c2, c3 FROM fresh ORDER BY id")
     assert found == [(n, *(n if m == n else None for m in range(4))) for n in range(4)]

@@ -371,7 +371,7 @@ MISFITS: dict[str, tuple[str, pa.Array, str]] = {
     "time beyond the day": (
         "time",
         pa.array([0, 86_400_000], pa.int32()).cast(pa.time32("ms")),
-        "out of PostgreSQL's range",
+        "out of the column's range",
     ),
     "timestamp with a leap second": (
         "timestamp",

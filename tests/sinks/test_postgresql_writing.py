@@ -15,6 +15,7 @@ from semel.ledger import TopicPartition, firsts
 from semel.records import Commit, Records
 from semel.sinks.postgresql import writer
 from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
 from tests.sinks.target import Target, changes, metadata, put, records
 
 KEYED = {"pk_mode": "record_key", "pk_fields": "id"}
@@ -393,10 +394,10 @@ def test_a_key_that_somebody_else_inserts_meanwhile_is_upserted_all_the_same(
             "SELECT count(*) FROM pg_stat_activity "
             "WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
-        while not target.values(waiting)[0]:
-            assert not done.done()
+        wait_until(lambda: done.done() or target.values(waiting)[0])
+        assert not done.done()
         other.commit()
-        done.result()
+        done.result(PATIENCE)
     assert target.tuples("SELECT * FROM t ORDER BY id") == [(1, "new", 1), (2, "ours", 2)]
 
 

@@ -76,6 +76,32 @@ def test_what_cannot_be_is_refused_with_what_to_set(
     assert str(refused.value).startswith("connector local-file-source: ")
 
 
+def test_a_missing_prefix_hides_no_other_mistake() -> None:
+    wrong = {
+        "connector.class": "JdbcSource",
+        "connection.url": "jdbc:oracle:thin:@h",
+        "mode": "weekly",
+        "table.whitelist": "a",
+        "table.blacklist": "b",
+    }
+    with pytest.raises(ConfigError) as refused:
+        plan_any({"name": "n", "bootstrap.servers": "localhost:1", **wrong})
+    assert {p.key for p in refused.value.problems} == {
+        "topic.prefix",
+        "connection.url",
+        "mode",
+        "table.whitelist",
+    }
+
+
+def test_a_query_is_told_all_that_it_contradicts() -> None:
+    wrong = {"connector.class": "JdbcSource", "mode": "bulk", "connection.url": "jdbc:sqlite:db"}
+    wrong |= {"query": "SELECT 1", "query.masked": "SELECT 2", "table.whitelist": "a"}
+    with pytest.raises(ConfigError) as refused:
+        plan_any({"name": "n", "bootstrap.servers": "localhost:1", **wrong})
+    assert {p.key for p in refused.value.problems} == {"query", "topic.prefix", "table.whitelist"}
+
+
 def test_a_source_is_no_sink() -> None:
     with pytest.raises(ConfigError, match="is a source connector"):
         plan(RAW)

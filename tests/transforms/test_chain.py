@@ -127,6 +127,7 @@ def test_timestamp_router_names_by_the_day() -> None:
         (stage("ExtractField", field="a"), "add $Key or $Value"),
         (stage("ValueToKey$Key", fields="a"), "without $Key"),
         (stage("Filter", predicate="p"), "transforms.t.predicate=p: predicates does not name it"),
+        (stage("InsertField$Value"), "transforms.t: No field insertion configured"),
         (stage("Filter", negate="true"), "no config 'transforms.t.predicate'"),
         (stage("RegexRouter", regex="(", replacement="x"), "transforms.t.regex='(' Invalid regex"),
         (stage("RegexRouter", regex="a", replacement="$1"), "No group 1"),

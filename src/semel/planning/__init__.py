@@ -10,6 +10,7 @@ from semel.config import load
 from semel.errors import ConfigError
 from semel.planning.sink import Plan, plan, sink_of
 from semel.planning.source import SourcePlan, plan_source, source_of
+from semel.sources import is_source
 
 __all__ = [
     "AnyPlan",
@@ -40,7 +41,7 @@ def plan_any(
         ConfigError: names each field, its value and what to set.
     """
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
-    if source_of(raw) is None:
+    if not is_source(raw.get("connector.class", "").strip()):
         return plan(raw, transform, elsewhere=elsewhere)
     if transform is not None:
         raise ConfigError(

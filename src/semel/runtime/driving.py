@@ -177,6 +177,7 @@ def _run_source(planned: SourcePlan, spark: Callable[[], Any], orders: Orders) -
     from semel.engine.source.engine import SourceEngine, SourceRun
 
     cluster = _cluster(planned.connector)
+    _reached(planned.source.check, planned.source.address)
     run = SourceRun(planned.connector, planned.guarantee, planned.source, cluster, orders)
     return SourceEngine(run, spark).run()
 
@@ -195,11 +196,15 @@ def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
     are reported while Spark starts, and nothing is left to wait for once it has started."""
     cluster = _cluster(planned.connector)
     topics = cluster.matching(planned.connector)
+    _reached(lambda: planned.sink.prepare(topics), planned.sink.address)
+    return cluster, topics
+
+
+def _reached(meets: Callable[[], None], key: str) -> None:
+    """Meet a store. Raises ServiceError: it cannot be reached; names the key of its address."""
     try:
-        planned.sink.prepare(topics)
+        meets()
     except TransientError as error:
-        key = planned.sink.address
         if not key or key in str(error):
             raise
         raise ServiceError(f"{error}. Check {key}, and that the store runs") from None
-    return cluster, topics

@@ -80,6 +80,14 @@ def without_json(rows: pa.Table) -> dict[int, str]:
     return found
 
 
+def named(value: pa.Scalar) -> str:
+    """A value in a message."""
+    try:
+        return repr(value.as_py())
+    except (OverflowError, ValueError):  # a time that Python does not have
+        return f"{getattr(value, 'value', 'a value')} as {value.type}"
+
+
 # From text
 
 

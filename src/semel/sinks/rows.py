@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from semel.errors import ConfigError
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, RowsRejected, rejected
 from semel.sinks import rereading
+from semel.sinks.casts import named
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import UNFIT, column_type, convert, unfit_rows
 from semel.sinks.layout import Deleting, Layout, layout
@@ -156,7 +157,7 @@ def fitted(
             if not unfit:
                 raise
             for index, why in unfit:
-                shown = repr(values[index].as_py())[:100]
+                shown = named(values[index])[:100]
                 text = f"column {field.name} ({field.type}) cannot take {shown}: {why}"
                 problems.setdefault(index, text)
     if problems:

@@ -161,6 +161,9 @@ class Source(ABC):
     defaults: ClassVar[Mapping[str, str]] = {}
     """Keys of any connector that have another default with this source."""
 
+    address: ClassVar[str] = ""
+    """The key that names the system, for the message if it cannot be reached at the start."""
+
     prefixes: ClassVar[tuple[str, ...]] = ()
     """Keys under these are the source's own, whatever they are called."""
 
@@ -201,6 +204,14 @@ class Source(ABC):
         """The keys that name a place relative to the driver's working directory, made absolute:
         executors have another one."""
         return {}
+
+    def check(self) -> None:  # noqa: B027
+        """Meet the system: called by the driver at the start, while Spark starts.
+
+        Raises:
+            SemelError: what would stop or hold up the tasks, such as a refused login, or a query
+                that cannot be run.
+        """
 
     def topics(self) -> Sequence[str]:
         """The topics that the configuration names. They are checked, and created if that is

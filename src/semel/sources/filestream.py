@@ -14,7 +14,7 @@ from semel.config import HIGH, LOW, MEDIUM, SourceConnectorConfig, Type, key, re
 from semel.delivery import Support
 from semel.errors import ConfigError, Problem
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition
-from semel.sources.growing import GrowingFile, Place
+from semel.sources.growing import GrowingFile, Place, is_directory
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +139,11 @@ class FileStreamSource(Source):
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         # The name is not made absolute: as given, it is part of Kafka Connect's offsets.
         return {"file.directory": str(Path(raw.get("file.directory", "").strip()).absolute())}
+
+    def check(self) -> None:
+        path = Path(self._config.directory, self._config.file)
+        if self._config.file and path.is_dir():
+            raise is_directory(self._name, path)
 
     def topics(self) -> Sequence[str]:
         return [self._config.topic]

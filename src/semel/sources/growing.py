@@ -50,6 +50,11 @@ _NONE = pa.array([], pa.string())
 Found = Iterator[Lines | None]
 
 
+def is_directory(connector: str, path: Path) -> ConfigError:
+    """What is said of a file that is none."""
+    return ConfigError(f"connector {connector}: file={path} is a directory. Name a file in it")
+
+
 class GrowingFile:
     """One file of a connector."""
 
@@ -84,10 +89,7 @@ class GrowingFile:
                     self._warn("is not there: waiting for it")
                 said = True
             except IsADirectoryError:
-                raise ConfigError(
-                    f"connector {self._connector}: file={self._path} is a directory. Name a file "
-                    "in it"
-                ) from None
+                raise is_directory(self._connector, self._path) from None
             except PermissionError as error:
                 raise ServiceError(
                     f"connector {self._connector}: file {self._path} cannot be read: "

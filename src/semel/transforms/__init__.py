@@ -188,7 +188,7 @@ def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
     try:
         return found(config, of_key=side == "Key") if side else found(config)
     except ValueError as error:
-        raise ConfigError(Problem(f"{prefix}type", f"{prefix}: {error}")) from None
+        raise ConfigError(Problem(f"{prefix}type", f"{prefix[:-1]}: {error}")) from None
 
 
 def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:

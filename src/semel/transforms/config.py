@@ -27,7 +27,9 @@ def section_of(section: type, raw: Mapping[str, str], prefix: str) -> Any:
     if problems.found:
         raise ConfigError(
             *(
-                replace(p, key=prefix + p.key, message=_whole(p.message, p.key, prefix))
+                replace(
+                    p, key=prefix + (p.key or STAGE[0]), message=_whole(p.message, p.key, prefix)
+                )
                 for p in problems.found
             )
         )
@@ -35,7 +37,10 @@ def section_of(section: type, raw: Mapping[str, str], prefix: str) -> Any:
 
 
 def _whole(message: str, name: str, prefix: str) -> str:
-    return message.replace(name, prefix + name, 1) if message.startswith(name) else message
+    """The message with the whole name of the key, or with the transform in front."""
+    if name and message.startswith(name):
+        return prefix + message
+    return f"{prefix[:-1]}: {message}"
 
 
 def unknown(section: type, raw: Mapping[str, str], prefix: str, own: Collection[str]) -> list[str]:

@@ -201,7 +201,7 @@ def test_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     kafka = Kafka(tmp_path, heap="256m")
     thread = threading.Thread(target=kafka.start)
     thread.start()
-    thread.join()
+    thread.join(PATIENCE)
     try:
         time.sleep(0.3)
         assert kafka.pid is not None

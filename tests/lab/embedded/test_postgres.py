@@ -20,6 +20,7 @@ from adbc_driver_postgresql import dbapi
 from semel.errors import ServiceError
 from semel.lab.embedded import Postgres
 from tests.conftest import wait_gone
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -115,7 +116,7 @@ def test_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     postgres = Postgres(tmp_path)
     thread = threading.Thread(target=postgres.start)
     thread.start()
-    thread.join()
+    thread.join(PATIENCE)
     try:
         time.sleep(0.3)
         assert run(postgres.url, "SELECT 1") == [(1,)]

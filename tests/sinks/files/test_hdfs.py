@@ -27,7 +27,7 @@ from semel.records import Commit
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.sink import FilesSink
 from semel.sinks.files.webhdfs import WebHdfsStore
-from tests.engine.harness import some
+from tests.engine.harness import some, wait_until
 from tests.faults import KINDS, Faults, before
 from tests.patience import PATIENCE
 from tests.sinks.files.conftest import FIRST, Folder
@@ -249,7 +249,7 @@ def test_a_name_node_that_is_killed_in_the_middle_of_a_commit(
     staged = sink.stage(values(10, 20))
     why: set[str] = set()
     outcome = passed(lambda: sink.commit_staged([advance(10, 20)], staged), why)
-    starting[0].join()
+    starting[0].join(PATIENCE)
     assert why
     assert outcome is (Outcome.APPLIED if reached == "sink.before_commit" else Outcome.REPLAYED)
     assert ids(directory) == list(range(20))
@@ -325,8 +325,7 @@ class TestUploads:
 
         def content() -> Iterator[bytes]:
             yield b"x" * 100_000
-            while not store.exists(name):
-                time.sleep(0.01)
+            wait_until(lambda: store.exists(name))
             store.delete([name])
             yield b"x" * 100_000
 

@@ -1,4 +1,4 @@
-"""How long the drivers of object stores wait for an answer."""
+"""How long the drivers of object stores wait for an answer, and what they leave out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from semel.errors import ServiceError
 from semel.sinks.files import places
+from semel.sinks.files.places import open_store
 
 
 @pytest.fixture
@@ -30,3 +32,22 @@ def test_gcs_waits_for_bytes_no_longer_than_the_store_timeout_and_for_all_of_the
     found = options(where)["requests_timeout"]
     assert (found.sock_connect, found.sock_read, found.total) == (5.0, 5.0, None)
     assert options(where, requests_timeout=7)["requests_timeout"] == 7
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """fsspec's ``find`` leaves out what it may not list, or cannot at that moment."""
+    store = open_store("memory://listed", {})
+    store.filesystem.pipe("/listed/a/b/file", b"12")
+    assert store.below("a") == {"a/b/file": 2}
+    listed = store.filesystem.ls
+
+    def denied(path: str, **options: bool) -> object:
+        if path.endswith("/b"):
+            raise PermissionError(path)
+        return listed(path, **options)
+
+    monkeypatch.setattr(store.filesystem, "ls", denied)
+    with pytest.raises(ServiceError, match="access is denied"):
+        store.below("a")

@@ -121,6 +121,23 @@ def test_avro_holds_what_came(folder: Folder, codec: str) -> None:
         assert reader.codec == codec
 
 
+def test_avro_holds_times_that_python_does_not_have(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days, moments = [2**31 - 1, -(2**31), None], [2**63 - 1, -(2**63), None]
+    day = pa.array(days, pa.int32()).cast(pa.date32())
+    at = pa.array(moments, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    listed = pa.array([[m] for m in moments], pa.list_(pa.int64())).cast(pa.list_(at.type))
+    table = pa.table({"day": day, "at": at, "listed": listed})
+    (file,) = put(folder, records(table), {"format": "avro"})
+    for kind in ("int-date", "long-timestamp-micros"):
+        monkeypatch.delitem(fastavro.read.LOGICAL_READERS, kind)
+    with Path(folder.where, file).open("rb") as stream:
+        assert list(fastavro.reader(stream)) == [
+            {"day": d, "at": m, "listed": [m]} for d, m in zip(days, moments, strict=True)
+        ]
+
+
 def test_names_that_avro_does_not_know_are_refused(folder: Folder) -> None:
     with pytest.raises(ConfigError, match=r"field 'order id' has no place in Avro"):
         put(folder, records([{"order id": 1}]), {"format": "avro"})

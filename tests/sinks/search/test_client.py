@@ -24,6 +24,7 @@ from semel.records import Commit, DeadLetter
 from semel.sinks.search.client import Client, Failure
 from semel.sinks.search.indices import Index
 from semel.sinks.search.sink import SearchSink
+from tests.patience import PATIENCE
 from tests.sinks.search.test_config import BASE
 from tests.sinks.target import records
 
@@ -59,7 +60,7 @@ def server() -> Iterator[Answering]:
         thread.start()
         yield running
         running.shutdown()
-        thread.join()
+        thread.join(PATIENCE)
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_a_node_that_goes_down_in_a_handshake_is_no_mistake(
         assert isinstance(made, SearchSink)
         with contextlib.closing(made), pytest.raises(error, match=says) as found:
             made._client.request("GET", "/")
-        thread.join()
+        thread.join(PATIENCE)
     assert type(found.value) is error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from semel.records import Commit, RowsRejected
 from semel.sinks import jdbc
 from semel.sinks.sql import mysql_claims
 from semel.sinks.sql.mysql import Mysql, MysqlSink
+from tests.patience import PATIENCE
 from tests.sinks.sql.test_sink import VALUES
 from tests.sinks.target import advance, found_running, records
 
@@ -237,7 +239,9 @@ def test_the_server_ends_a_transaction_that_is_idle_for_too_long(target: Target)
     other = target.sink()
     other.start(firsts({T0: 0}))
     applied: list[Outcome] = []
+    deadline = time.monotonic() + PATIENCE
     while not applied:  # it may be slow itself, and lose its transaction before
+        assert time.monotonic() < deadline
         with pytest.raises(TransientError), frozen._dialect.transaction():
             frozen._ledger.advance([advance(0, 1)])
             # waits for the row until the server has ended the transaction that holds it

@@ -18,6 +18,7 @@ from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientErr
 from semel.ledger import Hole, Outcome, TopicPartition, firsts
 from semel.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.sql.sink import SqlSink
+from tests.patience import PATIENCE
 from tests.sinks.sql.conftest import MakeSink, Query
 from tests.sinks.target import advance, changes, found_running, records, released_at_last
 
@@ -93,7 +94,7 @@ def test_whoever_has_waited_for_a_commit_sees_what_it_has_done(
 
     monkeypatch.setattr(failpoints, "hit", hit)
     assert zombie.commit([advance(0, 2)], rows) is Outcome.APPLIED
-    waiting.join()
+    waiting.join(PATIENCE)
     assert outcomes == [Outcome.REPLAYED]
     assert query("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -94,8 +95,9 @@ def registry(config: Mapping[str, str], where: str) -> Registry:
     Raises:
         ConfigError: a key is missing, or has a value that cannot be used.
     """
+    client = "httpx2" if find_spec("httpx") is None else "httpx"  # older releases take httpx
     require(
-        f"{where} with a schema registry", "registry", {"httpx2": "confluent-kafka[schemaregistry]"}
+        f"{where} with a schema registry", "registry", {client: "confluent-kafka[schemaregistry]"}
     )
     urls = [url.strip() for url in config.get(_URL, "").split(",") if url.strip()]
     wrong = [url for url in urls if urlsplit(url).scheme not in ("http", "https")]

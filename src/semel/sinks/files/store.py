@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 LOCAL = ("file", "local")
 WEBHDFS = "webhdfs"
+_FLAT = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+"""Stores that list all files below a folder with one request."""
 _RENAMING = ("hdfs", WEBHDFS)
 """Stores with folders, where a file is renamed at once."""
 
@@ -184,10 +186,44 @@ class Store:
         with self.translated():
             self.filesystem.invalidate_cache()
             try:
-                found = self.filesystem.find(self.path(folder), detail=True)
+                found = self.listed(self.path(folder), recursive=True)
             except FileNotFoundError:
                 return {}
-        return {str(f).removeprefix(root): int(info["size"]) for f, info in found.items()}
+        return {name.removeprefix(root): int(info["size"]) for name, info in found.items()}
+
+    def listed(self, path: str, *, recursive: bool) -> dict[str, Mapping[str, Any]]:
+        """The files of a folder with what the driver says of each, by their whole paths.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        if recursive and protocol_of(self.where) in _FLAT:
+            found = list(self.filesystem.find(path, detail=True).values())
+        else:
+            found = self._walked(path, recursive)
+        files = {str(info["name"]): info for info in found if info.get("type") != "directory"}
+        return {
+            name: info
+            for name, info in files.items()
+            if not name.endswith("/") and name != path.rstrip("/")
+        }
+
+    def _walked(self, path: str, recursive: bool) -> list[Mapping[str, Any]]:
+        """fsspec's own ``find`` takes a folder that cannot be listed for an empty one."""
+        found: list[Mapping[str, Any]] = []
+        folders = [path]
+        while folders:
+            folder = folders.pop()
+            try:
+                listed = self.filesystem.ls(folder, detail=True)
+            except FileNotFoundError:
+                if folder == path:
+                    raise
+                continue  # it has gone meanwhile
+            found += listed
+            if recursive:
+                folders += [str(i["name"]) for i in listed if i.get("type") == "directory"]
+        return found
 
     def exists(self, name: str) -> bool:
         return self.size(name) is not None

@@ -248,7 +248,7 @@ def _within_range(values: pa.ChunkedArray) -> pa.ChunkedArray:
         return values
     extremes = pc.min_max(values.cast(stored)).as_py()
     if extremes["min"] is not None and (extremes["min"] < first or extremes["max"] > last):
-        raise pa.ArrowInvalid("out of PostgreSQL's range")
+        raise pa.ArrowInvalid("out of the column's range")
     return values
 
 

@@ -88,7 +88,7 @@ class Duckdb(Dialect):
     def _begin(self, reading: bool) -> None:
         check_directory(self._path)
         if reading and not self._path.exists():
-            raise ServiceError(f"{self.where}: there is no such file. Has the connector run?")
+            raise ServiceError(f"{self.where}: there is no such file. Check connection.url")
         if not self._turn.acquire(shared=False, timeout=self._patience):
             raise TransientError(f"{self.where}: the file is in use{holder(self._turn.path)}")
         self._connection = self._open()

@@ -18,6 +18,7 @@ from semel.records import (
     RowsRejected,
     rejected,
 )
+from semel.sinks.casts import named
 from semel.sinks.changes import Changes, Survivors, all_of_each, last_of_each
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
@@ -145,7 +146,7 @@ def converted(
             if not unfit:  # going on would leave the column out
                 raise
             for index, reason in unfit:
-                shown = _shown(values[index])
+                shown = named(values[index])
                 text = f"column {name} ({column.type}) cannot take {shown}: {reason}"
                 problems.setdefault(index, text)
         else:
@@ -161,13 +162,6 @@ def converted(
             ]
         )
     return arrays, frozenset(staged)
-
-
-def _shown(value: pa.Scalar) -> str:
-    try:
-        return repr(value.as_py())
-    except (OverflowError, ValueError):  # a time that Python does not have
-        return f"a {value.type}"
 
 
 def optional(rows: Rows, table: Table) -> dict[str, pa.ChunkedArray]:

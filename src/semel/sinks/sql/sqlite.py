@@ -42,7 +42,7 @@ class Sqlite(Dialect):
         assert isinstance(config, SqliteConfig)
         self._config = config
         self._path = database_path(config.connection_url, "sqlite")
-        require("the SQLite sink", "sqlite", {"adbc_driver_sqlite": "adbc-driver-sqlite"})
+        require("SQLite", "sqlite", {"adbc_driver_sqlite": "adbc-driver-sqlite"})
         self._lock = RunLock(self._path, connector)
         self._connection: Any = None
 
@@ -68,7 +68,7 @@ class Sqlite(Dialect):
     def _begin(self, reading: bool) -> None:
         if self._connection is None:
             if reading and not self._path.exists():
-                raise ServiceError(f"{self.where}: there is no such file. Has the connector run?")
+                raise ServiceError(f"{self.where}: there is no such file. Check connection.url")
             self._connection = self._open()
         self.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
 

@@ -63,7 +63,7 @@ class SqlServer(Dialect):
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, SqlServerConfig)
         self._login = login(config)
-        require("the SQL Server sink", "mssql", {"pytds": "python-tds", "OpenSSL": "pyopenssl"})
+        require("SQL Server", "mssql", {"pytds": "python-tds", "OpenSSL": "pyopenssl"})
         self._timeout = config.lock_timeout_ms
         self._connector = connector
         self._session: Session | None = None

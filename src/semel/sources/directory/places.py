@@ -13,8 +13,15 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from semel.errors import ConfigError, Problem
-from semel.sinks.files.places import open_store
-from semel.sinks.files.store import LOCAL, Store, protocol_of
+
+try:
+    from semel.sinks.files.places import open_store
+    from semel.sinks.files.store import LOCAL, Store, protocol_of
+except ModuleNotFoundError as missing:
+    package = str(missing.name).partition(".")[0]
+    raise ConfigError(
+        f"the directory source needs the package {package}: pip install 'semel[files]'"
+    ) from missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +68,15 @@ class Places:
                 return _local(Path(folder), recursive)
         prefix = f"{self._store.path(folder).rstrip('/')}/"
         with self._store.translated():
-            system = self._store.filesystem
-            system.invalidate_cache()
+            self._store.filesystem.invalidate_cache()
             try:
-                listed = system.find(prefix, maxdepth=None if recursive else 1, detail=True)
+                listed = self._store.listed(prefix, recursive=recursive)
             except FileNotFoundError:
                 return None
         return [
-            _object(str(path).removeprefix(prefix), info)
+            _object(path.removeprefix(prefix), info)
             for path, info in listed.items()
-            if info.get("type") == "file" and not str(path).endswith("/")
+            if info.get("type") == "file"
         ]
 
     def find(self, place: str, name: str) -> Found | None:

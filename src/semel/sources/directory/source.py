@@ -57,6 +57,7 @@ class DirectorySource(Source):
 
     section = DirectoryConfig
     ignored = IGNORED
+    address = _INPUT
     prefixes = ("storage.options.", *filepulse.PREFIXES)
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
@@ -106,6 +107,10 @@ class DirectorySource(Source):
         for name in (_INPUT, _FINISHED, _ERROR, *filepulse.PATHS):
             found |= absolute(raw, name)
         return found
+
+    def check(self) -> None:
+        if not self.local:
+            self._places.files(_INPUT, recursive=False)
 
     def topics(self) -> Sequence[str]:
         return [self._config.topic]

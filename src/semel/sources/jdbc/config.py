@@ -302,16 +302,17 @@ class JdbcSourceConfig:
             "table.exclude.list": self.exclude,
         }
         given = [name for name, tables in chosen.items() if tables]
-        lists = [given] if {"table.whitelist", "table.blacklist"} <= set(given) else []
-        if self.plain_query.strip() and self.masked_query.strip():
-            return [Problem("query", "query and query.masked exclude each other: set one")]
-        if self.query and not self.topic_prefix:
-            return [Problem("topic.prefix", "topic.prefix is required with query: it is the topic")]
-        if self.query and given:
-            return [Problem(given[0], f"{given[0]} and query exclude each other: set one")]
-        if lists or ({"table.whitelist", "table.blacklist"} & set(given) and len(given) > 1):
-            return [Problem(given[0], f"{' and '.join(given)} exclude each other: set one")]
         problems = []
+        if self.plain_query.strip() and self.masked_query.strip():
+            problems.append(Problem("query", "query and query.masked exclude each other: set one"))
+        if self.query and not self.topic_prefix:
+            problems.append(
+                Problem("topic.prefix", "topic.prefix is required with query: it is the topic")
+            )
+        if self.query and given:
+            problems.append(Problem(given[0], f"{given[0]} and query exclude each other: set one"))
+        elif len(given) > 1 and {"table.whitelist", "table.blacklist"} & set(given):
+            problems.append(Problem(given[0], f"{' and '.join(given)} exclude each other: set one"))
         for name in ("table.include.list", "table.exclude.list"):
             for pattern in chosen[name]:
                 try:

@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import pyarrow as pa
 
 from semel.config import SourceConnectorConfig, read
 from semel.delivery import Delivery, Support
 from semel.errors import ConfigError, Problem, TransientError
+from semel.problems import together
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.files import anchored
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, source_records
@@ -33,19 +35,17 @@ class JdbcSource(Source):
 
     section = JdbcSourceConfig
     ignored = IGNORED
+    address = "connection.url"
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
-        if "topic.prefix" not in connector.originals:
-            raise ConfigError(
-                Problem(
-                    "topic.prefix",
-                    "topic.prefix is required: what topics begin with. It may be empty",
-                )
-            )
         self._config = read(JdbcSourceConfig, connector.originals)
         self._whole = connector.delivery is not Delivery.AT_LEAST_ONCE
-        self._database: Database = database_of(self._config, connector.name)
+        opened = together(
+            lambda: self._check_prefix(connector),
+            lambda: database_of(self._config, connector.name),
+        )
+        self._database: Database = opened[1]
         self._check_kinds()
         self._query_columns: Sequence[Column] = ()
         self._is_querying = False
@@ -56,6 +56,15 @@ class JdbcSource(Source):
         self.local = bool(self.anchored(connector.originals))
         self.revises = self._config.by_time
         self.ordered = not (self._config.by_time and self._in_ranges)
+
+    def _check_prefix(self, connector: SourceConnectorConfig) -> None:
+        if "topic.prefix" not in connector.originals and not self._config.query:
+            raise ConfigError(
+                Problem(
+                    "topic.prefix",
+                    "topic.prefix is required: what topics begin with. It may be empty",
+                )
+            )
 
     def _check_kinds(self) -> None:
         known = self._database.kinds
@@ -101,6 +110,16 @@ class JdbcSource(Source):
             return [self._config.topic_prefix]
         return []
 
+    def check(self) -> None:
+        if not self._config.query:
+            with self._database.snapshot():
+                return
+        try:
+            self._query_columns = self._database.columns_of(self._config.query)
+            shape(self._config, self._query_columns, of_query=True)
+        except (SchemaChanged, Unreadable) as error:
+            raise ConfigError(f"connector {self._name}: query: {error}") from None
+
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
         self._table(partition)
         self._position(offset)
@@ -124,7 +143,17 @@ class JdbcSource(Source):
                     "table.whitelist or schema.pattern, and read the other with a connector that "
                     "has another topic.prefix"
                 )
-        if not found:
+        one_each = [replace(self._config, whitelist=(w,)) for w in self._config.whitelist]
+        absent = [
+            c.whitelist[0] for c in one_each if not any(c.takes(t.name, str(t)) for t in there)
+        ]
+        if absent:
+            self._warn(
+                "",
+                f"table.whitelist={','.join(absent)}: {self._database.where} has no such table: "
+                "waiting for it",
+            )
+        elif not found:
             self._warn("", f"{self._database.where} has no table to read: waiting for one")
         return [offsets.partition_of(t) for t in found]
 

@@ -87,7 +87,7 @@ def shown(values: pa.Array, granularity: str) -> pa.Array:
         return pc.binary_join_element_wise(text, zeros, "") if zeros else text
     count = values.cast(pa.int64())
     if unit == "nanos":
-        count = pc.multiply(count, 1000)
+        count = pc.multiply_checked(count, 1000)  # years 1677 to 2262
     return count if form == "long" else count.cast(pa.string())
 
 
