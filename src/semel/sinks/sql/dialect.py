@@ -278,14 +278,19 @@ def fetched(cursor: Any) -> pa.Table:
 def fetched_batches(cursor: Any, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
     """Rows of a query that a DB-API cursor has run, in the types of a schema. Without one, they are
     all texts and whole numbers."""
-    while rows := cursor.fetchmany(BATCH):
-        found = _table(cursor, rows)
+    for found in fetched_blocks(cursor):
         if schema is None:
             kinds = [
                 pa.int64() if pa.types.is_integer(t) else pa.string() for t in found.schema.types
             ]
             schema = pa.schema(list(zip(found.column_names, kinds, strict=True)))
         yield from found.cast(schema).to_batches()
+
+
+def fetched_blocks(cursor: Any) -> Iterator[pa.Table]:
+    """Rows of a query that a DB-API cursor has run, in the types that their values have."""
+    while rows := cursor.fetchmany(BATCH):
+        yield _table(cursor, rows)
 
 
 def _table(cursor: Any, rows: Sequence[Sequence[Any]]) -> pa.Table:

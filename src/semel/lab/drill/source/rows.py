@@ -54,12 +54,12 @@ class Rows(System):
             self.server: Postgres | MariaDB = (postgres := Postgres(directory / "postgres"))
             user = {"connection.user": postgres.user, "connection.password": postgres.password}
             self._run: Callable[[str], Sequence[Any]] = lambda sql: _of_postgres(postgres, sql)
-            self._time = "timestamptz"
+            self._time, self._of_text = "timestamptz", ""
         elif system in ("mariadb", "mysql"):
             self.server = (mariadb := MariaDB(directory / "mariadb"))
             user = {"connection.user": mariadb.user}
             self._run = lambda sql: mariadb.execute(sql, database=DATABASE)
-            self._time = "datetime(6)"
+            self._time, self._of_text = "datetime(6)", "CHARACTER SET utf8mb4"
         else:  # not the URL itself: it may hold a password
             raise ConfigError(
                 f"connector {name}: the drill has no database for connection.url={system}:... Set "
@@ -80,7 +80,7 @@ class Rows(System):
         self.server.start()
         self._run(
             f"CREATE TABLE {_TABLE} "
-            f"(id bigint PRIMARY KEY, text text, changed {self._time} NOT NULL)"
+            f"(id bigint PRIMARY KEY, text text {self._of_text}, changed {self._time} NOT NULL)"
         )
 
     def close(self) -> None:
