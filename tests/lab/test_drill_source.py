@@ -17,6 +17,7 @@ from semel.failpoints import OF_SOURCES
 from semel.lab.drill.plan import ANY_MOMENT, Kind, plan
 from semel.lab.drill.source.folder import Folder
 from semel.lab.drill.source.generator import Made
+from semel.lab.drill.source.rows import Rows
 from semel.lab.drill.source.run import drill_source
 from semel.lab.drill.source.stage import BUILT_IN, SourceStage
 from semel.lab.drill.source.system import File, system_of
@@ -37,6 +38,12 @@ DATAGEN = {
     "kafka.topic": "drill",
     "quickstart": "orders",
     "max.interval": "0",
+}
+JDBC = {
+    **JSON,
+    "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector",
+    "topic.prefix": "d-",
+    "first.load.range.rows": "300",
 }
 DIRECTORY = {
     **JSON,
@@ -158,6 +165,50 @@ class TestFolder:
             Folder({**self.RAW, "format": "avro"}, tmp_path)
 
 
+class TestRows:
+    """What the drill of a JDBC source writes, and where."""
+
+    RAW: ClassVar[dict[str, str]] = {
+        "name": "d",
+        "connection.url": "jdbc:postgresql://elsewhere/shop",
+        "mode": "timestamp",
+        "topic.prefix": "d-",
+    }
+
+    def test_rows_are_in_order_and_some_have_the_same_time(self, tmp_path: Path) -> None:
+        rows = Rows(self.RAW, tmp_path)
+        found = rows.values(range(500), random.Random(1)).to_pylist()
+        found += rows.values(range(500, 1000), random.Random(2)).to_pylist()
+        times = [row["changed"] for row in found]
+        assert [row["id"] for row in found] == list(range(1000))
+        assert times == sorted(times)
+        assert 100 < len(set(times)) < 900
+        assert len({rows.lane(n) for n in range(1000)}) == 1000
+        assert {Rows({**self.RAW, "mode": "incrementing"}, tmp_path).lane(n) for n in range(9)} == {
+            0
+        }
+
+    def test_what_points_elsewhere_is_replaced(self, tmp_path: Path) -> None:
+        rows = Rows(self.RAW, tmp_path)
+        assert rows.topics == ["d-drill"]
+        assert {"query", "table.blacklist", "connection.username"} < {*rows.replaced}
+        assert not {"mode", "topic.prefix"} & {*rows.replaced}
+        assert "elsewhere" not in rows.keys["connection.url"]
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"mode": "bulk"}, r"mode=bulk writes all rows at each poll"),
+            ({"connection.url": "jdbc:duckdb:/f"}, r"no database for connection\.url=duckdb:"),
+        ],
+    )
+    def test_what_cannot_be_drilled_is_refused(
+        self, changed: dict[str, str], message: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises(ConfigError, match=message):
+            Rows({**self.RAW, **changed}, tmp_path)
+
+
 def test_records_that_come_by_themselves_have_their_numbers() -> None:
     planned = plan_source({**DATAGEN, "bootstrap.servers": "localhost:1", "tasks.max": "1"})
     assert isinstance(planned.source, DatagenSource)
@@ -191,6 +242,23 @@ class TestOthers:
         self, kinds: tuple[Kind, ...]
     ) -> None:
         report = drill_source(DATAGEN, len(kinds), 1, kinds=kinds)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+
+    @pytest.mark.parametrize(
+        ("system", "mode"),
+        [
+            ("postgresql", "timestamp+incrementing"),
+            ("postgresql", "timestamp"),
+            ("mariadb", "incrementing"),
+        ],
+    )
+    def test_faults_of_tables_lose_nothing_and_repeat_nothing(
+        self, system: str, mode: str, kinds: tuple[Kind, ...]
+    ) -> None:
+        several = (*kinds, Kind.STORE_RESTART, Kind.STORE_KILL)
+        config = {**JDBC, "connection.url": f"jdbc:{system}://localhost/shop", "mode": mode}
+        report = drill_source(config, len(several), 1, kinds=several)
+        assert {r.fault.kind for r in report.results} == set(several)
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
 
     @pytest.mark.parametrize("policy", ["none", "move"])

@@ -92,6 +92,23 @@ def test_a_line_longer_than_a_block_is_one_line(
     assert lines(begun(make())) == (["a" * 1000, "b"], {"position": 1003})
 
 
+@pytest.mark.parametrize("ending", ["txt", "gz"])
+def test_a_line_that_does_not_end_is_refused_before_it_fills_the_memory(
+    ending: str, path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing, "_BLOCK", 4)
+    monkeypatch.setattr(growing, "LARGEST", 100)
+    content = b"a\n" + b"\0" * 1000
+    path = path.with_suffix(f".{ending}")
+    path.write_bytes(gzip.compress(content) if ending == "gz" else content)
+    reading = begun(make(file=str(path)))
+    batch = next(reading)
+    assert batch is not None
+    assert batch.offset["position"] == 2
+    with pytest.raises(ServiceError, match=r"line at position 2 has no end within 100 bytes"):
+        next(reading)
+
+
 def test_a_missing_file_is_waited_for_and_told_once(
     path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture
 ) -> None:

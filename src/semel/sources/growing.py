@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.sources.lines import ENDS, split, text
+from semel.sources.lines import ENDS, LARGEST, split, text
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +204,9 @@ class GrowingFile:
                     yield Lines(values, Place(position + used, zlib.crc32(behind)))
                 position += used
                 rest = rest[used:]
-                size = _BLOCK if used else 2 * size  # a long line is not looked through each time
+                self._check_length(rest, position)
+                # A long line is not looked through each time.
+                size = _BLOCK if used else min(2 * size, LARGEST)
                 continue
             idle = True
             if ends:
@@ -268,9 +270,19 @@ class GrowingFile:
                     yield Lines(values, Place(position + used, zlib.crc32(behind)))
                 position += used
                 rest = rest[used:]
+                self._check_length(rest, position)
             if rest:
                 behind = (behind + rest)[-_BEHIND:]
                 yield self._last(rest, Place(position + len(rest), zlib.crc32(behind)))
+
+    def _check_length(self, rest: bytes, position: int) -> None:
+        """Raises ServiceError: a line does not end."""
+        if len(rest) > LARGEST:
+            raise ServiceError(
+                f"connector {self._connector}: file {self._path}: the line at position {position} "
+                f"has no end within {LARGEST:,} bytes, and is held in memory. Is this a "
+                "text file? Divide the line, or skip it with semel offsets set"
+            )
 
     def _there(self) -> os.stat_result | None:
         """The file that has the name now."""

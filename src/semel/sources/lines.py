@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _LF, _CR = 10, 13
+LARGEST = 256 * 1024 * 1024
+"""Bytes of a record, which is held in memory."""
 ENDS = (b"\n", b"\r")
 """What the last byte of a line's end is."""
 

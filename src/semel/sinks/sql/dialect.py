@@ -26,7 +26,10 @@ from semel.sinks.sql.prepare import Rows
 STAGE = "semel_stage"
 KEPT = "semel_kept"
 BATCH = 16_384
-"""Rows that are read from a database at a time."""
+"""Rows that are read from a database at a time, at most."""
+BATCH_BYTES = 16 * 1024 * 1024
+_FEW, _STEP = 4, 8
+"""Rows that are fetched first, and how many times as many may follow."""
 
 
 class Dialect(Database):
@@ -278,14 +281,23 @@ def fetched(cursor: Any) -> pa.Table:
 def fetched_batches(cursor: Any, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
     """Rows of a query that a DB-API cursor has run, in the types of a schema. Without one, they are
     all texts and whole numbers."""
-    while rows := cursor.fetchmany(BATCH):
-        found = _table(cursor, rows)
+    for found in fetched_blocks(cursor, BATCH if schema is None else _FEW):
         if schema is None:
             kinds = [
                 pa.int64() if pa.types.is_integer(t) else pa.string() for t in found.schema.types
             ]
             schema = pa.schema(list(zip(found.column_names, kinds, strict=True)))
         yield from found.cast(schema).to_batches()
+
+
+def fetched_blocks(cursor: Any, count: int = _FEW) -> Iterator[pa.Table]:
+    """Rows of a query that a DB-API cursor has run, in the types that their values have: ``count``
+    of them first, then as many as hold some megabytes if they are as large as those before."""
+    while rows := cursor.fetchmany(count):
+        found = _table(cursor, rows)
+        yield found
+        fitting = BATCH_BYTES * len(rows) // max(1, found.nbytes)
+        count = max(1, min(fitting, _STEP * len(rows), BATCH))
 
 
 def _table(cursor: Any, rows: Sequence[Sequence[Any]]) -> pa.Table:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from semel.errors import ServiceError
 from semel.sinks.sql import sqlserver_rows
 from semel.sinks.sql.columns import is_binary
-from semel.sinks.sql.dialect import fetched, fetched_batches
+from semel.sinks.sql.dialect import fetched, fetched_batches, fetched_blocks
 from semel.sinks.sql.sqlserver_config import Login
 from semel.watchdog import Watchdog
 
@@ -79,6 +79,13 @@ class Session:
             with self._watchdog.call():
                 cursor.execute(sql)
             yield from self._watchdog.each(fetched_batches(cursor, schema))
+
+    def blocks(self, sql: str) -> Iterator[pa.Table]:
+        """Rows in the types that their values have. May be left in the middle."""
+        with self._connection.cursor() as cursor:
+            with self._watchdog.call():
+                cursor.execute(sql)
+            yield from self._watchdog.each(fetched_blocks(cursor))
 
     def load(self, table: str, rows: pa.Table) -> None:
         """Bulk load into a table whose columns have the types of :func:`sent_type`."""

@@ -10,12 +10,10 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import pyarrow as pa
 
-from semel.sources.lines import ends_of
+from semel.sources.lines import LARGEST, ends_of
 
 _COMPRESSED = {"gz": "gzip", "bz2": "bz2", "lz4": "lz4", "zst": "zstd", "zstd": "zstd"}
 BLOCK = 8 * 1024 * 1024
-LARGEST = 256 * 1024 * 1024
-"""Bytes of a record."""
 
 
 class TooLarge(Exception):

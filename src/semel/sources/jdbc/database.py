@@ -110,6 +110,11 @@ class Database(ABC):
         """A timestamp column, in a form to compare with :meth:`instant`."""
         return quote(column.name)
 
+    def sooner(self, microseconds: int, column: Column, timezone: str) -> Sequence[str]:
+        """A condition that all rows meet whose :meth:`time` is not before a time, for an index on
+        the column; none where :meth:`time` is the column itself."""
+        return []
+
     @abstractmethod
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         """A literal of a timestamp column's type for a time since 1970."""

@@ -34,6 +34,12 @@ def _mysql(config: JdbcSourceConfig, connector: str) -> Database:
     return Mysql(config, connector)
 
 
+def _sqlserver(config: JdbcSourceConfig, connector: str) -> Database:
+    from semel.sources.jdbc.sqlserver import SqlServer
+
+    return SqlServer(config, connector)
+
+
 _BY_SCHEME: dict[str, Callable[[JdbcSourceConfig, str], Database]] = {
     "postgresql": _postgresql,
     "postgres": _postgresql,
@@ -41,6 +47,8 @@ _BY_SCHEME: dict[str, Callable[[JdbcSourceConfig, str], Database]] = {
     "duckdb": _duckdb,
     "mysql": _mysql,
     "mariadb": _mysql,
+    "sqlserver": _sqlserver,
+    "jtds": _sqlserver,
 }
 
 
@@ -58,7 +66,7 @@ def database_of(config: JdbcSourceConfig, connector: str) -> Database:
             Problem(
                 "connection.url",
                 f"connection.url=jdbc:{scheme}:... is of no database that semel reads from. These "
-                "are PostgreSQL, SQLite, DuckDB, MySQL and MariaDB",
+                "are PostgreSQL, MySQL, MariaDB, SQL Server, SQLite and DuckDB",
             )
         )
     return make(config, connector)

@@ -18,6 +18,8 @@ from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 
+_BATCH_ROWS = 2048
+"""What DuckDB itself has in hand at once."""
 _KINDS = {"TABLE": "BASE TABLE", "VIEW": "VIEW"}
 _DIGITS = {"TIMESTAMP_S": 0, "TIMESTAMP_MS": 3}
 _ZONED = "TIMESTAMP WITH TIME ZONE"
@@ -42,6 +44,9 @@ class _Session(DuckdbSession):
         self._connection = self._open()
         self._session.execute("SET TimeZone = 'UTC'")
         self._session.execute("BEGIN")
+
+    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+        yield from self._session.sql(sql).to_arrow_reader(_BATCH_ROWS)
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         return duckdb.connect(str(self._path), read_only=True)

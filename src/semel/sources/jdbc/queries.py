@@ -136,6 +136,9 @@ class Query:
             found.append(f"{time} > {self._instant(begin)}")
         elif number is not None and after is not None and time is None:
             found.append(f"{number} > {after}")
+        if begin is not None and len(self.shape.times) == 1:
+            (column,) = self.shape.times
+            found += self.database.sooner(begin, column, self.config.timezone)
         if number is not None and self.last_number is not None:
             found.append(f"{number} <= {self.last_number}")
         if number is not None and self.shape.number is not None and self.shape.number.nullable:

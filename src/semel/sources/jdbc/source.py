@@ -316,8 +316,9 @@ class JdbcSource(Source):
                 )
 
     def _any(self, table: TableId, condition: str) -> bool:
-        sql = f"SELECT 1 AS one FROM {table.quoted} WHERE {condition} LIMIT 1"
-        return any(batch.num_rows for batch in list(self._database.stream(sql)))
+        there = f"EXISTS (SELECT 1 FROM {table.quoted} WHERE {condition})"
+        sql = f"SELECT CASE WHEN {there} THEN 1 ELSE 0 END AS some"
+        return any(batch.column(0)[0].as_py() for batch in list(self._database.stream(sql)))
 
     def _table(self, partition: SourcePartition) -> TableId | None:
         try:

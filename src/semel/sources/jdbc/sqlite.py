@@ -23,7 +23,7 @@ from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.values import INSTANT, numeric_type
 
-_BATCH_ROWS = 32_768
+_BATCH_ROWS = 4096
 _DIGITS = re.compile(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 _INTEGER, _REAL, _TEXT, _BLOB = "0", "0.0", "''", "x''"

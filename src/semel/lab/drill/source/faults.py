@@ -16,9 +16,11 @@ from semel import failpoints
 from semel.lab.drill.plan import Fault, Kind
 from semel.lab.drill.processes import PATIENCE, DrillFailed
 from semel.lab.drill.source.folder import Folder
+from semel.lab.drill.source.rows import Rows
 from semel.lab.drill.source.stage import SourceStage
 from semel.lab.drill.source.system import File
 from semel.lab.drill.strikes import Strikes
+from semel.lab.embedded.server import Server
 
 _LATE = 20.0
 """Seconds that a record may come after later ones before it counts as lost: it stands in another
@@ -164,6 +166,24 @@ class SourceInjector(Strikes[SourceMark]):
             self._stage.start()
             return self._all_read()
 
+    def _server_restarted(self, fault: Fault) -> float:
+        return self._server_goes(fault, lambda server: server.stop())
+
+    def _server_killed(self, fault: Fault) -> float:
+        return self._server_goes(fault, lambda server: server.kill())
+
+    def _server_goes(self, fault: Fault, end: Callable[[Server], None]) -> float:
+        """End the database's server while rows are written and read, and start it again."""
+        system = self._stage.system
+        assert isinstance(system, Rows)
+        self._traffic.kick()
+        time.sleep(fault.delay)
+        at = time.monotonic()
+        end(system.server)
+        system.server.start()
+        self.gone_on(self.mark())
+        return time.monotonic() - at
+
     def _all_read(self) -> float:
         mark = self.mark()
         self._stage.until(
@@ -228,4 +248,6 @@ _INJECT: dict[Kind, Callable[[SourceInjector, Fault], float]] = {
     Kind.FILE_ROTATED: SourceInjector._file_rotated,
     Kind.FILE_CUT: SourceInjector._file_cut,
     Kind.FILE_REPLACED: SourceInjector._file_replaced,
+    Kind.STORE_RESTART: SourceInjector._server_restarted,
+    Kind.STORE_KILL: SourceInjector._server_killed,
 }

@@ -73,13 +73,13 @@ class SourceStage(Processes):
         brokers = _CLUSTER if _OF_BROKERS & {*self.kinds} else 1
         self.kafka = Kafka(directory / "kafka", brokers=brokers, session=BROKERS)
         servers = {"bootstrap.servers": self.kafka.bootstrap_servers}
-        self._raw = {**without_place(raw), **_QUICK, **servers, **self.system.keys}
+        given = without_place(raw, *self.system.replaced)
+        self._raw = {**given, **_QUICK, **servers, **self.system.keys}
         self.planned = plan_source(self._raw)
         if self.planned.guarantee.delivery is not Delivery.EXACTLY_ONCE:
             self.kinds = [k for k in self.kinds if k not in _OF_FENCES]
         connector, source = self.planned.connector, self.planned.source
-        self.topics: Sequence[str] = source.topics()
-        self.tasks = len(source.divide(source.partitions(), connector.tasks_max))
+        self.topics: Sequence[str] = self.system.topics or source.topics()
         self._encoder = Encoder(connector)
         self.expected: dict[bytes | None, int] = {}
         if isinstance(source, DatagenSource):
@@ -104,6 +104,10 @@ class SourceStage(Processes):
     def open(self) -> None:
         """Start the services, create the topics, and let the consumer read them."""
         self.kafka.start()
+        self.system.open()
+        source = self.planned.source
+        self.tasks = len(source.divide(source.partitions(), self.planned.connector.tasks_max))
+        source.close()  # drops its connections: the server may go
         for topic in self.topics:
             self.kafka.create_topic(topic, PARTITIONS)
         self._observer.start()
@@ -135,6 +139,7 @@ class SourceStage(Processes):
         self.end()
         with contextlib.ExitStack() as ending:
             ending.callback(self.kafka.kill)
+            ending.callback(self.system.close)
             ending.callback(self.planned.close)
 
 

@@ -18,6 +18,7 @@ from semel.sources import full_name
 from semel.sources.datagen.config import CLASSES as DATAGEN
 from semel.sources.directory.config import CLASSES as DIRECTORY
 from semel.sources.filestream import CLASSES as FILE_STREAM
+from semel.sources.jdbc.config import CLASSES as JDBC
 
 OF_ANY = frozenset(
     {
@@ -43,6 +44,18 @@ class System(ABC):
 
     keys: Mapping[str, str]
     """The keys that point the connector here."""
+
+    replaced: ClassVar[tuple[str, ...]] = ()
+    """The keys that point the connector elsewhere."""
+
+    topics: Sequence[str] = ()
+    """The topics, where the source does not know them from its configuration."""
+
+    def open(self) -> None:  # noqa: B027
+        """Start what the source is to read."""
+
+    def close(self) -> None:  # noqa: B027
+        """End it. May be called before :meth:`open`."""
 
     @abstractmethod
     def values(self, numbers: Sequence[int], dice: random.Random) -> pa.Array:
@@ -120,9 +133,13 @@ def system_of(raw: Mapping[str, str], directory: Path) -> System:
         from semel.lab.drill.source.generator import Generator
 
         return Generator(raw)
+    if known in JDBC:
+        from semel.lab.drill.source.rows import Rows
+
+        return Rows(raw, directory)
     raise ConfigError(
         f"connector {raw.get('name', '')}: the drill has no system for connector.class={name}. "
-        "It drills FileStreamSource, the directory source and Datagen"
+        "It drills FileStreamSource, the JDBC source, the directory source and Datagen"
     )
 
 

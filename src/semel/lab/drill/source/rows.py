@@ -1,0 +1,136 @@
+"""A table of a database of the drill's own, which the JDBC source reads."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from semel.config.definition import names
+from semel.errors import ConfigError, ServiceError
+from semel.lab.drill.plan import Kind
+from semel.lab.drill.processes import PATIENCE
+from semel.lab.drill.source.system import OF_ANY, System, text_of
+from semel.lab.embedded import Postgres
+from semel.lab.embedded.mariadb import DATABASE, MariaDB
+from semel.sources.jdbc.config import BULK, TIMESTAMP, JdbcSourceConfig
+from semel.sources.jdbc.values import INSTANT
+
+_TABLE = "drill"
+_ROW = pa.struct(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("text", pa.string()),
+        pa.field("changed", INSTANT, nullable=False),
+    ]
+)
+_OF_THE_USER = ("mode", "topic.prefix", "timestamp.delay.interval.ms", "first.load.range.rows")
+"""Keys of the source that a drill leaves as they are."""
+_AGAIN = 0.05
+"""Seconds until the next attempt to write to a server that is away."""
+
+
+class Rows(System):
+    """A table that grows in the order of its numbers and times, each burst in a transaction."""
+
+    faults = OF_ANY | {Kind.STORE_RESTART, Kind.STORE_KILL}
+    replaced = tuple(n for n in names(JdbcSourceConfig) if n not in _OF_THE_USER)
+
+    def __init__(self, raw: Mapping[str, str], directory: Path) -> None:
+        name, self._mode = raw.get("name", ""), raw.get("mode", "").strip()
+        if self._mode == BULK:
+            raise ConfigError(
+                f"connector {name}: mode={BULK} writes all rows at each poll, so a drill cannot "
+                "tell what is duplicated. Set another mode"
+            )
+        url = raw.get("connection.url", "").strip().removeprefix("jdbc:")
+        system = url.partition(":")[0]
+        if system in ("postgresql", "postgres"):
+            self.server: Postgres | MariaDB = (postgres := Postgres(directory / "postgres"))
+            user = {"connection.user": postgres.user, "connection.password": postgres.password}
+            self._run: Callable[[str], Sequence[Any]] = lambda sql: _of_postgres(postgres, sql)
+            self._time, self._of_text = "timestamptz", ""
+        elif system in ("mariadb", "mysql"):
+            self.server = (mariadb := MariaDB(directory / "mariadb"))
+            user = {"connection.user": mariadb.user}
+            self._run = lambda sql: mariadb.execute(sql, database=DATABASE)
+            self._time, self._of_text = "datetime(6)", "CHARACTER SET utf8mb4"
+        else:  # not the URL itself: it may hold a password
+            raise ConfigError(
+                f"connector {name}: the drill has no database for connection.url={system}:... Set "
+                "one that begins with jdbc:postgresql: or jdbc:mariadb:"
+            )
+        self.topics = [f"{raw.get('topic.prefix', '').strip()}{_TABLE}"]
+        self.keys = {
+            "connection.url": self.server.jdbc_url,
+            **user,
+            "table.whitelist": _TABLE,
+            "incrementing.column.name": "id",
+            "timestamp.column.name": "changed",
+            "poll.interval.ms": "20",
+        }
+        self._newest = 0
+
+    def open(self) -> None:
+        self.server.start()
+        self._run(
+            f"CREATE TABLE {_TABLE} "
+            f"(id bigint PRIMARY KEY, text text {self._of_text}, changed {self._time} NOT NULL)"
+        )
+
+    def close(self) -> None:
+        self.server.kill()
+
+    def values(self, numbers: Sequence[int], dice: random.Random) -> pa.Array:
+        """Rows of later times than all before; some have the same one."""
+        rows: list[dict[str, Any]] = []
+        for number in numbers:
+            if not rows or dice.random() < 0.5:
+                self._newest = max(self._newest + 1, time.time_ns() // 1000)
+            rows.append({"id": number, "text": text_of(dice), "changed": self._newest})
+        return pa.array(rows, _ROW)
+
+    def write(self, values: pa.Array, dice: random.Random) -> None:
+        """Insert the rows in one transaction, once, even if the server goes in the middle."""
+        rows = [
+            f"({row['id']}, '{row['text']}', '{_written(row['changed'])}')"
+            for row in values.to_pylist()
+        ]
+        first = values[0]["id"].as_py()
+        deadline, tried = time.monotonic() + PATIENCE, False
+        while True:
+            try:
+                if tried and self._run(f"SELECT id FROM {_TABLE} WHERE id = {first}"):
+                    return
+                self._run(f"INSERT INTO {_TABLE} VALUES {', '.join(rows)}")
+                return
+            except ServiceError:
+                if time.monotonic() > deadline:
+                    raise
+                tried = True
+                time.sleep(_AGAIN)
+
+    def lane(self, number: int) -> int:
+        """Rows of one time come in any order in timestamp mode."""
+        return number if self._mode == TIMESTAMP else 0
+
+
+def _written(moment: datetime) -> str:
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def _of_postgres(server: Postgres, sql: str) -> Sequence[Any]:
+    from adbc_driver_manager import Error
+    from adbc_driver_postgresql import dbapi
+
+    try:
+        with dbapi.connect(server.url, autocommit=True) as connection, connection.cursor() as found:
+            found.execute(sql)
+            return found.fetchall() if sql.startswith("SELECT") else []
+    except Error as failure:
+        raise ServiceError(f"{server.name}: {failure}") from None

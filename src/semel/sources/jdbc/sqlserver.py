@@ -1,0 +1,204 @@
+"""SQL Server: rows come through python-tds, column by column from blocks of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from semel.config import read
+from semel.sinks.sql.names import literal, quote
+from semel.sinks.sql.sqlserver import SqlServer as SqlServerSession
+from semel.sinks.sql.sqlserver_config import SqlServerConfig
+from semel.sources.jdbc.config import JdbcSourceConfig
+from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.queries import Unreadable
+from semel.sources.jdbc.values import INSTANT, numeric_type, wall
+
+log = logging.getLogger(__name__)
+
+_KINDS = {"TABLE": "U", "VIEW": "V"}
+_MICROSECONDS = 6
+_FIRST = -62_135_596_800_000_000
+"""The year 1."""
+_TICK = 10_000
+"""Microseconds, more than DATETIME rounds by."""
+_AS_THEY_ARE = {
+    "bit": pa.int8(),
+    "tinyint": pa.int16(),  # it has no sign
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "real": pa.float32(),
+    "float": pa.float64(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    **dict.fromkeys(
+        ("char", "varchar", "nchar", "nvarchar", "text", "ntext", "sysname"), pa.string()
+    ),
+    **dict.fromkeys(("binary", "varbinary", "image", "timestamp", "rowversion"), pa.binary()),
+}
+"""Their types in records: those that Confluent's connector gives them."""
+_TIMES = {"datetime": 3, "smalldatetime": 3, "datetime2": None, "datetimeoffset": None}
+"""Their digits of a second; None where they are declared."""
+_TEXTS = {"uniqueidentifier": "nvarchar(36)", "sql_variant": "nvarchar(4000)"}
+_OBJECTS = ("geography", "geometry", "hierarchyid")
+
+_TABLES = """SELECT DB_NAME() AS d, s.name AS s, o.name AS t
+FROM sys.objects o JOIN sys.schemas s ON s.schema_id = o.schema_id
+WHERE o.type IN ({kinds}) AND o.is_ms_shipped = 0
+AND s.name LIKE {schema} AND DB_NAME() LIKE {catalog} ORDER BY s.name, o.name"""
+
+
+class Session(SqlServerSession):
+    """A session that only reads."""
+
+    @property
+    def keeps_versions(self) -> bool | None:
+        """Whether the database keeps versions of rows; None before the first transaction."""
+        return self._snapshots
+
+    def blocks(self, sql: str) -> Iterator[pa.Table]:
+        """Rows in the types that their values have."""
+        return self._live.blocks(sql)
+
+
+class SqlServer(Database):
+    """See :class:`~semel.sources.jdbc.database.Database`."""
+
+    def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
+        self._config = config
+        self._connector = connector
+        keys = {
+            "connector.class": "sqlserver",
+            "connection.url": config.connection_url,
+            "connection.user": config.connection_user,
+            "connection.password": config.connection_password,
+        }
+        self._session = Session(read(SqlServerConfig, keys), connector)
+        self.where = self._session.where
+        self._said = False
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with self._session.transaction(reading=True):
+            if self._session.keeps_versions is False and not self._said:
+                log.warning(
+                    "connector %s: %s keeps no versions of rows, so writers wait while rows are "
+                    "read. Run ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON",
+                    *(self._connector, self.where),
+                )
+                self._said = True
+            yield
+
+    def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
+        sql = _TABLES.format(
+            kinds=", ".join(literal(_KINDS[k]) for k in kinds),
+            schema=_text(self._config.schema_pattern or "%"),
+            catalog=_text(self._config.catalog_pattern or "%"),
+        )
+        found = self._session.query(sql).to_pylist()
+        return [TableId(row["d"], row["s"], row["t"]) for row in found]
+
+    def table(self, name: str) -> TableId:
+        if name.count(".") > 1:
+            database, schema, table = name.split(".", 2)
+            return TableId(database, schema, table)
+        schema, _, table = name.rpartition(".")
+        return TableId(None, schema or "dbo", table)
+
+    def columns(self, table: TableId) -> Sequence[Column]:
+        there = self._session.query(f"SELECT OBJECT_ID({_text(table.quoted)}) AS id")
+        if there.column(0)[0].as_py() is None:
+            return []
+        return self._described(f"SELECT * FROM {table.quoted}")
+
+    def columns_of(self, query: str) -> Sequence[Column]:
+        with self.snapshot():
+            return self._described(query)
+
+    def _described(self, query: str) -> Sequence[Column]:
+        found = self._session.query(f"EXEC sp_describe_first_result_set {_text(query)}")
+        return [self._column(row) for row in found.to_pylist() if not row["is_hidden"]]
+
+    def _column(self, row: Mapping[str, Any]) -> Column:
+        """A column as ``sp_describe_first_result_set`` describes it."""
+        name, declared = row["name"], row["system_type_name"] or row["user_type_name"] or ""
+        type_ = declared.partition("(")[0].strip().lower()
+        nullable, counts = bool(row["is_nullable"]), bool(row["is_identity_column"])
+
+        def column(kind: pa.DataType, expression: str = "", digits: int = _MICROSECONDS) -> Column:
+            return Column(name, declared, kind, nullable, counts, digits, expression)
+
+        if type_ in _TIMES:
+            known = _TIMES[type_]
+            digits = min(row["scale"], _MICROSECONDS) if known is None else known
+            return column(INSTANT, _selected(Column(name, declared, INSTANT)), digits)
+        if type_ in ("decimal", "numeric", "money", "smallmoney"):
+            kind = numeric_type(row["precision"], row["scale"], self._config.numerics)
+            return column(kind)
+        if type_ in _AS_THEY_ARE:
+            return column(_AS_THEY_ARE[type_])
+        if type_ in _OBJECTS or not row["system_type_name"]:  # a type of .NET
+            return column(pa.binary(), f"CAST({quote(name)} AS varbinary(max))")
+        return column(pa.string(), f"CAST({quote(name)} AS {_TEXTS.get(type_, 'nvarchar(max)')})")
+
+    def now(self) -> int:
+        with closing(self.stream("SELECT CAST(SYSUTCDATETIME() AS datetime2(6)) AS now")) as rows:
+            (batch,) = list(rows)
+        return int(batch.column(0).cast(pa.timestamp("us")).cast(pa.int64())[0].as_py())
+
+    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
+        for block in self._session.blocks(sql):
+            yield from block.combine_chunks().to_batches()
+
+    def limited(self, query: str, rows: int) -> str:
+        return f"{query} OFFSET 0 ROWS FETCH NEXT {rows} ROWS ONLY"
+
+    def time(self, column: Column) -> str:
+        """In microseconds at most, as positions are; DATETIME in the milliseconds that it shows."""
+        if column.type == "smalldatetime":
+            raise Unreadable(
+                f"timestamp.column.name={column.name} is of type smalldatetime: rows of the minute "
+                "that was read would be left out. It must be datetime2, datetimeoffset or datetime"
+            )
+        return _moment(column)
+
+    def sooner(self, microseconds: int, column: Column, timezone: str) -> Sequence[str]:
+        if _moment(column) == quote(column.name):
+            return []
+        earlier = max(microseconds - _TICK, _FIRST)
+        return [f"{quote(column.name)} >= {self.instant(earlier, column, timezone)}"]
+
+    def instant(self, microseconds: int, column: Column, timezone: str) -> str:
+        if column.type.startswith("datetimeoffset"):
+            return f"CAST('{wall(microseconds, None)} +00:00' AS datetimeoffset({_MICROSECONDS}))"
+        return f"CAST('{wall(microseconds, timezone)}' AS datetime2({_MICROSECONDS}))"
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _moment(column: Column) -> str:
+    """A time without digits that it does not show, or that a position does not have."""
+    type_, _, scale = column.type.partition("(")
+    if type_ == "datetime":
+        return f"CAST({quote(column.name)} AS datetime2(3))"
+    if scale == "7)":
+        return f"CAST({quote(column.name)} AS {type_}({_MICROSECONDS}))"
+    return quote(column.name)
+
+
+def _selected(column: Column) -> str:
+    """A time as it is read: one with a zone as text in UTC, which Arrow reads."""
+    if not column.type.startswith("datetimeoffset"):
+        return _moment(column)
+    utc = f"CAST(SWITCHOFFSET({_moment(column)}, '+00:00') AS datetime2({_MICROSECONDS}))"
+    return f"CONVERT(varchar(30), {utc}, 126) + 'Z'"
+
+
+def _text(text: str) -> str:
+    return f"N{literal(text)}"  # else in the code page of the database
