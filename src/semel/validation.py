@@ -11,20 +11,21 @@ from semel.plan import plan_any, sink_of, source_of
 
 
 def validate(
-    raw: Mapping[str, str], *, elsewhere: bool = False
+    raw: Mapping[str, str], *, elsewhere: bool = False, known: Sequence[Problem] = ()
 ) -> tuple[ConfigInfos, Sequence[str]]:
     """Kafka Connect's answer, and the warnings, which that answer has no place for.
 
     Args:
         elsewhere: see :func:`semel.plan.plan`.
+        known: what is already known to be wrong with it.
     """
-    problems: Sequence[Problem] = ()
+    problems = known
     try:
         planned = plan_any(raw, elsewhere=elsewhere)
         planned.close()
         warnings: Sequence[str] = planned.warnings
     except ConfigError as error:
-        problems, warnings = error.problems, error.warnings
+        problems, warnings = [*known, *error.problems], error.warnings
     source = source_of(raw)
     if source is not None:
         sections = [SourceConnectorConfig, source.section]
