@@ -41,13 +41,22 @@ class StandaloneHerder(Herder):
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
         self._check(config)
         with self._lock:
-            state = State.RUNNING
-            created = name not in self._given
-            if not created:
-                state = self._connector(name).wanted
-                self._runtime.remove(name)
-            self._start(name, config, state)
-            return created, self.info(name)
+            before = self._given.get(name)
+            if before is None:
+                self._start(name, config, State.RUNNING)
+                return True, self.info(name)
+            state = self._connector(name).wanted
+            self._runtime.remove(name)
+            try:
+                self._start(name, config, state)
+            except BadRequest:
+                self._start(name, before, state)
+                raise
+            return False, self.info(name)
+
+    def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
+        with self._lock:
+            return super().patch(name, changes)
 
     def delete(self, name: str) -> None:
         with self._lock:
