@@ -108,7 +108,7 @@ class StandaloneHerder(Herder):
         return Parts(self._part(status.connector), tasks)
 
     def _part(self, status: Status) -> Part:
-        return Part(str(status.state), self._worker.id, status.trace)
+        return Part(str(status.state), self._worker.id, status.trace, status.executor)
 
     def _tasks(self, name: str) -> Sequence[int]:
         return sorted(self._connector(name).status().tasks)

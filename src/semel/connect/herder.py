@@ -36,11 +36,13 @@ class Part:
     state: str
     worker: str
     trace: str = ""
+    executor: str = ""
 
     def answer(self) -> Answer:
         """As the REST API writes it."""
         found = {"state": self.state, "worker_id": self.worker}
         found |= {"version": plugins.VERSION}  # the plugin's (KIP-891)
+        found |= {"executor": self.executor} if self.executor else {}
         return found | ({"trace": self.trace} if self.trace else {})
 
 

@@ -205,4 +205,4 @@ class ClusterHerder(Herder):
 
 
 def _part(record: StateRecord) -> Part:
-    return Part(record.state, record.worker, record.trace)
+    return Part(record.state, record.worker, record.trace, record.executor)
