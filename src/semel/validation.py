@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from semel import transforms
 from semel.config import ConnectorConfig, SourceConnectorConfig
 from semel.config.infos import ConfigInfos, config_infos
 from semel.errors import ConfigError, Problem
@@ -26,11 +27,16 @@ def validate(
         warnings: Sequence[str] = planned.warnings
     except ConfigError as error:
         problems, warnings = [*known, *error.problems], error.warnings
+    sections, defaults = _sections(raw)
+    return config_infos(sections, raw, problems, defaults, transforms.declared(raw)), warnings
+
+
+def _sections(raw: Mapping[str, str]) -> tuple[Sequence[type], Mapping[str, str]]:
+    """What declares the keys of a connector, and the defaults that it sets instead of theirs."""
     source = source_of(raw)
     if source is not None:
-        sections = [SourceConnectorConfig, source.section]
-        return config_infos(sections, raw, problems, source.defaults), warnings
+        return [SourceConnectorConfig, source.section], source.defaults
     sink = sink_of(raw)
     if sink is None:
-        return config_infos([ConnectorConfig], raw, problems, {}), warnings
-    return config_infos([ConnectorConfig, sink.section], raw, problems, sink.defaults), warnings
+        return [ConnectorConfig], {}
+    return [ConnectorConfig, sink.section], sink.defaults
