@@ -30,6 +30,7 @@ from benchmarks.sources import sources
 from benchmarks.start import start
 from benchmarks.throughput import throughput
 from benchmarks.transforms import transforms
+from benchmarks.worker import worker
 
 QUIET = 0.7  # a load average above it, before a suite starts, is somebody else's
 RESULTS = Path(__file__).parent / "results"
@@ -51,6 +52,7 @@ class Suite(StrEnum):
     sources = "sources"
     peers = "peers"
     start = "start"
+    worker = "worker"
     all = "all"
 
 
@@ -67,6 +69,8 @@ def main(
         list[int] | None, typer.Option(help="Latency: records a second; may be repeated.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Latency: seconds measured at each rate.")] = 10.0,
+    connectors: Annotated[int, typer.Option(min=1, help="Worker: connectors at once.")] = 50,
+    requests: Annotated[int, typer.Option(min=100, help="Worker: requests timed.")] = 10_000,
     faults: Annotated[int, typer.Option(min=1, help="Peers: faults of each side.")] = 21,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Where the services' data may lie meanwhile.")
@@ -96,6 +100,7 @@ def main(
         "sources": lambda r: sources(r, records, repeats),
         "peers": lambda r: peers(r, faults),
         "start": lambda r: start(r, max(repeats, 5)),
+        "worker": lambda r: worker(r, max(repeats, 5), connectors, requests),
     }
     chosen = list(suites) if suite is Suite.all else [suite.value]
     stamp = time.strftime("%Y-%m-%d")

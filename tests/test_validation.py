@@ -157,3 +157,22 @@ def test_warnings_stand_beside_the_answer() -> None:
     infos, warnings = validate({**RAW, "topic": "x", "value.converter": "JsonConverter"})
     assert infos.error_count == 0
     assert warnings == ["unknown configuration key topic; did you mean topics?"]
+
+
+def test_keys_of_transforms_and_predicates_are_described_too() -> None:
+    answered = answer(
+        transforms="cast,odd",
+        transforms_cast_type="org.apache.kafka.connect.transforms.Cast$Value",
+        transforms_cast_predicate="gone",
+        transforms_odd_type="com.example.Odd",
+        predicates="gone",
+        predicates_gone_type="org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
+    )
+    assert {"Transforms: cast", "Transforms: odd", "Predicates: gone"} <= set(answered["groups"])
+    definition, value = of(answered, "transforms.cast.spec")
+    assert (definition["group"], definition["required"]) == ("Transforms: cast", True)
+    assert definition["display_name"] == "transforms.cast.spec"
+    assert value["errors"]
+    assert of(answered, "transforms.cast.predicate")[1]["value"] == "gone"
+    assert "com.example.Odd" in of(answered, "transforms.odd.type")[1]["errors"][0]
+    assert of(answered, "predicates.gone.type")[0]["type"] == "CLASS"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from semel import transforms
 from semel.config import ConnectorConfig, SourceConnectorConfig
 from semel.config.infos import ConfigInfos, config_infos
 from semel.errors import ConfigError, Problem
@@ -11,25 +12,31 @@ from semel.planning import plan_any, sink_of, source_of
 
 
 def validate(
-    raw: Mapping[str, str], *, elsewhere: bool = False
+    raw: Mapping[str, str], *, elsewhere: bool = False, known: Sequence[Problem] = ()
 ) -> tuple[ConfigInfos, Sequence[str]]:
     """Kafka Connect's answer, and the warnings, which that answer has no place for.
 
     Args:
         elsewhere: see :func:`semel.planning.plan`.
+        known: what is already known to be wrong with it.
     """
-    problems: Sequence[Problem] = ()
+    problems = known
     try:
         planned = plan_any(raw, elsewhere=elsewhere)
         planned.close()
         warnings: Sequence[str] = planned.warnings
     except ConfigError as error:
-        problems, warnings = error.problems, error.warnings
+        problems, warnings = [*known, *error.problems], error.warnings
+    sections, defaults = _sections(raw)
+    return config_infos(sections, raw, problems, defaults, transforms.declared(raw)), warnings
+
+
+def _sections(raw: Mapping[str, str]) -> tuple[Sequence[type], Mapping[str, str]]:
+    """What declares the keys of a connector, and the defaults that it sets instead of theirs."""
     source = source_of(raw)
     if source is not None:
-        sections = [SourceConnectorConfig, source.section]
-        return config_infos(sections, raw, problems, source.defaults), warnings
+        return [SourceConnectorConfig, source.section], source.defaults
     sink = sink_of(raw)
     if sink is None:
-        return config_infos([ConnectorConfig], raw, problems, {}), warnings
-    return config_infos([ConnectorConfig, sink.section], raw, problems, sink.defaults), warnings
+        return [ConnectorConfig], {}
+    return [ConnectorConfig, sink.section], sink.defaults

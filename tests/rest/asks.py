@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 JDBC = "io.debezium.connector.jdbc.JdbcSinkConnector"
+SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
 FILE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 
 
@@ -178,6 +180,77 @@ def of_initial_states() -> Iterator[Ask]:
     yield Ask("PATCH", "/connectors/NAME/config", numbers)
 
 
+def of_names() -> Iterator[Ask]:
+    """Names that a path cannot hold as they are. Those with a slash, a percent sign or a backslash
+    can be created with Kafka Connect, but not be asked for; here they can."""
+    for name in (
+        "sp ace",
+        "\u00fc\u2603",
+        "a?b",
+        "#h",
+        "a;b=c",
+        "[x]",
+        "a,b",
+        "${none}",
+        " around ",
+    ):
+        place = "/connectors/" + quote(f"NAME {name}".strip(), safe="")
+        body = {"name": f"NAME {name}", "config": "NAMELESS", "initial_state": "STOPPED"}
+        yield Ask("POST", "/connectors", body)
+        yield Ask("POST", "/connectors", body)
+        for part in ("", "/config", "/tasks"):
+            yield Ask("GET", f"{place}{part}")
+        yield Ask("GET", f"{place}/status", until='"connector":{"state":"STOPPED"')
+        yield Ask("DELETE", place)
+        yield Ask("GET", place)
+    for name in ("", "x\ny", "x\u0000"):
+        yield Ask("POST", "/connectors", {"name": name, "config": "NAMELESS"}, words=False)
+
+
+def of_values() -> Iterator[Ask]:
+    """Numbers and booleans where texts are expected, and keys without effect here."""
+    yield Ask("PUT", "/admin/loggers/org.probe", {"level": 5})
+    yield Ask("POST", "/connectors", {"name": 5, "config": {}}, words=False)
+    keys = {"tasks.max.enforce": False, "connector.plugin.version": "[1.0,)", "max.retries": 3}
+    body = {"name": "NAME", "config": "CONFIG", "initial_state": "STOPPED"}
+    yield Ask("POST", "/connectors", body)
+    yield Ask("PATCH", "/connectors/NAME/config", {**keys, "delete.enabled": True})
+    yield Ask("GET", "/connectors/NAME/config")
+    yield Ask("PATCH", "/connectors/NAME/config", dict.fromkeys(keys))
+    yield Ask("PATCH", "/connectors/NAME/config", {"name": "other"})
+    yield Ask("GET", "/connectors/NAME")
+    yield Ask("PATCH", "/connectors/NAME/offsets", {"offsets": None})
+    yield Ask("GET", "/connectors/NAME/offsets")
+    for part in ("/pause", "/resume", "/stop"):
+        yield Ask("PUT", f"/connectors/NAME{part}")
+    yield Ask("GET", "/connectors/NAME/status", until='"connector":{"state":"STOPPED"')
+    yield Ask("DELETE", "/connectors/NAME")
+    yield Ask("GET", "/connectors", {"a": "body where none is expected"})
+
+
+def of_a_failure() -> Iterator[Ask]:
+    """A connector that fails is restarted, stopped and deleted like any other. Which of its parts
+    has failed differs."""
+    body = {"name": "NAME-bad", "config": "SINK"}
+    yield Ask("POST", "/connectors", body)
+    yield Ask("GET", "/connectors/NAME-bad/tasks/0/status", until="FAILED", words=False)
+    yield Ask("GET", "/connectors/NAME-bad/tasks/0/status")
+    for flags in (
+        "?onlyFailed=true",
+        "?includeTasks=true&onlyFailed=true",
+        "?includeTasks=true",
+        "",
+    ):
+        yield Ask("POST", f"/connectors/NAME-bad/restart{flags}", words=False)
+    yield Ask("POST", "/connectors/NAME-bad/tasks/0/restart")
+    yield Ask("GET", "/connectors/NAME-bad/tasks/0/status", until="FAILED")
+    yield Ask("PUT", "/connectors/NAME-bad/pause")
+    yield Ask("PUT", "/connectors/NAME-bad/stop")
+    yield Ask("GET", "/connectors/NAME-bad/status", until='"connector":{"state":"STOPPED"')
+    yield Ask("GET", "/connectors/NAME-bad/tasks")
+    yield Ask("DELETE", "/connectors/NAME-bad")
+
+
 def of_a_source() -> Iterator[Ask]:
     yield Ask("POST", "/connectors", {"name": "NAME-lines", "config": "SOURCE"}, words=False)
     yield Ask("GET", "/connectors/NAME-lines/tasks/0/status", until="RUNNING")
@@ -212,6 +285,11 @@ def of_kcctl(state: str) -> Iterator[Ask]:
     yield Ask("GET", "/connectors/NAME")
     yield Ask("GET", "/connectors/NAME/status")
     yield Ask("GET", "/connectors/NAME/config")
+    yield Ask("GET", "/connectors/")
+    yield Ask("POST", "/connectors/", {"name": "NAME", "config": "CONFIG"})
+    yield Ask("GET", "/connectors/NAME/tasks-config")
+    yield Ask("GET", "/admin/loggers/root", words=False)
+    yield Ask("GET", f"/connector-plugins/{JDBC}/config", words=False)
     yield Ask("GET", "/connector-plugins?connectorsOnly=false", words=False)
     if state == "RUNNING":
         yield Ask("POST", "/connectors/NAME/restart?onlyFailed=true")
@@ -230,6 +308,7 @@ def of_kafka_ui(state: str) -> Iterator[Ask]:
     ):
         words = not path.endswith("/topics")
         yield Ask("GET", path, words=words, headers={"Accept": "application/json"})
+    yield Ask("GET", "/connectors?search=NAME", headers={"Accept": "application/json"})
     validate = f"/connector-plugins/{JDBC}/config/validate"
     yield Ask("PUT", validate, "CONFIG", words=False)
     if state == "RUNNING":
@@ -335,6 +414,9 @@ ASKED: list[Callable[[], Iterator[Ask]]] = [
     of_paths_and_methods,
     of_headers_and_queries,
     of_more_loggers,
+    of_names,
+    of_values,
+    of_a_failure,
     of_a_source,
     of_a_life,
     of_initial_states,

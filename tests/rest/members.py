@@ -71,14 +71,9 @@ class Outside:
 
     def wait(self) -> None:
         """Until it answers."""
-        wait_until(lambda: self.process.poll() is not None or self._answers())
+        url = str(self.api.base_url)
+        wait_until(lambda: self.process.poll() is not None or answers(url))
         assert self.process.poll() is None
-
-    def _answers(self) -> bool:
-        try:
-            return self.api.get("/health").status_code == 200
-        except httpx.TransportError:
-            return False
 
     def send(self, number: signal.Signals) -> None:
         """Send it and its tasks a signal."""
@@ -99,6 +94,14 @@ class Outside:
         with suppress(ProcessLookupError):
             self.send(signal.SIGKILL)
         self.process.wait(PATIENCE)
+
+
+def answers(url: str) -> bool:
+    """Whether the worker there is ready."""
+    try:
+        return httpx.get(f"{url.rstrip('/')}/health", timeout=PATIENCE).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def leader_of(keys: Mapping[str, str]) -> str:

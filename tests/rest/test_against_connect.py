@@ -18,7 +18,7 @@ from semel.lab.embedded.connect import ConnectWorker
 from semel.lab.embedded.process import LOOPBACK
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import records, wait_until
-from tests.rest.asks import ASKED, FILE, JDBC, Ask
+from tests.rest.asks import ASKED, FILE, JDBC, SINK, Ask
 from tests.rest.conftest import Worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -52,6 +52,10 @@ class Side:
     def _send(self, ask: Ask) -> Any:
         path = ask.path.replace("NAME", self.name)
         text = json.dumps(ask.body).replace('"CONFIG"', json.dumps(self.config))
+        nameless = {k: v for k, v in self.config.items() if k != "name"}
+        text = text.replace('"NAMELESS"', json.dumps(nameless))
+        sink = {**nameless, "connector.class": SINK, "file": "/nowhere/lines.txt"}
+        text = text.replace('"SINK"', json.dumps(sink))
         text = text.replace('"SOURCE"', json.dumps(self.source)).replace("FILE", str(self.file))
         kwargs: dict[str, Any] = {"headers": ask.headers, "content": ask.content}
         if ask.body is not None:

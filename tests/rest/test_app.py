@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from httpx import Client
@@ -149,7 +151,7 @@ def test_a_connector_inherits_what_the_worker_says_and_no_more(
     path = f"/connectors/{config['name']}/config"
     refused = api.put(path, json={**config, "consumer.override.client.id": "mine"})
     assert refused.status_code == 400
-    assert "policy=None" in refused.json()["message"]
+    assert "The 'None' policy does not allow 'client.id'" in refused.json()["message"]
     assert api.put(path, json=config).status_code == 201
     assert api.get(path).json() == shown(config)
     wait_until(lambda: offset(api, config["name"]) == 5)
@@ -266,3 +268,89 @@ def test_a_source_connector_is_run_and_its_offsets_are_altered(
     assert offsets() == []
     plugins = api.get("/connector-plugins?connectorsOnly=false").json()
     assert {p["type"] for p in plugins if p["class"].endswith("FileStreamSource")} == {"source"}
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "/", "ü☃", "sp ace", "%25", "a%2Fb", "a?b", "#h", "a;b=c", "a\\b", "[x]"]
+)
+def test_names_may_hold_what_a_path_may_not(
+    name: str, worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    api = worker()
+    config = configure(topic(), {"name": name})
+    body = {"name": name, "config": config, "initial_state": "STOPPED"}
+    made = api.post("/connectors", json=body)
+    assert made.status_code == 201, made.text
+    place = made.headers["location"]
+    assert place.isascii()
+    assert api.get(place).json()["name"] == name
+    assert state(api, quote(name, safe="")) == "STOPPED"
+    assert api.put(f"{place}/config", json=config).status_code == 200
+    assert api.delete(place).status_code == 204
+    assert api.get("/connectors").json() == []
+
+
+def test_a_name_with_control_characters_is_refused(
+    worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    config = configure(topic(), {"name": "x\ny"})
+    refused = worker().post("/connectors", json={"name": "x\ny", "config": config})
+    assert refused.status_code == 400
+    assert "has control characters, number 10" in refused.json()["message"]
+
+
+@pytest.mark.parametrize("offsets", [5, [5], [{"partition": {}, "offset": 5}], {"partition": {}}])
+@pytest.mark.parametrize("kind", ["sink", "source"])
+def test_offsets_that_are_none_are_refused(
+    kind: str, offsets: Any, worker: Worker, topic: MakeTopic, configure: Configure, tmp_path: Path
+) -> None:
+    config = configure(topic(), {"name": "still"})
+    if kind == "source":
+        config = {"connector.class": "FileStreamSource", "file": str(tmp_path / "x"), "topic": "t"}
+    api = worker()
+    api.post("/connectors", json={"name": "still", "config": config, "initial_state": "STOPPED"})
+    answer = api.patch("/connectors/still/offsets", json={"offsets": offsets})
+    assert answer.status_code == 400, answer.text
+
+
+def test_a_connector_that_has_failed_is_stopped_and_resumed(
+    worker: Worker, topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    source = topic()
+    produce(source, records(3))
+    file = tmp_path / "later" / "lines.txt"
+    config = {
+        "connector.class": "FileStreamSink",
+        "topics": source,
+        "file": str(file),
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "consumer.override.auto.offset.reset": "earliest",
+    }
+    name = f"lines-{tmp_path.name}"
+    api = worker()
+    assert api.post("/connectors", json={"name": name, "config": config}).status_code == 201
+    wait_until(lambda: state(api, name) == "FAILED")
+    assert api.put(f"/connectors/{name}/pause").status_code == 202
+    assert state(api, name) == "FAILED"
+    assert api.put(f"/connectors/{name}/stop").status_code == 204
+    assert (state(api, name), task_states(api, name)) == ("STOPPED", [])
+    file.parent.mkdir()
+    assert api.put(f"/connectors/{name}/resume").status_code == 202
+    wait_until(lambda: file.exists() and len(file.read_text().splitlines()) == 3)
+
+
+def test_changes_of_one_connector_at_once_lose_none(
+    worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    api = worker()
+    config = configure(topic())
+    name = config["name"]
+    body = {"name": name, "config": config, "initial_state": "STOPPED"}
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: api.post("/connectors", json=body).status_code, range(8)))
+        assert sorted(made) == [201, *[409] * 7]
+        keys = [f"transforms.{n}.note" for n in range(8)]
+        path = f"/connectors/{name}/config"
+        changed = list(pool.map(lambda key: api.patch(path, json={key: "x"}).status_code, keys))
+    assert changed == [200] * 8
+    assert set(keys) <= set(api.get(path).json())

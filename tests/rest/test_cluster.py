@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 from uuid import uuid4
@@ -383,3 +384,25 @@ def test_the_work_of_leaders_that_freeze_or_die_goes_to_others(
     arrive(added.api)
     for config in configs:
         assert_nothing_lost_nothing_twice(config, range(count))
+
+
+def test_any_worker_takes_changes_of_one_connector_at_once_and_loses_none(
+    join: Join, topic: MakeTopic, configure: Configure
+) -> None:
+    apis = [member.api for member in (join(), join())] * 4
+    config = configure(topic(), {"name": f"a?b/ü% {uuid4().hex[:8]}"})
+    body = {"name": config["name"], "config": config, "initial_state": "STOPPED"}
+    with ThreadPoolExecutor(len(apis)) as pool:
+        made = list(pool.map(lambda api: api.post("/connectors", json=body), apis))
+        assert Counter(answer.status_code for answer in made) == {201: 1, 409: 7}
+        [place] = {a.headers["location"] for a in made if a.status_code == 201}
+
+        def change(number: int) -> int:
+            change = {f"transforms.{number}.note": "x"}
+            return apis[number].patch(f"{place}/config", json=change).status_code
+
+        assert list(pool.map(change, range(8))) == [200] * 8
+        found = apis[0].get(f"{place}/config").json()
+        assert {f"transforms.{number}.note" for number in range(8)} <= set(found)
+        gone = list(pool.map(lambda api: api.delete(place).status_code, apis))
+        assert Counter(gone) == {204: 1, 404: 7}

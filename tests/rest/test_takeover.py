@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import json
+import threading
 import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
+import httpx
 import pytest
+from confluent_kafka import Producer
 
-from semel.lab.embedded import Kafka
+from semel import jars
+from semel.lab.embedded import Kafka, Postgres
 from semel.lab.embedded.connect import DistributedConnect
+from semel.lab.embedded.process import LOOPBACK
 from tests.cli.conftest import Ended, semel  # noqa: F401
 from tests.conftest import MakeTopic
-from tests.engine.harness import wait_until
+from tests.engine.harness import sql, wait_until
+from tests.patience import PATIENCE
 from tests.rest.members import Inside, state
 from tests.sinks.kafka.copying import consume
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 LINES = 1000
+SCHEMA = {
+    "type": "struct",
+    "optional": False,
+    "fields": [{"field": "id", "type": "int64"}, {"field": "note", "type": "string"}],
+}
 Run = Callable[..., Ended]
 
 
@@ -118,6 +131,126 @@ def test_the_connectors_of_a_cluster_go_on_here_and_back_again(
     wait_until(lambda: runs(connect, "lines") and runs(connect, "late"))
     wait_until(lambda: len(seen()) == 3 * LINES)
     assert seen() == written
+
+
+class Load:
+    """Lines of a file and records of a topic, a few at a time until it is closed."""
+
+    def __init__(self, kafka: Kafka, lines: Path, topic: str) -> None:
+        self.count = 0
+        self._lines, self._topic = lines, topic
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        with self._lines.open("a") as file:
+            while not self._stop.wait(0.02):
+                for n in range(self.count, self.count + 10):
+                    file.write(f"line {n}\n")
+                    value = json.dumps({"schema": SCHEMA, "payload": {"id": n, "note": f"row {n}"}})
+                    self._producer.produce(self._topic, value, partition=n % 2)
+                file.flush()
+                self._producer.flush(PATIENCE)
+                self.count += 10
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE)
+
+
+def test_sources_and_sinks_under_load_go_on_here_and_back_again(
+    tmp_path: Path, kafka: Kafka, postgres: Postgres, database: str, topic: MakeTopic
+) -> None:
+    lines, rows, where = topic(), topic(partitions=2), urlsplit(database)
+    read, written = tmp_path / "read.txt", tmp_path / "written.txt"
+    read.touch()
+    sql(database, "CREATE TABLE kept (id bigint, note text)")
+    text = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+    file = "org.apache.kafka.connect.file.FileStream"
+    begin = {"consumer.override.auto.offset.reset": "earliest"}
+    configs: dict[str, dict[str, str]] = {
+        "reads": {
+            "connector.class": f"{file}SourceConnector",
+            "file": str(read),
+            "topic": lines,
+            **text,
+        },
+        "writes": {
+            "connector.class": f"{file}SinkConnector",
+            "file": str(written),
+            "topics": lines,
+            **text,
+            **begin,
+        },
+        "keeps": {
+            "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
+            "topics": rows,
+            "tasks.max": "2",
+            "connection.url": f"jdbc:postgresql://{where.hostname}:{where.port}{where.path}",
+            "connection.username": postgres.user,
+            "connection.password": postgres.password,
+            "insert.mode": "insert",
+            "primary.key.mode": "none",
+            "schema.evolution": "none",
+            "collection.name.format": "kept",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            **begin,
+        },
+    }
+
+    def seen() -> tuple[int, int]:
+        found = written.read_text().splitlines() if written.exists() else []
+        return len(found), int(sql(database, "SELECT count(*) FROM kept")[0])
+
+    def moves() -> None:
+        """Wait for records that have been written from now on."""
+        now = load.count
+        wait_until(lambda: min(seen()) > now)
+
+    group = f"connect-{uuid4().hex[:8]}"
+    connect = DistributedConnect(
+        *(tmp_path / "connect", kafka.bootstrap_servers, group),
+        plugin=jars.DEBEZIUM_JDBC,
+        exactly_once=True,
+    )
+    load = Load(kafka, read, rows)
+    try:
+        connect.start()
+        for name, config in configs.items():
+            connect.create(name, {"name": name, **config})
+        moves()
+        with httpx.Client(base_url=f"http://{LOOPBACK}:{connect.port}") as theirs:
+            told = answers(theirs)
+        connect.stop()
+        ours = member(tmp_path / "connect" / "worker.properties")
+        try:
+            wait_until(lambda: answers(ours.api) == told)
+            moves()
+        finally:
+            ours.end()
+        connect.start()
+        moves()
+        load.close()
+        wait_until(lambda: min(seen()) >= load.count)
+        connect.stop()
+    finally:
+        load.close()
+        connect.kill()
+    assert written.read_text() == read.read_text()
+    assert sql(database, "SELECT id FROM kept ORDER BY id") == list(range(load.count))
+
+
+def answers(api: httpx.Client) -> dict[str, Any]:
+    """What tools ask a cluster, without what is each worker's own."""
+    found = api.get("/connectors", params={"expand": ["info", "status"]}).json()
+    for each in found.values():
+        each["info"]["config"].pop("connection.password", None)
+        for part in (each["status"]["connector"], *each["status"]["tasks"]):
+            part.pop("worker_id")
+            part.pop("version", None)
+    return dict(found)
 
 
 def runs(connect: DistributedConnect, name: str) -> bool:

@@ -140,7 +140,7 @@ def _connectors(
 
 
 def _run_with(config: Mapping[str, str], worker: WorkerConfig | None) -> Mapping[str, str]:
-    return worker.inherited(config) if worker is not None else config
+    return worker.inherited(worker.permitted(config)) if worker is not None else config
 
 
 @contextmanager

@@ -23,6 +23,8 @@ from semel.config.environment import of_environment
 from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError
 from semel.extras import require
+from semel.kafka.clients import NETWORK
+from semel.kafka.security import WITHOUT_EFFECT
 
 if TYPE_CHECKING:
     from semel.connect.herder import Herder
@@ -128,10 +130,13 @@ def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
 
 
 def met(config: WorkerConfig) -> dict[str, Any]:
-    """The worker's own client, once Kafka has answered."""
+    """The worker's own client, once Kafka has answered. What is wrong with the REST API's files is
+    said before."""
     from semel.kafka.clients import worker_client
     from semel.kafka.contact import meet
+    from semel.rest.listening import check
 
+    check(config)
     client = worker_client(config)
     meet(client, say=lambda line: log.warning("%s", line))
     return client
@@ -159,13 +164,14 @@ PACKAGES = {
 }
 
 PASSED_ON = (
-    *("security.", "sasl.", "ssl."),
+    *("security.", "sasl.", "ssl.", *NETWORK),
     *("consumer.", "producer.", "admin.", "key.converter.", "value.converter.", "spark."),
     *("listeners.https.", "admin.listeners.https."),
     "config.providers",
 )
 """Keys under these are connectors', clients' or Spark's."""
 
+_NO_JAVA = "the client is librdkafka, which has no such setting"
 IGNORED = {
     **dict.fromkeys(
         ("plugin.path", "plugin.discovery"), "plugins are Python packages, found by entry point"
@@ -176,7 +182,32 @@ IGNORED = {
     ),
     "header.converter": "headers are carried as they are",
     "exactly.once.source.support": "sources are exactly-once unless their delivery says otherwise",
-    "inter.worker.key.generation.algorithm": "workers pass requests on as they come",
+    **dict.fromkeys(
+        (
+            *(f"inter.worker.key.{name}" for name in ("generation.algorithm", "size", "ttl.ms")),
+            *("inter.worker.signature.algorithm", "inter.worker.verification.algorithms"),
+        ),
+        "workers pass requests on as they come, with the credentials of whoever has sent them",
+    ),
+    **dict.fromkeys(
+        ("metric.reporters", "metrics.num.samples", "metrics.recording.level"),
+        "metrics are at /metrics",
+    ),
+    "metrics.sample.window.ms": "rates are averages over 30 seconds",
+    **dict.fromkeys(
+        ("metadata.recovery.strategy", "metadata.recovery.rebootstrap.trigger.ms"),
+        "the client keeps all brokers that it has heard of",
+    ),
+    **dict.fromkeys(
+        ("request.timeout.ms", "socket.connection.setup.timeout.max.ms"),
+        "each request of a worker has a limit of its own",
+    ),
+    **dict.fromkeys(
+        (f"{kind}.converter.plugin.version" for kind in ("key", "value", "header")),
+        "there is one version of each converter",
+    ),
+    "client.id": "brokers know a worker by its URL",
+    **dict.fromkeys(WITHOUT_EFFECT - {"ssl.enabled.protocols", "ssl.client.auth"}, _NO_JAVA),
     **dict.fromkeys(
         ("connect.protocol", "worker.sync.timeout.ms", "worker.unsync.backoff.ms"),
         "workers agree with the protocol of consumer groups",

@@ -50,10 +50,10 @@ def check_keys(
     ignored = {**IGNORED, **ignored}
     warnings = []
     for name in raw:
-        if name in known or name.startswith(PREFIXES + prefixes):
-            continue
-        if name in ignored:
+        if name in ignored and name not in known:
             warnings.append(f"{name} has no effect: {ignored[name]}")
+            continue
+        if name in known or name.startswith(PREFIXES + prefixes):
             continue
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.reading import reduced
+
+
+def _no_control(name: str) -> None:
+    found = [str(ord(c)) for c in name if unicodedata.category(c) == "Cc"]
+    if found:
+        raise ValueError(f"has control characters, number {', '.join(found)}")
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,7 @@ class CommonConfig:
         importance=HIGH,
         group="Common",
         display="Connector name",
+        validator=_no_control,
     )
     connector_class: str = key(
         "connector.class",

@@ -71,8 +71,9 @@ def config_infos(
     raw: Mapping[str, str],
     problems: Sequence[Problem],
     defaults: Mapping[str, str],
+    more: Iterable[Definition] = (),
 ) -> ConfigInfos:
-    """Definitions, values and problems of a configuration.
+    """Definitions, values and problems of a configuration: of its sections, and ``more``.
 
     ``defaults`` are those that the plugin sets instead of the definitions' own. Keys that no
     section declares appear if something is wrong with them, without a definition. A problem that
@@ -82,15 +83,15 @@ def config_infos(
     for section in sections:
         for definition in definitions(section):
             declared.setdefault(definition.name, definition)
+    for definition in more:
+        declared.setdefault(definition.name, definition)
     name_of = {name: d.name for d in declared.values() for name in d.names}
     errors: dict[str, list[Problem]] = {}
     for problem in problems:
         key = problem.key or "connector.class"
         errors.setdefault(name_of.get(key, key), []).append(problem)
     configs = [
-        ConfigInfo(
-            None, ConfigValueInfo(redacted(name), found[0].value, (), _messages(found), True)
-        )
+        ConfigInfo(None, _undeclared(name, found))
         for name, found in errors.items()
         if name not in declared
     ]

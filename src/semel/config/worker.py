@@ -9,9 +9,26 @@ from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.loading import under
 from semel.config.providers import PROVIDERS, Resolved
 from semel.config.rest import RestConfig
+from semel.config.topic_creation import PREFIX as TOPIC_CREATION
+from semel.errors import ConfigError, Problem
 
+POLICY = "connector.client.config.override.policy"
+ALLOWED = "connector.client.config.override.allowlist"
 _CLIENTS = ("consumer", "producer", "admin")
 _INHERITED = ("bootstrap.servers", "key.converter", "value.converter")
+_LOGIN = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
+"""What the policy Principal lets connectors override."""
+_POLICIES = ("All", "None", "Principal", "Allowlist")
+
+
+def _short(policy: str) -> str:
+    """A policy's short name: Kafka Connect takes the name of the Java class, too."""
+    return policy.rpartition(".")[2].removesuffix("ConnectorClientConfigOverridePolicy")
+
+
+def _policy(given: str) -> None:
+    if _short(given).lower() not in {name.lower() for name in _POLICIES}:
+        raise ValueError(f"is not one of {', '.join(_POLICIES)}; others are Java classes")
 
 
 @dataclass(frozen=True)
@@ -42,11 +59,26 @@ class WorkerConfig(RestConfig):
         group="Common",
     )
     override_policy: str = key(
-        "connector.client.config.override.policy",
+        POLICY,
         "All",
-        "Which client settings connectors may override: All, None, or Principal (their login).",
-        choices=("all", "none", "principal"),
+        "Which client settings connectors may override: All, None, Allowlist (those that "
+        f"{ALLOWED} names), or Principal (their login).",
         importance=MEDIUM,
+        group="Common",
+        validator=_policy,
+    )
+    override_allowlist: tuple[str, ...] = key(
+        ALLOWED,
+        (),
+        "The client settings that connectors may override with the policy Allowlist.",
+        importance=MEDIUM,
+        group="Common",
+    )
+    topic_creation: bool = key(
+        f"{TOPIC_CREATION}enable",
+        True,
+        "Whether source connectors may create topics, by their topic.creation.* keys.",
+        importance=LOW,
         group="Common",
     )
     graceful_timeout_ms: int = key(
@@ -77,21 +109,35 @@ class WorkerConfig(RestConfig):
             for name, value in under(given, f"{client}.").items():
                 if not name.startswith("listeners"):  # admin.listeners is the REST API's
                     found[f"{client}.override.{name}"] = value
+        if not self.topic_creation and any(name.startswith(TOPIC_CREATION) for name in own):
+            own[f"{TOPIC_CREATION}enable"] = "false"
         return {"bootstrap.servers": self.bootstrap_servers, **found, **own}
 
-    def forbidden(self, connector: Mapping[str, str]) -> list[str]:
-        """The client settings that a connector overrides although it may not (KIP-458)."""
-        given = [
-            (name, name.split(".override.", 1)[1])
-            for name in connector
-            if name.startswith(tuple(f"{client}.override." for client in _CLIENTS))
-        ]
-        policy = self.override_policy.lower()
-        if policy == "all":
+    def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
+        """The client settings that a connector may not override, but does (KIP-458, KIP-1188)."""
+        policy = _short(self.override_policy).capitalize()
+        allowed = {"Principal": _LOGIN, "Allowlist": frozenset(self.override_allowlist)}
+        if policy == "All":
             return []
-        allowed = _LOGIN if policy == "principal" else frozenset()
-        return [name for name, setting in given if setting not in allowed]
+        return [
+            Problem(
+                name,
+                f"The '{policy}' policy does not allow '{setting}' to be overridden in the "
+                "connector configuration.",
+                value,
+            )
+            for name, value in connector.items()
+            for client, _, setting in [name.partition(".override.")]
+            if client in _CLIENTS and setting and setting not in allowed.get(policy, ())
+        ]
 
+    def permitted(self, connector: Mapping[str, str]) -> Mapping[str, str]:
+        """The connector, if it overrides no more than it may.
 
-_LOGIN = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
-"""What the policy Principal lets connectors override."""
+        Raises:
+            ConfigError: names each key that it may not set.
+        """
+        problems = self.forbidden(connector)
+        if problems:
+            raise ConfigError(*problems, title=f"{POLICY}={self.override_policy}: ")
+        return connector

@@ -41,13 +41,22 @@ class StandaloneHerder(Herder):
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
         self._check(config)
         with self._lock:
-            state = State.RUNNING
-            created = name not in self._given
-            if not created:
-                state = self._connector(name).wanted
-                self._runtime.remove(name)
-            self._start(name, config, state)
-            return created, self.info(name)
+            before = self._given.get(name)
+            if before is None:
+                self._start(name, config, State.RUNNING)
+                return True, self.info(name)
+            state = self._connector(name).wanted
+            self._runtime.remove(name)
+            try:
+                self._start(name, config, state)
+            except BadRequest:
+                self._start(name, before, state)
+                raise
+            return False, self.info(name)
+
+    def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
+        with self._lock:
+            return super().patch(name, changes)
 
     def delete(self, name: str) -> None:
         with self._lock:
@@ -99,7 +108,7 @@ class StandaloneHerder(Herder):
         return Parts(self._part(status.connector), tasks)
 
     def _part(self, status: Status) -> Part:
-        return Part(str(status.state), self._worker.id, status.trace)
+        return Part(str(status.state), self._worker.id, status.trace, status.executor)
 
     def _tasks(self, name: str) -> Sequence[int]:
         return sorted(self._connector(name).status().tasks)

@@ -36,11 +36,13 @@ class Part:
     state: str
     worker: str
     trace: str = ""
+    executor: str = ""
 
     def answer(self) -> Answer:
         """As the REST API writes it."""
         found = {"state": self.state, "worker_id": self.worker}
         found |= {"version": plugins.VERSION}  # the plugin's (KIP-891)
+        found |= {"executor": self.executor} if self.executor else {}
         return found | ({"trace": self.trace} if self.trace else {})
 
 
@@ -165,18 +167,11 @@ class Herder(ABC):
 
     def validate(self, plugin: str, config: Mapping[str, str]) -> ConfigInfos:
         """``PUT /connector-plugins/{plugin}/config/validate``."""
-        return plugins.validated(plugin, config, self._worker.inherited(config))
+        return plugins.validated(plugin, config, self._worker)
 
     def _check(self, config: Mapping[str, str]) -> None:
-        forbidden = self._worker.forbidden(config)
-        if forbidden:
-            policy = self._worker.originals["connector.client.config.override.policy"]
-            raise BadRequest(
-                f"{forbidden[0]}={config[forbidden[0]]} may not be set: the worker has "
-                f"connector.client.config.override.policy={policy}. Remove it"
-            )
         given = config.get("connector.class", "")
-        plugins.complain(plugins.validated(given, config, self._worker.inherited(config)))
+        plugins.complain(plugins.validated(given, config, self._worker))
 
     def _known(self, name: str) -> None:
         if name not in self._configs:

@@ -32,7 +32,7 @@ def parsed_of_source(offsets: Any) -> list[tuple[Mapping[str, Any], Mapping[str,
     Raises:
         BadRequest: an entry has no partition.
     """
-    for entry in offsets:
+    for entry in _entries(offsets):
         if not isinstance(entry.get("partition"), Mapping):
             raise BadRequest("Partition objects cannot be null")
     return [(entry["partition"], entry.get("offset")) for entry in offsets]
@@ -44,7 +44,16 @@ def parsed(offsets: Any) -> dict[TopicPartition, int | None]:
     Raises:
         BadRequest: says what is wrong with it, in Kafka Connect's words.
     """
-    return dict(_parsed(entry) for entry in offsets)
+    return dict(_parsed(entry) for entry in _entries(offsets))
+
+
+def _entries(offsets: Any) -> Sequence[Mapping[str, Any]]:
+    if not isinstance(offsets, list) or not all(isinstance(e, Mapping) for e in offsets):
+        raise BadRequest("offsets must be a list of objects with partition and offset")
+    for entry in offsets:
+        if not isinstance(entry.get("offset"), Mapping | None):
+            raise BadRequest(f"offset={entry['offset']!r} must be an object, or null")
+    return offsets
 
 
 def _parsed(entry: Mapping[str, Any]) -> tuple[TopicPartition, int | None]:

@@ -9,6 +9,7 @@ from semel import converters, sources, transforms
 from semel.aliases import matches
 from semel.config import ConnectorConfig, SourceConnectorConfig
 from semel.config.infos import ConfigInfos, ConfigKeyInfo, config_infos
+from semel.config.worker import WorkerConfig
 from semel.connect.errors import BadRequest, NotFound
 from semel.errors import ConfigError
 from semel.sinks import names, sink_class
@@ -69,12 +70,12 @@ def _declared(name: str) -> tuple[Sequence[type], Mapping[str, str]]:
     return [ConnectorConfig, sink.section], sink.defaults
 
 
-def validated(name: str, config: Mapping[str, str], run: Mapping[str, str]) -> ConfigInfos:
+def validated(name: str, config: Mapping[str, str], worker: WorkerConfig) -> ConfigInfos:
     """The answer to ``PUT /connector-plugins/{name}/config/validate``.
 
     Args:
         config: what the request holds.
-        run: the same with what the worker adds.
+        worker: says what else the connector runs with, and what it may not set.
 
     Raises:
         BadRequest: the configuration belongs to another class.
@@ -83,7 +84,8 @@ def validated(name: str, config: Mapping[str, str], run: Mapping[str, str]) -> C
     given = config.get("connector.class")
     if given is not None and not _short(given).endswith(_short(name)):
         raise BadRequest(f"Included connector type {given} does not match request type {name}")
-    infos, _ = validate({**run, "connector.class": given or _full(name)})
+    run = {**worker.inherited(config), "connector.class": given or _full(name)}
+    infos, _ = validate(run, known=worker.forbidden(config))
     return infos
 
 

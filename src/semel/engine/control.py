@@ -62,6 +62,7 @@ class Report:
     task: int
     attempt: int
     pid: int = 0
+    host: str = ""
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
     records: int = 0
     rows: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -103,6 +104,7 @@ class TaskJobs:
         self._ended: float | None = None
         self._again = False
         self._spoke = False
+        self._elsewhere = False
         self._silence = 0.0
         self._looked = time.monotonic()
 
@@ -122,9 +124,12 @@ class TaskJobs:
             self.error = rebuild(report)
             self.status = Status(State.FAILED, str(self.error))
         elif report.kind in ("started", "assigned"):
-            self.status = Status(State.RUNNING)
+            self.status = Status(State.RUNNING, executor=self._place(report))
         elif report.kind == "paused":
-            self.status = Status(State.PAUSED)
+            self.status = Status(State.PAUSED, executor=self._place(report))
+
+    def _place(self, report: Report) -> str:
+        return f"{report.host}:{report.pid}" if self._elsewhere else ""
 
     def look(self, *, speaks: bool, stopping: bool) -> None:
         """Start the task when that is due, and note its end. ``speaks`` is whether an attempt of it
@@ -176,7 +181,9 @@ class TaskJobs:
 
     def _start(self) -> None:
         self._again = False
-        self.job = Job(self._spark(), self._spec, self.index, self.jobs)
+        context = self._spark()
+        self._elsewhere = re.match(r"local(\[|$)", getattr(context, "master", "local")) is None
+        self.job = Job(context, self._spec, self.index, self.jobs)
         self.jobs += 1
         self._started, self._ended = time.monotonic(), None
         self._spoke = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 
@@ -76,6 +77,7 @@ class Reporter:
                 self._index,
                 self._attempt,
                 pid=os.getpid(),
+                host=socket.gethostname(),
                 positions=dict(self._positions),
                 records=self._records,
                 rows=self._rows,

@@ -24,7 +24,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A state, and the error that led to it."""
+    """A state, and the error that led to it. ``executor`` is the host and the process of a task
+    that runs in a Spark cluster."""
 
     state: State
     trace: str = ""
+    executor: str = ""

@@ -28,6 +28,8 @@ _SUCCESSOR = 1.0
 """Seconds by which the first report of a task's new attempt may follow the last one of its old
 attempt."""
 _SILENT = 60.0
+_LISTENS = 0.1
+"""Seconds for which a look at the tasks waits for a report."""
 
 
 class Supervisor:
@@ -63,10 +65,9 @@ class Supervisor:
         began, deadline = time.monotonic(), None
         try:
             while deadline is None or any(task.job for task in self._tasks.values()):
-                if deadline is None:
-                    self._heed_share(server, spec, count)
+                are_new = deadline is None and self._heed_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
-                self._listen(server)
+                self._listen(server, 0.0 if are_new else _LISTENS)
                 self._look(speak, stopping=deadline is not None)
                 self._follow_orders(server)
                 self._complain(server, spec, began)
@@ -85,10 +86,12 @@ class Supervisor:
             raise self._error
         return self.progress
 
-    def _heed_share(self, server: ControlServer, spec: TaskSpec, count: int) -> None:
-        """Add the tasks that are to run here by now, and end those that are not any more."""
+    def _heed_share(self, server: ControlServer, spec: TaskSpec, count: int) -> bool:
+        """Add the tasks that are to run here by now, and end those that are not any more. Whether
+        some were added: they are not to wait for others' reports."""
         wanted = self._orders.share.hold(count, self._tasks)
-        for n in sorted(wanted - self._tasks.keys()):
+        added = sorted(wanted - self._tasks.keys())
+        for n in added:
             self._tasks[n] = TaskJobs(self._spark, spec, n, self._jobs.get(n, 0))
         now = time.monotonic()
         for n in [n for n in self._tasks if n not in wanted or n in self._leaving]:
@@ -100,6 +103,7 @@ class Supervisor:
                 self._jobs[n] = task.jobs
                 self.progress.tasks.pop(n, None)
                 del self._tasks[n], self._leaving[n]
+        return bool(added)
 
     def _look(self, speak: Collection[int], *, stopping: bool) -> None:
         """Start the tasks that are due, and handle those that have ended."""
@@ -155,7 +159,7 @@ class Supervisor:
             self._cancel()
             time.sleep(0.1)
 
-    def _listen(self, server: ControlServer, wait: float = 0.1) -> None:
+    def _listen(self, server: ControlServer, wait: float) -> None:
         """Take the reports that have arrived. A fence is judged a moment later: each line has its
         own thread, and the thread of the attempt that replaced the fenced one may be slower."""
         reports: list[Report] = []

@@ -46,6 +46,22 @@ _JAVA_NAMES: dict[str, str | None] = {
     "exclude.internal.topics": None,
 }
 
+NETWORK = (
+    "client.dns.lookup",
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "send.buffer.bytes",
+    "socket.connection.setup.timeout.ms",
+)
+"""Settings of the worker's own client that bear no prefix."""
+_UNLIMITED = ("receive.buffer.bytes", "send.buffer.bytes", "connections.max.idle.ms")
+"""Settings whose -1 is librdkafka's 0."""
+
 SESSION, HEARTBEAT = "session.timeout.ms", "heartbeat.interval.ms"
 MEMBERSHIP: Mapping[str, int] = {
     # Short, because the ledger, not the session, keeps a zombie from doing harm.
@@ -97,8 +113,10 @@ def worker_client(worker: WorkerConfig) -> dict[str, Any]:
     Raises:
         ConfigError: a security setting that cannot be used.
     """
-    own = {k: v for k, v in worker.originals.items() if k.startswith(_SECURITY)}
-    overrides = own | under(worker.originals, "admin.")
+    given = worker.originals
+    own = {k: v for k, v in given.items() if k.startswith(_SECURITY) or k in NETWORK}
+    admin = under(given, "admin.").items()
+    overrides = own | {k: v for k, v in admin if not k.startswith("listeners")}  # REST's
     return _translated(worker.bootstrap_servers, overrides, "")
 
 
@@ -116,7 +134,7 @@ def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[
     for name, value in overrides.items():
         translated = _JAVA_NAMES.get(name, name)
         if translated is not None:
-            config[translated] = value
+            config[translated] = "0" if name in _UNLIMITED and value.strip() == "-1" else value
     return config
 
 

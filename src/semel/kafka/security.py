@@ -52,6 +52,32 @@ _LIBRDKAFKA_ONLY = (
     "sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.secret",
 )
+WITHOUT_EFFECT = frozenset(
+    {
+        *("ssl.enabled.protocols", "ssl.protocol", "ssl.provider", "ssl.client.auth"),
+        *("ssl.keymanager.algorithm", "ssl.trustmanager.algorithm"),
+        "ssl.secure.random.implementation",
+        *("sasl.kerberos.ticket.renew.jitter", "sasl.kerberos.ticket.renew.window.factor"),
+        *("sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms"),
+        *("sasl.login.retry.backoff.ms", "sasl.login.retry.backoff.max.ms"),
+        *(f"sasl.login.refresh.{n}.seconds" for n in ("buffer", "min.period")),
+        *(f"sasl.login.refresh.window.{n}" for n in ("factor", "jitter")),
+        *(f"sasl.oauthbearer.expected.{n}" for n in ("audience", "issuer")),
+        *(f"sasl.oauthbearer.jwks.endpoint.{n}" for n in ("url", "refresh.ms")),
+        *(f"sasl.oauthbearer.jwks.endpoint.retry.backoff.{n}" for n in ("ms", "max.ms")),
+        *(f"sasl.oauthbearer.{n}.claim.name" for n in ("scope", "sub")),
+        *("sasl.oauthbearer.clock.skew.seconds", "sasl.oauthbearer.header.urlencode"),
+        *(f"sasl.oauthbearer.jwt.{n}.class" for n in ("retriever", "validator")),
+    }
+)
+"""Settings of Java's clients, or of its servers, that librdkafka lacks and can do without."""
+_CLASSES = (
+    "sasl.client.callback.handler.class",
+    "sasl.login.class",
+    "sasl.oauthbearer.assertion.template.file",
+    "ssl.engine.factory.class",
+)
+"""Settings of Java's clients that librdkafka lacks: without them the login would be another one."""
 
 
 def librdkafka(given: Mapping[str, str]) -> dict[str, str]:
@@ -60,6 +86,7 @@ def librdkafka(given: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigError: librdkafka has no counterpart for one of them.
     """
+    given = _known(given)
     made = {k: v for k, v in given.items() if not k.startswith(_JAVA_ONLY)}
     mechanism = given.get("sasl.mechanism") or given.get("sasl.mechanisms", "PLAIN")
     if "sasl.jaas.config" in given and mechanism in _LOGIN_MODULES:
@@ -86,6 +113,26 @@ def librdkafka(given: Mapping[str, str]) -> dict[str, str]:
             made["ssl.keystore.location"] = location
             made["ssl.keystore.password"] = given.get("ssl.keystore.password", "")
     return made
+
+
+def _known(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings that librdkafka knows by some name."""
+    given = {k: v for k, v in given.items() if k not in WITHOUT_EFFECT}
+    if not given.get(_HOST_NAMES, "https").strip():  # Java's way to say that none is checked
+        given[_HOST_NAMES] = "none"
+    found = {k: v for k, v in given.items() if _says(k, v)}
+    for name in _CLASSES:
+        if name in found:
+            raise ConfigError(
+                f"{name}={found[name]} is a setting of Java's clients, which librdkafka lacks. "
+                "Remove it"
+            )
+    return found
+
+
+def _says(name: str, value: str) -> bool:
+    """Whether a setting says something: an empty one of Java's is one that is not there."""
+    return bool(value.strip()) or not name.startswith(("sasl.", "ssl."))
 
 
 def _key_store(given: Mapping[str, str]) -> str:
@@ -140,6 +187,7 @@ def _has(settings: Mapping[str, str], prefix: str) -> bool:
 
 
 _HANDLER = "sasl.login.callback.handler.class"
+_HOST_NAMES = "ssl.endpoint.identification.algorithm"
 
 
 def _credentials(jaas: str) -> dict[str, str]:

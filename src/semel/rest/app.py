@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, BeforeValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException
 
 from semel.config.definition import text_of
@@ -24,6 +25,7 @@ from semel.errors import SemelError
 from semel.kafka.cluster import Cluster
 from semel.redact import redacted
 from semel.rest.forwarding import forwarded
+from semel.rest.jersey import with_slashes
 
 VERSION = "4.3.1"
 """The version of Kafka Connect whose API this is: clients read it."""
@@ -42,21 +44,23 @@ def _is_true(value: Any) -> bool:
 Value = Annotated[str, BeforeValidator(_text)]
 Config = dict[str, Value]
 Flag = Annotated[bool, BeforeValidator(_is_true)]
+Name = Annotated[str, AfterValidator(with_slashes)]
+"""A segment of a path. What it holds may have slashes."""
 Number = Annotated[int, Path(ge=-(2**31), le=2**31 - 1)]
 
 
 class CreateConnector(BaseModel):
     """The body of ``POST /connectors``."""
 
-    name: str | None = None
+    name: Value | None = None
     config: Config
-    initial_state: str | None = None
+    initial_state: Value | None = None
 
 
 class Level(BaseModel):
     """The body of ``PUT /admin/loggers/{logger}``."""
 
-    level: str | None = None
+    level: Value | None = None
 
 
 def application(herder: Herder, worker: WorkerConfig, cluster: Cluster) -> FastAPI:
@@ -154,75 +158,75 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
         name = (body.name or "").strip()
         config = kept(_named(name, body.config), {})
         answer = herder.create(name, config, _initial(body.initial_state))
-        response.headers["Location"] = f"/connectors/{name}"
+        response.headers["Location"] = _place(name)
         return _shown(answer)
 
     @app.get("/connectors/{name}")
-    def info(name: str) -> dict[str, Any]:
+    def info(name: Name) -> dict[str, Any]:
         return _shown(herder.info(name))
 
     @app.get("/connectors/{name}/config")
-    def config(name: str) -> Config:
+    def config(name: Name) -> Config:
         return shown(herder.config(name))
 
     @app.put("/connectors/{name}/config")
-    def put(name: str, body: Config, response: Response) -> dict[str, Any]:
+    def put(name: Name, body: Config, response: Response) -> dict[str, Any]:
         present = herder.config(name) if name in herder.connectors() else {}
         created, answer = herder.put(name, kept(_named(name, body), present))
         if created:
             response.status_code = 201
-            response.headers["Location"] = f"/connectors/{name}"
+            response.headers["Location"] = _place(name)
         return _shown(answer)
 
     @app.patch("/connectors/{name}/config")
-    def patch(name: str, body: dict[str, Value | None]) -> dict[str, Any]:
+    def patch(name: Name, body: dict[str, Value | None]) -> dict[str, Any]:
         values = kept({k: v for k, v in body.items() if v is not None}, herder.config(name))
         return _shown(herder.patch(name, {**body, **values}))
 
     @app.delete("/connectors/{name}", status_code=204)
-    def delete(name: str) -> None:
+    def delete(name: Name) -> None:
         herder.delete(name)
 
     @app.get("/connectors/{name}/tasks")
-    def tasks(name: str) -> list[dict[str, Any]]:
+    def tasks(name: Name) -> list[dict[str, Any]]:
         return [_shown(task) for task in herder.task_configs(name)]
 
     @app.get("/connectors/{name}/topics")
-    def topics(name: str) -> dict[str, Any]:
+    def topics(name: Name) -> dict[str, Any]:
         return herder.topics(name)
 
     @app.put("/connectors/{name}/topics/reset", status_code=202)
-    def reset_topics(name: str) -> Response:
+    def reset_topics(name: Name) -> Response:
         herder.reset_topics(name)
         return Response(status_code=202)
 
 
 def _states(app: FastAPI, herder: Herder) -> None:
     @app.get("/connectors/{name}/status")
-    def status(name: str) -> dict[str, Any]:
+    def status(name: Name) -> dict[str, Any]:
         return herder.status(name)
 
     @app.get("/connectors/{name}/tasks/{task}/status")
-    def task_status(name: str, task: Number) -> dict[str, Any]:
+    def task_status(name: Name, task: Number) -> dict[str, Any]:
         return herder.task_status(name, task)
 
     @app.put("/connectors/{name}/pause", status_code=202)
-    def pause(name: str) -> Response:
+    def pause(name: Name) -> Response:
         herder.pause(name)
         return Response(status_code=202)
 
     @app.put("/connectors/{name}/resume", status_code=202)
-    def resume(name: str) -> Response:
+    def resume(name: Name) -> Response:
         herder.resume(name)
         return Response(status_code=202)
 
     @app.put("/connectors/{name}/stop", status_code=204)
-    def stop(name: str) -> None:
+    def stop(name: Name) -> None:
         herder.stop(name)
 
     @app.post("/connectors/{name}/restart")
     def restart(
-        name: str,
+        name: Name,
         include_tasks: Annotated[Flag, Query(alias="includeTasks")] = False,
         only_failed: Annotated[Flag, Query(alias="onlyFailed")] = False,
     ) -> Response:
@@ -233,21 +237,21 @@ def _states(app: FastAPI, herder: Herder) -> None:
         return JSONResponse(answer, 202)
 
     @app.post("/connectors/{name}/tasks/{task}/restart", status_code=204)
-    def restart_task(name: str, task: Number) -> None:
+    def restart_task(name: Name, task: Number) -> None:
         herder.restart_task(name, task)
 
 
 def _offsets(app: FastAPI, herder: Herder) -> None:
     @app.get("/connectors/{name}/offsets")
-    def offsets(name: str) -> dict[str, Any]:
+    def offsets(name: Name) -> dict[str, Any]:
         return herder.offsets(name)
 
     @app.patch("/connectors/{name}/offsets")
-    def alter(name: str, body: dict[str, Any]) -> dict[str, Any]:
+    def alter(name: Name, body: dict[str, Any]) -> dict[str, Any]:
         return herder.alter_offsets(name, body)
 
     @app.delete("/connectors/{name}/offsets")
-    def reset(name: str) -> dict[str, Any]:
+    def reset(name: Name) -> dict[str, Any]:
         return herder.reset_offsets(name)
 
 
@@ -259,11 +263,11 @@ def _plugins(app: FastAPI, herder: Herder) -> None:
         return plugins.listed(connectors_only=connectors_only)
 
     @app.get("/connector-plugins/{plugin}/config")
-    def keys(plugin: str) -> list[dict[str, Any]]:
+    def keys(plugin: Name) -> list[dict[str, Any]]:
         return [asdict(definition) for definition in plugins.definitions_of(plugin)]
 
     @app.put("/connector-plugins/{plugin}/config/validate")
-    def validate(plugin: str, body: Config) -> dict[str, Any]:
+    def validate(plugin: Name, body: Config) -> dict[str, Any]:
         return asdict(herder.validate(plugin, body))
 
 
@@ -273,11 +277,11 @@ def _admin(app: FastAPI, herder: Herder) -> None:
         return loggers.levels()
 
     @app.get("/admin/loggers/{logger}")
-    def one(logger: str) -> dict[str, Any]:
+    def one(logger: Name) -> dict[str, Any]:
         return loggers.level(logger)
 
     @app.put("/admin/loggers/{logger}")
-    def set_level(logger: str, body: Level, scope: str = "worker") -> Any:
+    def set_level(logger: Name, body: Level, scope: str = "worker") -> Any:
         if scope.lower() == "cluster":
             herder.set_level(logger, loggers.checked(body.level))
             return Response(status_code=204)
@@ -297,6 +301,10 @@ def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
             f"({name})"
         )
     return {**config, "name": name}
+
+
+def _place(name: str) -> str:
+    return f"/connectors/{quote(name, safe='')}"
 
 
 def _shown(answer: dict[str, Any]) -> dict[str, Any]:

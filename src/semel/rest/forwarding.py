@@ -35,7 +35,7 @@ async def forwarded(request: Request, error: Elsewhere, worker: RestConfig) -> R
         async with httpx.AsyncClient(timeout=_TIMEOUT, verify=verify) as client:
             answer = await client.request(
                 request.method,
-                error.url + request.url.path,
+                error.url + request.scope["raw_path"].decode("ascii"),
                 params=query,
                 headers=headers,
                 content=await request.body(),

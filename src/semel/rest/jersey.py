@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, MutableHeaders
@@ -10,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _ROOTS = ("/connectors", "/connector-plugins", "/admin", "/health")
 _JSON = "application/json"
+_SLASH = "\ue000"  # of the private use area: no name has it
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
@@ -24,7 +26,7 @@ class LikeJersey:
         if scope["type"] != "http" or not (path == "/" or path.startswith(_ROOTS)):
             await self._app(scope, receive, send)
             return
-        scope = {**scope, "path": path.rstrip("/") or "/"}
+        scope = {**scope, "path": _path(scope).rstrip("/") or "/"}
         headers = Headers(scope=scope)
         if scope["method"] in _WITH_BODY and not _is_json(headers):
             await _refused(415, "Unsupported Media Type")(scope, receive, send)
@@ -36,6 +38,21 @@ class LikeJersey:
             await self._app({**scope, "method": "GET"}, receive, _without_body(send))
         else:
             await self._app(scope, receive, send)
+
+
+def _path(scope: Scope) -> str:
+    """The path, with a stand-in for each slash that is part of a segment."""
+    raw: bytes = scope.get("raw_path", b"")
+    path: str = scope["path"]
+    if b"%2f" not in raw.lower():
+        return path
+    segments = raw.decode("ascii").split("/")
+    return "/".join(unquote(segment).replace("/", _SLASH) for segment in segments)
+
+
+def with_slashes(segment: str) -> str:
+    """A segment of a path as the client meant it."""
+    return segment.replace(_SLASH, "/")
 
 
 def _is_json(headers: Headers) -> bool:

@@ -61,6 +61,18 @@ def serving(
         yield server
 
 
+def check(worker: WorkerConfig) -> None:
+    """Read certificates and users as :func:`serving` will.
+
+    Raises:
+        ConfigError: one is missing, or cannot be used.
+    """
+    users(worker)
+    _sites(None, worker, worker.listeners, LISTENERS)
+    if worker.admin_listeners:
+        _sites(None, worker, worker.admin_listeners, ADMIN)
+
+
 def _sites(app: Any, config: RestConfig, listeners: tuple[str, ...], prefix: str) -> list[Site]:
     encrypted = any(urlsplit(each).scheme.lower() == "https" for each in listeners)
     tls = server_context(config, prefix) if encrypted else None

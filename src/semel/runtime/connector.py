@@ -106,10 +106,12 @@ class Connector:
         """Its state and those of its tasks."""
         with self._lock:
             run, wanted = self._run, self._wanted
-            if run is not None and run.error is not None:
+            if run is None or wanted is State.STOPPED:
+                return ConnectorStatus(self.name, Status(State.STOPPED))
+            if run.error is not None:
                 failed = Status(State.FAILED, run.trace)
                 return ConnectorStatus(self.name, failed, dict.fromkeys(self._numbers(), failed))
-            if run is None or wanted is State.STOPPED or not run.alive:
+            if not run.alive:
                 return ConnectorStatus(self.name, Status(State.STOPPED))
             return ConnectorStatus(self.name, Status(wanted), self._task_states(run))
 
@@ -126,19 +128,19 @@ class Connector:
     def pause(self) -> None:
         """Pause: keep the tasks, which commit what they have in hand and then read nothing."""
         with self._lock:
-            self._wanted = State.PAUSED
-            if self._run is not None and self._run.alive:
-                self._run.orders.paused.set()
-            elif not self._has_failed:
+            was, self._wanted = self._wanted, State.PAUSED
+            if (run := self._going_on(was)) is not None:
+                run.orders.paused.set()
+            else:
                 self._start()
 
     def resume(self) -> None:
         """Continue after a pause or a stop. A failed connector must be restarted instead."""
         with self._lock:
-            self._wanted = State.RUNNING
-            if self._run is not None and self._run.alive:
-                self._run.orders.paused.clear()
-            elif not self._has_failed:
+            was, self._wanted = self._wanted, State.RUNNING
+            if (run := self._going_on(was)) is not None:
+                run.orders.paused.clear()
+            else:
                 self._start()
 
     def stop(self, timeout: float | None = None) -> bool:
@@ -190,9 +192,12 @@ class Connector:
         """The error that ended it; None while it runs and after a stop."""
         return self._run.error if self._run is not None else None
 
-    @property
-    def _has_failed(self) -> bool:
-        return self._run is not None and self._run.error is not None
+    def _going_on(self, was: State) -> _Run | None:
+        """The run that goes on, or has failed and has to be restarted; None for a new one."""
+        run = self._run
+        if was is State.STOPPED or run is None or not (run.alive or run.error):
+            return None
+        return run
 
     def _numbers(self) -> list[int]:
         return self._share.of(self._planned.connector.tasks_max)
@@ -217,11 +222,13 @@ class Connector:
         if self._wanted is State.PAUSED:
             orders.paused.set()
         self._tally.starts += 1
-        self._run = _Run(self._planned, self._spark, self._transform, orders, self._tally)
+        self._run = _Run(
+            self._planned, self._spark, self._transform, orders, self._tally, self._run
+        )
 
 
 class _Run:
-    """A run of a connector, in its thread."""
+    """A run of a connector, in its thread. It begins once the one before has ended."""
 
     def __init__(
         self,
@@ -230,6 +237,7 @@ class _Run:
         transform: Callable[..., Any] | None,
         orders: Orders,
         tally: Tally,
+        before: _Run | None,
     ) -> None:
         self.orders = orders
         self._tally = tally
@@ -238,7 +246,7 @@ class _Run:
         self.trace = ""
         self._arguments = (planned, spark, transform)
         self._thread = threading.Thread(
-            target=self._work, daemon=True, name=f"semel-{planned.connector.name}"
+            target=self._work, args=(before,), daemon=True, name=f"semel-{planned.connector.name}"
         )
         self._thread.start()
 
@@ -250,7 +258,9 @@ class _Run:
         self._thread.join(timeout)
         return not self.alive
 
-    def _work(self) -> None:
+    def _work(self, before: _Run | None) -> None:
+        if before is not None:
+            before.join(None)
         planned, spark, transform = self._arguments
         orders, observe = self.orders, self.orders.observe
 

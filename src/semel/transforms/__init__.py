@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
 from semel import aliases
+from semel.config import Definition
 from semel.errors import ConfigError, Problem
 from semel.extras import entries
 from semel.problems import together
 from semel.transforms.base import Predicate, Sided, Transform
 from semel.transforms.chain import Chain, Outcome, Stage
-from semel.transforms.config import STAGE, section_of, unknown
+from semel.transforms.config import (
+    STAGE,
+    PredicateKeys,
+    StageKeys,
+    below,
+    section_of,
+    unknown,
+)
 
 __all__ = [
     "PREDICATES",
@@ -26,6 +35,7 @@ __all__ = [
     "Transform",
     "chain_of",
     "classes",
+    "declared",
     "known_chain",
     "routed",
     "warnings_of",
@@ -120,6 +130,16 @@ def known_chain(raw: Mapping[str, str]) -> Chain:
 @lru_cache(maxsize=100)
 def _chain(raw: tuple[tuple[str, str], ...]) -> Chain:
     return chain_of(dict(raw))
+
+
+def declared(raw: Mapping[str, str]) -> Iterator[Definition]:
+    """The keys of the transforms and predicates that a configuration names."""
+    for kind, own in (("transforms", StageKeys), ("predicates", PredicateKeys)):
+        for name in dict.fromkeys(_list(raw, kind)):
+            prefix, group = f"{kind}.{name}.", f"{kind.capitalize()}: {name}"
+            yield from below(prefix, group, own)
+            with suppress(ConfigError):  # there is no such class
+                yield from below(prefix, group, _found(kind, raw, prefix)[0].section)
 
 
 def warnings_of(raw: Mapping[str, str]) -> list[str]:

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from semel.config import names, read, under
+from semel.config import HIGH, Definition, Type, definitions, key, names, read, under
 from semel.errors import ConfigError
 from semel.problems import gathering
 
-STAGE = ("type", "predicate", "negate")
-"""Keys that all transforms have."""
+
+@dataclass(frozen=True)
+class PredicateKeys:
+    """Keys that all predicates have."""
+
+    type: str = key("type", doc="The class.", type=Type.CLASS, importance=HIGH)
+
+
+@dataclass(frozen=True)
+class StageKeys(PredicateKeys):
+    """Keys that all transforms have."""
+
+    predicate: str = key("predicate", "", "The predicate whose records pass through.")
+    negate: bool = key("negate", False, "Whether it is all others' that do.")
+
+
+STAGE = tuple(names(StageKeys))
+"""Their names."""
+
+
+def below(prefix: str, group: str, *sections: type) -> Iterator[Definition]:
+    """The keys of sections, by their whole names."""
+    for section in sections:
+        for each in definitions(section):
+            whole, *aliases = (prefix + name for name in each.names)
+            shown = whole if each.display_name == each.name else each.display_name
+            named = replace(each, name=whole, aliases=tuple(aliases), display_name=shown)
+            yield replace(named, group=group)
 
 
 def section_of(section: type, raw: Mapping[str, str], prefix: str) -> Any:

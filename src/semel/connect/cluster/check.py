@@ -83,7 +83,8 @@ def _verdict(name: str, configs: Configs, worker: ClusterConfig) -> Verdict:
     given = configs.connectors[name]
     facts = name, given.get("connector.class", ""), str(configs.target(name))
     try:
-        planned = plan_any(worker.inherited(as_taken_over(given, configs.tasks.get(name))))
+        run = worker.permitted(as_taken_over(given, configs.tasks.get(name)))
+        planned = plan_any(worker.inherited(run))
     except ConfigError as error:
         return Verdict(*facts, problem=str(error))
     try:

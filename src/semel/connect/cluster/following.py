@@ -223,7 +223,9 @@ class Following:
 
     def _part(self, status: Status, version: str = "") -> StateRecord:
         epoch = self._store.configs.assignment.epoch
-        return StateRecord(str(status.state), self._config.id, epoch, status.trace, version)
+        return StateRecord(
+            str(status.state), self._config.id, epoch, status.trace, version, status.executor
+        )
 
     def _report(self, records: list[Record]) -> None:
         now = time.monotonic()

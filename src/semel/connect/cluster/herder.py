@@ -3,6 +3,7 @@ and a connector's own worker restarts it."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -43,6 +44,8 @@ class ClusterHerder(Herder):
         self._membership = membership
         self._leadership = leadership
         self._following = following
+        self._changing = threading.RLock()
+        """held from a look at the configurations until what follows from it is written"""
 
     @property
     def is_ready(self) -> bool:
@@ -56,28 +59,32 @@ class ClusterHerder(Herder):
     def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
         self._lead()
         self._check(config)
-        if name in self._configs:
-            raise Conflict(f"Connector {name} already exists")
         # The state first: a worker may see the one before the other.
         initial = [records.targeted(name, state)] if state is not State.RUNNING else []
-        self._write([*initial, records.configured(name, config)])
-        return self.info(name)
+        with self._changing:
+            if name in self._configs:
+                raise Conflict(f"Connector {name} already exists")
+            self._write([*initial, records.configured(name, config)])
+            return self.info(name)
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
         self._lead()
         self._check(config)
-        created = name not in self._configs
-        self._write([records.configured(name, config)])
-        return created, self.info(name)
+        with self._changing:
+            created = name not in self._configs
+            self._write([records.configured(name, config)])
+            return created, self.info(name)
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
         self._lead()  # it has read all that came before
-        return super().patch(name, changes)
+        with self._changing:
+            return super().patch(name, changes)
 
     def delete(self, name: str) -> None:
         self._lead()
-        self.config(name)
-        self._write(records.forgotten(name))
+        with self._changing:
+            self.config(name)
+            self._write(records.forgotten(name))
 
     def pause(self, name: str) -> None:
         self._target(name, State.PAUSED)
@@ -176,8 +183,9 @@ class ClusterHerder(Herder):
 
     def _target(self, name: str, state: State) -> None:
         self._lead()
-        self._known(name)
-        self._write([records.targeted(name, state)])
+        with self._changing:
+            self._known(name)
+            self._write([records.targeted(name, state)])
 
     def _write(self, new: Sequence[Record]) -> None:
         try:
@@ -197,4 +205,4 @@ class ClusterHerder(Herder):
 
 
 def _part(record: StateRecord) -> Part:
-    return Part(record.state, record.worker, record.trace)
+    return Part(record.state, record.worker, record.trace, record.executor)

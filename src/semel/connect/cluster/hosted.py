@@ -146,5 +146,5 @@ class Hosted:
             self._runtime.remove(self.name)
         self._failed = None
         if wanted is not None:
-            run = self._worker.inherited(wanted.run)
+            run = self._worker.inherited(self._worker.permitted(wanted.run))
             self._runtime.start(run, initial_state=wanted.state, tasks=wanted.tasks)

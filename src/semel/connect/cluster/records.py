@@ -184,21 +184,23 @@ def assigned(assignment: Assignment) -> Record:
 @dataclass(frozen=True, slots=True)
 class StateRecord:
     """What the status topic says of a connector or a task. ``worker`` is a worker's id,
-    ``generation`` the epoch of the assignment under which it runs, and ``version`` that of its
-    configuration, as far as others want to know."""
+    ``generation`` the epoch of the assignment under which it runs, ``version`` that of its
+    configuration, as far as others want to know, and ``executor`` where in Spark a task runs."""
 
     state: str
     worker: str
     generation: int = field(default=0, compare=False)
     trace: str = ""
     version: str = ""
+    executor: str = ""
 
     def value(self) -> dict[str, Any]:
         """Its value in the topic."""
         trace = {"trace": self.trace or None}
         facts: dict[str, Any] = {"state": self.state, **trace, "worker_id": self.worker}
         facts["generation"] = self.generation
-        return facts | ({"version": self.version} if self.version else {})
+        more = {"version": self.version, "executor": self.executor}
+        return facts | {name: value for name, value in more.items() if value}
 
 
 @dataclass
@@ -277,10 +279,9 @@ def _properties(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def _state(facts: Mapping[str, Any]) -> StateRecord:
     trace, generation = facts.get("trace") or "", int(facts.get("generation", 0))
-    version = str(facts.get("version") or "")
-    return StateRecord(
-        str(facts["state"]), str(facts["worker_id"]), generation, str(trace), version
-    )
+    version, executor = (str(facts.get(name) or "") for name in ("version", "executor"))
+    state, worker = str(facts["state"]), str(facts["worker_id"])
+    return StateRecord(state, worker, generation, str(trace), version, executor)
 
 
 def _keep(table: dict[Any, Any], key: Any, value: Any | None) -> None:

@@ -195,7 +195,8 @@ class ConnectWorker(Server):
 
 
 class DistributedConnect(ConnectWorker):
-    """A distributed worker, alone in its cluster, with FileStream on its class path and no plugins.
+    """A distributed worker, alone in its cluster, with FileStream on its class path and no plugins
+    unless one is given.
 
     Its three topics are named after ``group``. With ``exactly_once`` its source connectors commit
     records and offsets in one transaction.
@@ -209,10 +210,11 @@ class DistributedConnect(ConnectWorker):
         bootstrap_servers: str,
         group: str,
         heap: str = "1g",
+        plugin: jars.JarSet | None = None,
         *,
         exactly_once: bool,
     ) -> None:
-        super().__init__(directory, bootstrap_servers, heap, plugin=None)
+        super().__init__(directory, bootstrap_servers, heap, plugin)
         self.group = group
         self._exactly_once = exactly_once
 

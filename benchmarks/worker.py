@@ -1,0 +1,274 @@
+"""A worker and its REST API: from ``POST`` to the first committed row, many idle connectors, and
+requests while data flows. The peer is a standalone worker of Kafka Connect."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import statistics
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from signal import SIGTERM
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Producer
+
+from benchmarks.meter import Meter, Usage
+from benchmarks.records import FIRST_TS, TABLE, Workload, produce, template
+from benchmarks.report import Column, Figures, count, megabytes, milliseconds, text
+from benchmarks.rig import BROKER_HEAP, Rig
+from benchmarks.sides import ENVELOPE, connector
+from benchmarks.start import DELAYS
+from semel.lab.embedded import Kafka
+from semel.lab.embedded.connect import ConnectWorker
+from semel.lab.embedded.process import LOOPBACK, ServerProcess, free_port, listening
+from semel.warmup import warm_up_spark
+
+RECORDS, PARTITIONS = 1000, 4
+PATIENCE = 300.0
+IDLE = 20.0
+RATE = 1000
+"""Records a second, while requests are timed."""
+
+
+class Side(ABC):
+    """A worker that is running."""
+
+    name: str
+    port: int
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """An answer of its REST API.
+
+        Raises:
+            RuntimeError: it is none of success.
+        """
+        link = http.client.HTTPConnection(LOOPBACK, self.port, timeout=PATIENCE)
+        try:
+            content = None if body is None else json.dumps(body)
+            link.request(method, path, content, {"Content-Type": "application/json"})
+            answer = link.getresponse()
+            found = answer.read()
+            if answer.status >= 300:
+                raise RuntimeError(f"{self.name}: {method} {path}: {answer.status} {found!r}")
+            return json.loads(found) if found else None
+        finally:
+            link.close()
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """The first process of its tree."""
+
+
+class Semel(Side):
+    """``semel worker`` alone."""
+
+    name = "semel"
+
+    def __init__(self, process: ServerProcess, port: int) -> None:
+        self._process, self.port = process, port
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+
+class Peer(Side):
+    """``connect-standalone``."""
+
+    name = "Kafka Connect"
+
+    def __init__(self, worker: ConnectWorker) -> None:
+        self._worker, self.port = worker, worker.port
+
+    @property
+    def pid(self) -> int:
+        return self._worker.require_pid()
+
+
+@contextmanager
+def _semel(rig: Rig) -> Iterator[Side]:
+    directory, port = rig.directory / rig.unique("worker"), free_port()
+    directory.mkdir()
+    file = directory / "worker.properties"
+    file.write_text(
+        f"bootstrap.servers={rig.kafka.bootstrap_servers}\nlisteners=http://{LOOPBACK}:{port}\n"
+    )
+    process = ServerProcess("semel worker", directory, directory / "worker.log")
+    command = [sys.executable, "-c", "from semel.cli import main; main()", "worker", str(file)]
+    process.launch(command, detached=False, directory=directory)
+    try:
+        _wait(lambda: listening(port), "the worker does not listen")
+        yield Semel(process, port)
+    finally:
+        process.stop(SIGTERM, 60.0)
+
+
+@contextmanager
+def _connect(rig: Rig) -> Iterator[Side]:
+    directory = rig.directory / rig.unique("connect")
+    with ConnectWorker(directory, rig.kafka.bootstrap_servers) as worker:
+        yield Peer(worker)
+
+
+def worker(rig: Rig, repeats: int, connectors: int, requests: int) -> Figures:
+    """Both sides, one after the other, on brokers with and without an initial delay of groups."""
+    warm_up_spark()
+    rows: list[dict[str, Any]] = []
+    for begin in (_semel, _connect):
+        row: dict[str, Any] = {}
+        for delay in DELAYS:
+            settings = {"group.initial.rebalance.delay.ms": delay}
+            place = rig.directory / rig.unique(f"delay-{delay}")
+            with Kafka(place, heap=BROKER_HEAP, settings=settings) as kafka:
+                mine = Rig(rig.directory, kafka, rig.postgres, rig.console, rig._numbers)
+                topic = produce(
+                    mine, Workload.of(RECORDS, PARTITIONS, updates=False, envelope=True)
+                )
+                with begin(mine) as side:
+                    row |= {
+                        "side": side.name,
+                        f"first_{delay}": _firsts(mine, side, topic, repeats),
+                    }
+                    if not delay:
+                        row |= _many(mine, side, topic, connectors, requests)
+            rig.say(f"worker: {side.name}, delay {delay}: {row}")
+        rows.append(row)
+    return Figures(
+        name="worker",
+        title=f"a worker with {connectors} connectors, and {requests:,} requests",
+        columns=[
+            Column("side", "side"),
+            *(Column(f"first_{d}", f"POST to row, delay {d} ms: s", _median) for d in DELAYS),
+            Column("pss", "memory, MB", megabytes),
+            Column("idle", "idle CPU, % of a core", _tenths),
+            Column("p50", "GET status p50, ms", milliseconds),
+            Column("p99", "p99, ms", milliseconds),
+            Column("rate", "GETs/s", count),
+        ],
+        rows=rows,
+        notes=[
+            f"medians of {repeats}; memory is the tree's proportional set; requests come one after "
+            f"the other while {RATE:,} records/s arrive for all connectors."
+        ],
+        facts={"repeats": repeats, "connectors": connectors, "requests": requests},
+    )
+
+
+def _firsts(rig: Rig, side: Side, topic: str, repeats: int) -> list[float]:
+    """Seconds from a request to the first row, each time of a new connector; the first of a worker
+    does not count."""
+    found = []
+    for _ in range(repeats + 1):
+        name, config = _sink(rig, topic)
+        began = time.monotonic()
+        side.ask("POST", "/connectors", {"name": name, "config": config})
+        _wait(lambda name=name: _has_rows(rig, name), f"{side.name}: no row of {name}", 0.005)
+        found.append(time.monotonic() - began)
+        side.ask("DELETE", f"/connectors/{name}")
+        rig.execute(f"DROP TABLE {name}")
+    return found[1:]
+
+
+def _many(rig: Rig, side: Side, topic: str, connectors: int, requests: int) -> dict[str, Any]:
+    """Memory and CPU of many connectors that have caught up, then requests while data flows."""
+    with Meter({"side": side.pid}, weigh=("side",)) as meter:
+        names = []
+        for _ in range(connectors):
+            name, config = _sink(rig, topic)
+            side.ask("POST", "/connectors", {"name": name, "config": config})
+            names.append(name)
+        for name in names:
+            _wait(lambda name=name: _rows(rig, name) == RECORDS, f"{side.name}: {name} is behind")
+        idle = _idle(meter.usage["side"])
+        times = _timed(rig, side, topic, names, requests)
+    for name in names:
+        side.ask("DELETE", f"/connectors/{name}")
+    return {
+        "idle": idle,
+        "pss": meter.usage["side"].peak_pss,
+        "p50": 1000 * float(np.percentile(times, 50)),
+        "p99": 1000 * float(np.percentile(times, 99)),
+        "rate": requests / sum(times),
+    }
+
+
+def _idle(usage: Usage) -> float:
+    """Percent of a core, once what caught up has calmed down."""
+    time.sleep(IDLE / 2)
+    began = time.monotonic()
+    time.sleep(IDLE)
+    return 100 * usage.between(began, began + IDLE) / IDLE
+
+
+def _timed(rig: Rig, side: Side, topic: str, names: list[str], requests: int) -> list[float]:
+    """Seconds of each of so many requests, on one connection."""
+    stop = threading.Event()
+    flow = threading.Thread(target=_flow, args=(rig, topic, stop), daemon=True)
+    flow.start()
+    link = http.client.HTTPConnection(LOOPBACK, side.port, timeout=PATIENCE)
+    times = []
+    try:
+        for number in range(requests):
+            began = time.monotonic()
+            link.request("GET", f"/connectors/{names[number % len(names)]}/status")
+            answer = link.getresponse()
+            answer.read()
+            times.append(time.monotonic() - began)
+            if answer.status != 200:
+                raise RuntimeError(f"{side.name}: status {answer.status}")
+    finally:
+        stop.set()
+        flow.join(PATIENCE)
+        link.close()
+    return times
+
+
+def _flow(rig: Rig, topic: str, stop: threading.Event) -> None:
+    producer = Producer({"bootstrap.servers": rig.kafka.bootstrap_servers, "log_level": 0})
+    form, number = template(envelope=True), RECORDS
+    while not stop.wait(0.1):
+        for _ in range(RATE // 10):
+            value = form % (number, number % 1000, number, number % 100, FIRST_TS + number)
+            producer.produce(topic, value, partition=number % PARTITIONS)
+            number += 1
+        producer.poll(0)
+    producer.flush(PATIENCE)
+
+
+def _sink(rig: Rig, topic: str) -> tuple[str, Mapping[str, str]]:
+    """A connector with one task, named after its new table."""
+    table = rig.unique("many")
+    rig.execute(TABLE.format(name=table))
+    return table, connector(rig, topic, table, upsert=False, converter=ENVELOPE, tasks=1)
+
+
+def _has_rows(rig: Rig, table: str) -> bool:
+    return bool(rig.value(f"SELECT EXISTS (SELECT FROM {table})"))
+
+
+def _rows(rig: Rig, table: str) -> int:
+    return int(rig.value(f"SELECT count(*) FROM {table}"))
+
+
+def _wait(true: Callable[[], bool], otherwise: str, every: float = 0.1) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > deadline:
+            raise RuntimeError(otherwise)
+        time.sleep(every)
+
+
+def _median(values: list[float]) -> str:
+    return text(f"{statistics.median(values):.2f}")
+
+
+def _tenths(value: float) -> str:
+    return f"{value:.1f}"

@@ -1,0 +1,125 @@
+"""The Dockerfile's steps, in a fresh Debian that debootstrap makes, without a container engine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from semel.lab.embedded import Kafka
+from semel.lab.embedded.process import LOOPBACK, free_port
+from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
+from tests.rest.members import answers
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.long,
+    pytest.mark.skipif(
+        shutil.which("debootstrap") is None or os.geteuid() != 0,
+        reason="needs debootstrap, and root",
+    ),
+]
+
+HOME = Path(__file__).parent.parent
+DOCKERFILE = HOME / "examples" / "deploy" / "Dockerfile"
+MIRROR = "http://deb.debian.org/debian"
+BUILT_IN = 3000.0
+"""Seconds for a step: some of them download."""
+
+
+def steps() -> Iterator[tuple[str, str]]:
+    """The instructions and their arguments."""
+    text = re.sub(r"\\\n\s*", "", DOCKERFILE.read_text())
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            instruction, _, argument = line.partition(" ")
+            yield instruction, argument
+
+
+class Root:
+    """A Debian of its own, as an image is built in it."""
+
+    def __init__(self, path: Path, ends: ExitStack) -> None:
+        self.path = path
+        self.user, self.folder, self.variables = "root", "/", {"PATH": os.defpath}
+        self.entry: list[str] = []
+        base = ["debootstrap", "--variant=minbase", "bookworm", str(path), MIRROR]
+        subprocess.run(base, check=True, timeout=BUILT_IN, stdout=subprocess.DEVNULL)
+        for name in ("proc", "dev"):
+            subprocess.run(["mount", "--bind", f"/{name}", str(path / name)], check=True)
+            ends.callback(subprocess.run, ["umount", "--lazy", str(path / name)], check=True)
+        # What a container gets from its engine, and pip from its surroundings.
+        certificates = os.environ.get("PIP_CERT", "")
+        for file in filter(None, ("/etc/resolv.conf", "/etc/hosts", certificates)):
+            copy = path / file.lstrip("/")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+
+    def take(self, instruction: str, argument: str) -> None:
+        """Do what an instruction says."""
+        match instruction:
+            case "RUN":
+                self.start(["sh", "-ec", argument], wait=True)
+            case "USER":
+                self.user = argument
+            case "WORKDIR":
+                self.folder = argument
+            case "ENV":
+                for part in shlex.split(argument):
+                    name, _, value = part.partition("=")
+                    self.variables[name] = value.replace("$PATH", self.variables["PATH"])
+            case "ENTRYPOINT":
+                self.entry = re.findall(r'"([^"]*)"', argument)
+            case "FROM" | "EXPOSE":
+                pass
+            case other:
+                raise AssertionError(f"{other}: unknown here")
+
+    def start(
+        self, command: list[str], *, wait: bool = False, **variables: str
+    ) -> subprocess.Popen[bytes]:
+        """Run a command in it."""
+        surroundings = {k: v for k, v in os.environ.items() if k.startswith("PIP_")}
+        home = 'export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"'
+        script = f'cd {self.folder}; {home}; exec "$@"'
+        process = subprocess.Popen(
+            ["chroot", f"--userspec={self.user}", self.path, "sh", "-c", script, "sh", *command],
+            stdin=subprocess.DEVNULL,
+            env={**surroundings, **self.variables, **variables},
+        )
+        if wait:
+            assert process.wait(BUILT_IN) == 0, command
+        return process
+
+
+def test_the_image_is_built_and_its_worker_answers(kafka: Kafka, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "--wheel-dir", wheels, HOME], check=True, timeout=BUILT_IN)
+    [wheel] = wheels.iterdir()
+    with ExitStack() as ends:
+        root = Root(tmp_path / "root", ends)
+        shutil.copy(wheel, root.path / "opt")
+        for instruction, argument in steps():
+            own = rf"'\1 @ file:///opt/{wheel.name}'"
+            root.take(instruction, re.sub(r"'(semel\[[^\]]*\])'", own, argument))
+        assert root.user != "root"
+        port = free_port()
+        url = f"http://{LOOPBACK}:{port}"
+        keys = {"BOOTSTRAP_SERVERS": kafka.bootstrap_servers, "LISTENERS": url}
+        worker = root.start(root.entry, **{f"CONNECT_{name}": v for name, v in keys.items()})
+        try:
+            wait_until(lambda: worker.poll() is not None or answers(url))
+            assert worker.poll() is None
+        finally:
+            worker.terminate()
+            worker.wait(PATIENCE)

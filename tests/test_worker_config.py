@@ -1,0 +1,163 @@
+"""The keys of a worker: all of Kafka Connect's are accepted, and have their effect."""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+
+from semel import jars
+from semel.cli.worker import IGNORED, PASSED_ON, met
+from semel.config import check_keys, read
+from semel.config.cluster import ClusterConfig
+from semel.config.worker import WorkerConfig
+from semel.errors import ConfigError
+from semel.kafka.clients import worker_client
+from semel.lab.embedded.java import find_java
+
+NOWHERE = "127.0.0.1:1"
+CLUSTER = {
+    "bootstrap.servers": NOWHERE,
+    "group.id": "g",
+    "config.storage.topic": "configs",
+    "offset.storage.topic": "offsets",
+    "status.storage.topic": "states",
+}
+CLUSTER_CLASS = "org.apache.kafka.connect.runtime.distributed.DistributedConfig"
+
+
+def worker(**keys: str) -> WorkerConfig:
+    return read(WorkerConfig, {k.replace("_", "."): v for k, v in keys.items()})
+
+
+def accepted(raw: Mapping[str, str]) -> list[str]:
+    """The warnings about a worker's configuration that librdkafka takes."""
+    config = read(ClusterConfig, {**CLUSTER, **raw})
+    Consumer({**worker_client(config), "group.id": "g", "log_level": 0}).close()
+    return check_keys(raw, [ClusterConfig], IGNORED, PASSED_ON)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("admin.listeners", "http://localhost:8084"),
+        ("ssl.client.auth", "required"),
+        ("receive.buffer.bytes", "-1"),
+        ("socket.connection.setup.timeout.ms", "5000"),
+        ("ssl.endpoint.identification.algorithm", ""),
+    ],
+)
+def test_keys_of_the_worker_do_not_disturb_its_client(key: str, value: str) -> None:
+    assert accepted({key: value}) == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["sasl.login.refresh.window.factor", "client.id", "metric.reporters", "inter.worker.key.size"],
+)
+def test_keys_without_effect_are_told_with_the_reason(key: str) -> None:
+    [warning] = accepted({key: "1"})
+    assert warning.startswith(f"{key} has no effect: ")
+
+
+def test_settings_of_the_workers_own_client_reach_it() -> None:
+    client = worker_client(worker(reconnect_backoff_ms="70", connections_max_idle_ms="-1"))
+    assert client["reconnect.backoff.ms"] == "70"
+    assert client["connections.max.idle.ms"] == "0"
+
+
+def test_a_java_class_that_logs_in_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"ssl\.engine\.factory\.class=com\.example\.F is a"):
+        worker_client(worker(ssl_engine_factory_class="com.example.F"))
+
+
+@pytest.mark.integration
+@pytest.mark.long
+def test_each_documented_key_of_kafka_connect_is_accepted_with_its_default() -> None:
+    classpath = jars.classpath(jars.CONNECT)
+    command = [find_java(), "-cp", classpath, CLUSTER_CLASS]
+    page = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    pattern = r'<h4><a id="([^"]*)"></a>.*?<th>Default:</th><td>(.*?)</td>'
+    found = {
+        key: html.unescape(re.sub(r"\s*\(.*\)$", "", default.strip()))
+        for key, default in re.findall(pattern, page, re.DOTALL)
+    }
+    assert len(found) > 100
+    for key, default in found.items():
+        if default and default not in ("null", '""'):
+            warnings = accepted({key: default})
+            assert not any("unknown" in warning for warning in warnings), key
+        else:
+            warnings = check_keys({key: "x"}, [ClusterConfig], IGNORED, PASSED_ON)
+            assert not any("unknown" in warning for warning in warnings), key
+
+
+@pytest.mark.parametrize(
+    ("policy", "refused"),
+    [
+        ("All", []),
+        ("None", ["sasl.mechanism", "fetch.min.bytes", "linger.ms"]),
+        ("Principal", ["fetch.min.bytes", "linger.ms"]),
+        ("allowlist", ["sasl.mechanism", "linger.ms"]),
+        (
+            "org.apache.kafka.connect.connector.policy.NoneConnectorClientConfigOverridePolicy",
+            ["sasl.mechanism", "fetch.min.bytes", "linger.ms"],
+        ),
+    ],
+)
+def test_a_policy_says_what_connectors_may_override(policy: str, refused: list[str]) -> None:
+    config = worker(
+        connector_client_config_override_policy=policy,
+        connector_client_config_override_allowlist="fetch.min.bytes, max.poll.records",
+    )
+    connector = {
+        "name": "c",
+        "consumer.override.sasl.mechanism": "PLAIN",
+        "consumer.override.fetch.min.bytes": "1",
+        "producer.override.linger.ms": "1",
+    }
+    found = [problem.key.split(".override.")[1] for problem in config.forbidden(connector)]
+    assert found == refused
+    if refused:
+        with pytest.raises(ConfigError, match=f"policy does not allow '{refused[0]}' to be over"):
+            config.permitted(connector)
+
+
+def test_a_policy_that_is_not_here_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is not one of All, None, Principal, Allowlist"):
+        worker(connector_client_config_override_policy="com.example.Policy")
+
+
+def test_a_worker_may_forbid_that_connectors_create_topics() -> None:
+    made = {"name": "c", "topic.creation.default.partitions": "1"}
+    assert "topic.creation.enable" not in worker().inherited(made)
+    closed = worker(topic_creation_enable="false")
+    assert closed.inherited(made)["topic.creation.enable"] == "false"
+    assert "topic.creation.enable" not in closed.inherited({"name": "c"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"listeners": "https://localhost:0"}, "ssl.keystore.location"),
+        (
+            {
+                "listeners": "https://localhost:0",
+                "listeners.https.ssl.keystore.location": "/nowhere.p12",
+            },
+            "/nowhere.p12",
+        ),
+        ({"semel.rest.tokens.file": "/nowhere.tokens"}, "/nowhere.tokens"),
+    ],
+)
+def test_what_is_wrong_with_the_rest_api_is_said_before_kafka_is_asked(
+    keys: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    config = read(WorkerConfig, {"bootstrap.servers": NOWHERE, **keys})
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        met(config)
