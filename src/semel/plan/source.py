@@ -84,6 +84,8 @@ def plan_source(raw: Mapping[str, Any], *, elsewhere: bool = False) -> SourcePla
     raw = load(raw)
     with gathering() as problems:
         planned = _gathered(resolved(raw, elsewhere=elsewhere), problems)
+        if elsewhere:
+            problems.forgive_missing_packages()
     if planned is None or problems.found:
         raise _refusal(raw, problems)
     return planned

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigError, ServiceError, Unavailable
-from semel.kafka.keystores import authorities
+from semel.keystores import authorities
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
