@@ -72,6 +72,7 @@ _AIVEN = "io.aiven.kafka.connect.transforms."
 _OURS |= {
     _CONFLUENT + "Drop": "semel.transforms.tombstones:Drop",
     _CONFLUENT + "ExtractTopic": "semel.transforms.extract_topic:ExtractTopic",
+    _CONFLUENT + "Filter": "semel.transforms.filter_condition:FilterCondition",
     _CONFLUENT + "MessageTimestampRouter": "semel.transforms.routers:MessageTimestampRouter",
     _CONFLUENT + "TombstoneHandler": "semel.transforms.tombstones:TombstoneHandler",
     _AIVEN + "ExtractTimestamp": "semel.transforms.extract_timestamp:ExtractTimestamp",
@@ -87,6 +88,10 @@ _OUR_PREDICATES = {
     _KAFKA + "predicates.TopicNameMatches": "semel.transforms.predicates:TopicNameMatches",
 }
 _SIDES = ("Key", "Value")
+_NAMESAKES = frozenset(
+    {_CONFLUENT + "Filter", *(f"{_KAFKA}Filter${side}" for side in _SIDES)},
+)
+"""Kafka's Filter has no sides and Confluent's has nothing else, so ``Filter`` is the former."""
 
 
 def chain_of(raw: Mapping[str, str]) -> Chain:
@@ -246,7 +251,7 @@ def _known(kind: str) -> dict[str, str]:
 
 def _with_sides(known: Mapping[str, str]) -> dict[str, str]:
     sided = {f"{name}${side}": value for name, value in known.items() for side in _SIDES}
-    return {**known, **sided}
+    return {n: v for n, v in {**known, **sided}.items() if n not in _NAMESAKES}
 
 
 def _unknown(kind: str, given: str, known: Mapping[str, str]) -> str:
