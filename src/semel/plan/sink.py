@@ -209,7 +209,7 @@ def _check_chain(connector: ConnectorConfig, sink: Sink, chain: Chain | None, en
 def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine: str) -> None:
     """Raises ConfigError: the sink cannot follow where transforms send records."""
     for stage in chain.routers:
-        where = f"transforms.{stage.alias}.type"
+        where = stage.where
         given = f"{where}={connector.originals[where]}"
         if not sink.capabilities.routes:
             raise ConfigError(
@@ -247,7 +247,7 @@ def _check_times(connector: ConnectorConfig, sink: Sink, chain: Chain) -> None:
         return
     for stage in chain.stages:
         if stage.transform.sets_timestamp:
-            where = f"transforms.{stage.alias}.type"
+            where = stage.where
             raise ConfigError(
                 Problem(
                     where,

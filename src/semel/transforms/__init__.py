@@ -12,6 +12,7 @@ from semel import aliases
 from semel.errors import ConfigError, Problem
 from semel.extras import entries
 from semel.problems import together
+from semel.transforms import source_names
 from semel.transforms.base import Predicate, Sided, Transform
 from semel.transforms.chain import Chain, Outcome, Stage
 from semel.transforms.config import STAGE, section_of, unknown
@@ -106,7 +107,11 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
         raise ConfigError(
             Problem("transforms", f"transforms names {', '.join(sorted(repeated))} twice")
         )
-    return Chain(together(*(_stage_of(raw, name) for name in names)))
+    stages = together(*(_stage_of(raw, name) for name in names))
+    named = source_names.key_of(raw)
+    if named:
+        stages.append(Stage(named, source_names.SourceNames(raw[named]), key=named))
+    return Chain(stages)
 
 
 def routed(raw: Mapping[str, str], topic: str) -> str:
@@ -118,7 +123,9 @@ def routed(raw: Mapping[str, str], topic: str) -> str:
 
 def known_chain(raw: Mapping[str, str]) -> Chain:
     """The chain of a configuration, for questions only."""
-    mine = {k: v for k, v in raw.items() if k.partition(".")[0] in ("transforms", "predicates")}
+    own = ("transforms.", "predicates.")
+    known = ("transforms", "predicates", *source_names.KEYS)
+    mine = {k: v for k, v in raw.items() if k.startswith(own) or k in known}
     return _chain(tuple(sorted(mine.items())))
 
 
