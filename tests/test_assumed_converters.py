@@ -33,8 +33,10 @@ MADE = {
 @pytest.mark.parametrize(
     ("keys", "assumed", "said"),
     [
-        ({}, JSON, "keys are JSON here, as their fields are needed"),
-        ({"pk.fields": "id"}, TEXT, "keys are text here"),
+        ({}, JSON, "keys are JSON here"),
+        ({"pk.fields": "id"}, JSON, "keys are JSON here"),
+        ({"connector.class": "sqlite"}, JSON, "keys are JSON here"),
+        ({"connector.class": "sqlite", "pk.fields": "id"}, TEXT, "keys are text here"),
         ({"pk.fields": "id", **OF_A_KEY}, JSON, "keys are JSON here"),
         ({"pk.fields": "id", **MADE}, TEXT, "keys are text here"),
         ({"pk.mode": "record_value", "pk.fields": "id"}, TEXT, ""),

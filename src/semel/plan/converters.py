@@ -28,8 +28,11 @@ def _takes_fields(raw: Mapping[str, str]) -> bool:
             return False
         if given.endswith(_OPENERS):
             return True
-    mode = _given(raw, "pk.mode", "primary.key.mode").lower()
-    return mode == "record_key" and not _given(raw, "pk.fields", "primary.key.fields")
+    if _given(raw, "pk.mode", "primary.key.mode").lower() != "record_key":
+        return False
+    # Their workers' keys are mostly JSON, which would pass for text. Text does not pass for JSON.
+    of_connect = raw.get("connector.class", "").startswith(("io.", "org.", "com."))
+    return of_connect or not _given(raw, "pk.fields", "primary.key.fields")
 
 
 def _given(raw: Mapping[str, str], *names: str) -> str:
@@ -40,9 +43,7 @@ def warnings_of(raw: Mapping[str, str], *, uses_key: bool) -> list[str]:
     """Warnings of the converters that a sink's configuration does not name."""
     warnings = [] if "value.converter" in raw else [VALUE_CONVERTER]
     if uses_key and "key.converter" not in raw:
-        kind = "JSON here, as their fields are needed" if assumed(raw) else "text here"
-        warnings.append(
-            f"key.converter is not set: keys are {kind}. Kafka Connect's worker may have another "
-            "default; set key.converter to it"
-        )
+        kind = "JSON" if assumed(raw) else "text"
+        default = "Kafka Connect's worker may have another default; set key.converter to it"
+        warnings.append(f"key.converter is not set: keys are {kind} here. {default}")
     return warnings
