@@ -22,6 +22,8 @@ def assumed(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def _takes_fields(raw: Mapping[str, str]) -> bool:
+    if raw.get("iceberg.tables.cdc-field", "").strip():
+        return False  # the sink makes keys out of values
     for alias in (part.strip() for part in raw.get("transforms", "").split(",")):
         given = raw.get(f"transforms.{alias}.type", "").strip()
         if given.endswith(_MAKERS):

@@ -12,7 +12,7 @@ from semel import aliases
 from semel.errors import ConfigError, Problem
 from semel.extras import entries
 from semel.problems import together
-from semel.transforms import source_names
+from semel.transforms import iceberg_cdc, source_names
 from semel.transforms.base import Predicate, Sided, Transform
 from semel.transforms.chain import Chain, Outcome, Stage
 from semel.transforms.config import STAGE, section_of, unknown
@@ -83,6 +83,11 @@ _OURS |= {
     _AIVEN + "MakeTombstone": "semel.transforms.tombstones:MakeTombstone",
     _AIVEN + "TombstoneHandler": "semel.transforms.tombstones:AivenTombstoneHandler",
 }
+_OURS |= {
+    f"{project}.connect.transforms.{name}": f"semel.transforms.iceberg_cdc:{name}"
+    for project in ("org.apache.iceberg", "io.tabular.iceberg")
+    for name in ("CopyValue", "DebeziumTransform", "DmsTransform")
+}
 _OUR_PREDICATES = {
     _KAFKA + "predicates.HasHeaderKey": "semel.transforms.predicates:HasHeaderKey",
     _KAFKA + "predicates.RecordIsTombstone": "semel.transforms.predicates:RecordIsTombstone",
@@ -108,10 +113,17 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
             Problem("transforms", f"transforms names {', '.join(sorted(repeated))} twice")
         )
     stages = together(*(_stage_of(raw, name) for name in names))
+    return Chain([*stages, *_implied(raw)])
+
+
+def _implied(raw: Mapping[str, str]) -> Iterator[Stage]:
+    """The stages that keys of sinks ask for."""
     named = source_names.key_of(raw)
     if named:
-        stages.append(Stage(named, source_names.SourceNames(raw[named]), key=named))
-    return Chain(stages)
+        yield Stage(named, source_names.SourceNames(raw[named]), key=named)
+    field = raw.get(iceberg_cdc.FIELD, "").strip()
+    if field:
+        yield Stage(iceberg_cdc.FIELD, iceberg_cdc.Changes(field), key=iceberg_cdc.FIELD)
 
 
 def routed(raw: Mapping[str, str], topic: str) -> str:
@@ -124,7 +136,7 @@ def routed(raw: Mapping[str, str], topic: str) -> str:
 def known_chain(raw: Mapping[str, str]) -> Chain:
     """The chain of a configuration, for questions only."""
     own = ("transforms.", "predicates.")
-    known = ("transforms", "predicates", *source_names.KEYS)
+    known = ("transforms", "predicates", *source_names.KEYS, iceberg_cdc.FIELD)
     mine = {k: v for k, v in raw.items() if k.startswith(own) or k in known}
     return _chain(tuple(sorted(mine.items())))
 
