@@ -15,7 +15,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "semel"
 FLOORS = [
     {"context", "redact", "abandoned", "sizes"},
     {"errors", "watchdog"},
-    {"aliases", "delivery", "extras", "failpoints", "jars", "ledger", "problems", "records"},
+    {
+        *("aliases", "delivery", "extras", "failpoints", "jars", "keystores", "ledger"),
+        *("problems", "records"),
+    },
     {"archives", "config", "targets"},
     {"converters", "gateway"},
     {"launch", "transforms"},

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import fsspec.registry  # noqa: F401
 import pytest
 
-from semel.errors import ConfigError, ServiceError
+from semel.errors import ConfigError, ServiceError, Unresolvable
 from semel.lab.demo import flights
 from semel.lab.embedded.postgres import program_directory
 from semel.planning import plan
@@ -20,6 +20,16 @@ ICEBERG = {"connector.class": "iceberg", "iceberg.tables": "a.b", "iceberg.catal
 FILES = {"connector.class": "files", "path": "/x", "format": "json"}
 DIRECTORY = {"connector.class": "Directory", "input.path": "/x", "topic": "t"}
 SEARCH = {"connector.class": "opensearch", "connection.url": "http://h:9200"}
+
+
+def test_another_machine_may_have_what_this_one_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    raw = {**NEEDED, "connector.class": "mysql", "connection.url": "jdbc:mysql://h/db"}
+    with pytest.raises(Unresolvable) as told:
+        plan(raw, elsewhere=True)
+    assert any("pip install 'semel[mysql]'" in w for w in told.value.warnings)
+    with pytest.raises(ConfigError, match=r"auto\.create='maybe'"):
+        plan({**raw, "auto.create": "maybe"}, elsewhere=True)
 
 
 @pytest.mark.parametrize(

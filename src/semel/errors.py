@@ -25,12 +25,14 @@ class Problem:
     """One mistake in a configuration: the key, what is wrong with it, and the value that was given.
 
     The key is empty for problems that appear while a connector runs. Reading a configuration fills
-    in the value, and the key as the user has written it.
+    in the value, and the key as the user has written it. With ``not_installed`` nothing is wrong
+    with the configuration: this machine lacks a package.
     """
 
     key: str
     message: str
     value: str = ""
+    not_installed: bool = False
 
 
 class ConfigError(SemelError):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 
 
 def require(what: str, extra: str, packages: Mapping[str, str]) -> None:
@@ -25,8 +25,9 @@ def require(what: str, extra: str, packages: Mapping[str, str]) -> None:
     missing = [package for module, package in packages.items() if find_spec(module) is None]
     if missing:
         several = "packages" if len(missing) > 1 else "package"
+        lacking = f"{what} needs the {several} {' and '.join(missing)}"
         raise ConfigError(
-            f"{what} needs the {several} {' and '.join(missing)}: pip install 'semel[{extra}]'"
+            Problem("", f"{lacking}: pip install 'semel[{extra}]'", not_installed=True)
         )
 
 

@@ -38,6 +38,11 @@ class Problems:
             known.add(message)
             self.found.append(replace(problem, message=message))
 
+    def forgive_missing_packages(self) -> None:
+        """Make warnings of problems with what is installed here: the connector runs elsewhere."""
+        self.warnings += [p.message for p in self.found if p.not_installed]
+        self.found = [p for p in self.found if not p.not_installed]
+
     @contextmanager
     def caught(self, title: str = "") -> Iterator[None]:
         """Take the problems of a ConfigError. Once there are some, other errors may be due to the
@@ -105,4 +110,4 @@ def located(
     words = {key, *_WORD.findall(problem.message)}  # a misspelt key is told with the right one
     if value and any(w in secret or redacted(f"{w}=x") == f"{w}={HIDDEN}" for w in words):
         value = HIDDEN
-    return Problem(key, problem.message, redacted(value))
+    return replace(problem, key=key, value=redacted(value))

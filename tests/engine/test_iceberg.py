@@ -255,3 +255,35 @@ def test_several_topics_share_a_table(
     assert_nothing_lost_nothing_twice(config, range(200))
     by_counts = audit({**config, "provenance": "false"})
     assert (by_counts.lost, by_counts.duplicated, by_counts.exact) == (0, 0, False)
+
+
+def test_change_events_insert_replace_and_delete_rows(
+    topic: MakeTopic, produce: Produce, warehouse: Configure
+) -> None:
+    """As Iceberg's own sink does with its transform and a cdc-field."""
+    source = topic()
+    one, two, other = ({"id": i, "name": n} for i, n in ((1, "a"), (2, "b"), (1, "c")))
+    changes = [("c", None, one), ("c", None, two), ("u", one, other), ("d", two, None)]
+    again = [("c", None, two), ("d", two, None), ("r", None, {"id": 3, "name": "d"})]
+    facts = {"source": {"schema": "public", "table": "t"}, "ts_ms": 1}
+
+    def events(given: Iterable[tuple[str, object, object]]) -> list[bytes | None]:
+        parts = ({"op": op, "before": b, "after": a, **facts} for op, b, a in given)
+        return [json.dumps(event).encode() for event in parts]
+
+    produce(source, [*events(changes), None])
+    config = warehouse(
+        source,
+        {
+            "transforms": "debezium",
+            "transforms.debezium.type": "io.tabular.iceberg.connect.transforms.DebeziumTransform",
+            "iceberg.tables.cdc-field": "_cdc.op",
+            "iceberg.tables.default-id-columns": "id",
+        },
+    )
+    caught_up(config)
+    assert rows(config).select(["id", "name"]).to_pylist() == [other]
+    produce(source, events(again))
+    caught_up(config)
+    assert sorted(rows(config).column("id").to_pylist()) == [1, 3]
+    assert audit(config).kept

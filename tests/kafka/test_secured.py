@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from semel import keystores
 from semel.audit import audit
 from semel.config import ConnectorConfig, read
 from semel.errors import ConfigError, ServiceError
-from semel.kafka import keystores
 from semel.kafka.clients import client_config
 from semel.kafka.contact import meet
 from tests.engine.harness import LocalSpark, caught_up, name

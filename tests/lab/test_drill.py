@@ -246,7 +246,7 @@ class TestRecords:
 
     def test_another_format_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"value\.converter must be"):
-            self.shape(value__converter="io.confluent.connect.avro.AvroConverter")
+            self.shape(value__converter="org.apache.kafka.connect.converters.LongConverter")
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

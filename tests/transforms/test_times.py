@@ -174,3 +174,11 @@ def test_the_year_of_a_week_is_that_of_its_saturday() -> None:
         "2024-12-28 24 02024",
         "2025-12-29 25 02025",
     ]
+
+
+@pytest.mark.parametrize("pattern", ["yyyy-MM-dd", "HH", "h a", "mm", "ss", "SSS", "EEE", "'x'"])
+def test_times_that_read_the_same_are_written_like_each_alone(pattern: str) -> None:
+    stamps = [*(n * 7_919_333 - 10**9 for n in range(300)), None] * 3
+    made = DateFormat(pattern).format(pa.array(stamps, pa.int64())).to_pylist()
+    alone = [DateFormat(pattern).format(pa.array([s], pa.int64()))[0].as_py() for s in stamps]
+    assert made == alone

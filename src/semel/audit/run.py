@@ -136,7 +136,7 @@ def check_targets_known(planned: Plan) -> None:
     connector = planned.connector
     for stage in known_chain(connector.originals).routers:
         if not stage.goes_by_topic:
-            where = f"transforms.{stage.alias}.type"
+            where = stage.where
             raise NothingToAudit(
                 f"connector {connector.name}: {where}={connector.originals[where]} decides for "
                 "each record where it goes, so the audit does not know which targets hold the "

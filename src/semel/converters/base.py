@@ -87,6 +87,11 @@ class Converter(ABC):
         topic."""
         return self
 
+    def named(self, name: str, version: int | None) -> Converter:
+        """The converter of what is written with a schema of this name and version, for formats
+        whose schemas have them. An empty name is none."""
+        return self
+
     @property
     def has_schemas(self) -> bool:
         """Whether values come with a schema: Kafka Connect's transforms then see structs, otherwise

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from json import JSONDecodeError
+from typing import Any
 
 import pyarrow as pa
 
@@ -58,6 +60,7 @@ class JsonConverter(Converter):
         self._known = PayloadReader(content) if content else None
         self._envelopes = EnvelopeReader() if schemas_enable and schema is None else None
         self._plain = PlainReader(schema, evolve=evolve)
+        self._facts: dict[str, Any] = {}
 
     @classmethod
     def configured(
@@ -96,7 +99,15 @@ class JsonConverter(Converter):
 
     def encode(self, values: pa.Array) -> pa.Array:
         envelope = self._envelopes is not None
-        return json_write.encode(values, envelope=envelope, numeric=self._numeric)
+        return json_write.encode(
+            values, envelope=envelope, numeric=self._numeric, facts=self._facts
+        )
+
+    def named(self, name: str, version: int | None) -> Converter:
+        made = copy.copy(self)
+        facts = {"name": name or None, "version": version}
+        made._facts = {k: v for k, v in facts.items() if v is not None}
+        return made
 
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
         text, failures = as_text(values)

@@ -29,16 +29,19 @@ _INTEGERS = {pa.int8(): "int8", pa.int16(): "int16", pa.int32(): "int32", pa.uin
 _INTEGERS |= {pa.uint16(): "int32"}
 
 
-def encode(values: pa.Array, *, envelope: bool, numeric: bool) -> pa.Array:
+def encode(
+    values: pa.Array, *, envelope: bool, numeric: bool, facts: Mapping[str, Any] | None = None
+) -> pa.Array:
     """Each value as JSON, binary: structs as objects, others as they are; null where null.
 
     Args:
         envelope: each value stands in ``{"schema":..., "payload":...}``.
         numeric: decimals are numbers, see :class:`Writer`.
+        facts: more of the schema, such as its name.
     """
     text = Writer(embedded=not envelope, numeric=numeric).texts(values)
     if envelope:
-        schema = {**_type("value", values.type), "optional": False}
+        schema = {**_type("value", values.type), "optional": False, **(facts or {})}
         begin = _compact(schema)
         text = joined([f'{{"schema":{begin},"payload":', text, "}"], len(values))
     if values.null_count:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from semel import keystores
 from semel.errors import ConfigError
-from semel.kafka import keystores
 
 _LOGIN = "org.apache.kafka.common.security"
 _LOGIN_MODULES = {

@@ -21,11 +21,11 @@ from semel.config import (
     title,
     under,
 )
-from semel.config.checks import VALUE_CONVERTER
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
 from semel.errors import ConfigError, Problem
 from semel.kafka.clients import check_clients
+from semel.planning.converters import assumed, warnings_of
 from semel.planning.refusal import refusal
 from semel.problems import Problems, gathering
 from semel.records import TIMESTAMP
@@ -65,18 +65,21 @@ def plan(
         source: a file (Connect's JSON, flat JSON, ``.properties``) or a mapping.
         transform: see :func:`run`.
         elsewhere: the connector is to run on another machine: references to files and variables
-            that this one lacks are warnings.
+            that this one lacks are warnings, and so are packages.
         overrides: keys that win over the file's, with ``_`` for ``.``.
 
     Raises:
         ConfigError: names each field, its value and what to set.
-        Unresolvable: nothing is wrong, but references hide what is to be planned.
+        Unresolvable: nothing is wrong, but references hide what is to be planned, or packages are
+            missing.
     """
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
     with gathering() as problems:
         planned = _gathered(resolved(raw, elsewhere=elsewhere), transform, problems)
+        if elsewhere:
+            problems.forgive_missing_packages()
     if planned is None or problems.found:
         found = sink_of(raw)
         sections = [ConnectorConfig] if found is None else [ConnectorConfig, found.section]
@@ -103,23 +106,16 @@ def _gathered(
     if found is not None:
         raw = raw.over(found.defaults)
         raw |= found.anchored(raw)
+    named = dict(raw)
+    raw |= assumed(raw)
     connector = read(ConnectorConfig, raw)
     warnings = [*raw.unresolved.values(), *_unknown(raw, found)]
-    if "value.converter" not in raw:
-        warnings.append(VALUE_CONVERTER)
     with problems.caught(mine):
         chain = transforms.chain_of(raw)
     warnings += transforms.warnings_of(raw)
     with problems.caught(mine):
         check_clients(connector)
-    for where, name in (
-        ("key.converter", connector.key_converter),
-        ("value.converter", connector.value_converter),
-    ):
-        with problems.caught(mine):
-            below = under(raw, f"{where}.")
-            made = converters.create(name, below, is_key=where == "key.converter", where=where)
-            warnings += check_converter_keys(below, made.KEYS, where)
+    warnings += _check_converters(connector, raw, problems)
     with problems.caught(mine):
         _check_dead_letter_topic(connector)
     with problems.caught(mine):
@@ -136,16 +132,31 @@ def _gathered(
                 transactional(sink)
         with problems.caught(mine):
             engine = _checked_engine(connector, sink, transform)
-            if chain is not None:
-                _check_routers(connector, sink, chain, engine)
-                _check_times(connector, sink, chain)
+            _check_chain(connector, sink, chain, engine)
             warnings += _without_effect(connector, engine)
-    problems.warnings = warnings
+    uses_key = bool((chain and chain.needs_key) or (sink and sink.capabilities.uses_key))
+    problems.warnings = warnings_of(named, uses_key=uses_key) + warnings
     if sink is None or guarantee is None or engine is None or problems.found:
         if sink is not None:
             sink.close()
         return None
-    return Plan(connector, sink, guarantee, engine, warnings)
+    return Plan(connector, sink, guarantee, engine, problems.warnings)
+
+
+def _check_converters(
+    connector: ConnectorConfig, raw: Mapping[str, str], problems: Problems
+) -> list[str]:
+    """Warnings for keys that the converters do not know."""
+    warnings = []
+    for where, name in (
+        ("key.converter", connector.key_converter),
+        ("value.converter", connector.value_converter),
+    ):
+        with problems.caught(title(raw)):
+            below = under(raw, f"{where}.")
+            made = converters.create(name, below, is_key=where == "key.converter", where=where)
+            warnings += check_converter_keys(below, made.KEYS, where)
+    return warnings
 
 
 def sink_of(raw: Mapping[str, str]) -> type[Sink] | None:
@@ -177,10 +188,16 @@ def _checked_engine(
     return engine
 
 
+def _check_chain(connector: ConnectorConfig, sink: Sink, chain: Chain | None, engine: str) -> None:
+    if chain is not None:
+        _check_routers(connector, sink, chain, engine)
+        _check_times(connector, sink, chain)
+
+
 def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine: str) -> None:
     """Raises ConfigError: the sink cannot follow where transforms send records."""
     for stage in chain.routers:
-        where = f"transforms.{stage.alias}.type"
+        where = stage.where
         given = f"{where}={connector.originals[where]}"
         if not sink.capabilities.routes:
             raise ConfigError(
@@ -218,7 +235,7 @@ def _check_times(connector: ConnectorConfig, sink: Sink, chain: Chain) -> None:
         return
     for stage in chain.stages:
         if stage.transform.sets_timestamp:
-            where = f"transforms.{stage.alias}.type"
+            where = stage.where
             raise ConfigError(
                 Problem(
                     where,

@@ -85,6 +85,8 @@ def plan_source(raw: Mapping[str, Any], *, elsewhere: bool = False) -> SourcePla
     raw = load(raw)
     with gathering() as problems:
         planned = _gathered(resolved(raw, elsewhere=elsewhere), problems)
+        if elsewhere:
+            problems.forgive_missing_packages()
     if planned is None or problems.found:
         found = source_of(raw)
         sections = (

@@ -118,8 +118,8 @@ class Sink(ABC):
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
-        """Absolute values for keys with relative paths: executors have another working directory
-        than the driver."""
+        """Keys with other values than given: relative paths become absolute, for executors have
+        another working directory than the driver, and what a key implies is said."""
         return {}
 
     def prepare(self, topics: Collection[str]) -> None:  # noqa: B027

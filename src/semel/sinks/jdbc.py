@@ -18,6 +18,7 @@ from semel.sinks.jdbc_keys import JdbcKeys
 from semel.sinks.layout import Keyed, selects
 from semel.sinks.routed import RoutedConfig
 from semel.transforms import chain_of
+from semel.transforms.source_names import without_source
 
 DEBEZIUM = "io.debezium.connector.jdbc.JdbcSinkConnector"
 CLASSES = (
@@ -129,12 +130,13 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                     "topics.to.tables.mapping must hold topic:table pairs",
                 )
             )
-        if "${" in self.table_name_format.replace("${topic}", ""):
+        if "${" in self._plain_format.replace("${topic}", ""):
             problems.append(
                 Problem(
                     "table.name.format",
-                    f"table.name.format={self.table_name_format!r}: only ${{topic}} can be "
-                    "filled in. Name the tables of other topics in topics.to.tables.mapping",
+                    f"table.name.format={self.table_name_format!r}: only ${{topic}} can be filled "
+                    f"in, and fields of ${{source...}} with connector.class={DEBEZIUM}. Name the "
+                    "tables of other topics in topics.to.tables.mapping",
                 )
             )
         if self.time_zone.upper().removeprefix("ETC/") not in _UTC:
@@ -204,11 +206,19 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
         mapping: Mapping[str, str] = dict(p.split(":", maxsplit=1) for p in self.table_mapping)
         if topic in mapping:
             return mapping[topic]
+        if self._plain_format != self.table_name_format:
+            return topic  # the chain of transforms has filled it in
         if self.connector_class == DEBEZIUM:
             topic = topic.replace(".", "_")
         if self.normalize:
             topic = re.sub(r"\W", "_", topic, flags=re.ASCII)
         return self.table_name_format.replace("${topic}", topic)
+
+    @property
+    def _plain_format(self) -> str:
+        """The format of names, without what only Debezium's sink fills in."""
+        of_debezium = self.connector_class == DEBEZIUM
+        return without_source(self.table_name_format) if of_debezium else self.table_name_format
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""

@@ -14,6 +14,7 @@ from semel.config import Definition
 from semel.errors import ConfigError, Problem
 from semel.extras import entries
 from semel.problems import together
+from semel.transforms import iceberg_cdc, source_names
 from semel.transforms.base import Predicate, Sided, Transform
 from semel.transforms.chain import Chain, Outcome, Stage
 from semel.transforms.config import (
@@ -82,6 +83,7 @@ _AIVEN = "io.aiven.kafka.connect.transforms."
 _OURS |= {
     _CONFLUENT + "Drop": "semel.transforms.tombstones:Drop",
     _CONFLUENT + "ExtractTopic": "semel.transforms.extract_topic:ExtractTopic",
+    _CONFLUENT + "Filter": "semel.transforms.filter_condition:FilterCondition",
     _CONFLUENT + "MessageTimestampRouter": "semel.transforms.routers:MessageTimestampRouter",
     _CONFLUENT + "TombstoneHandler": "semel.transforms.tombstones:TombstoneHandler",
     _AIVEN + "ExtractTimestamp": "semel.transforms.extract_timestamp:ExtractTimestamp",
@@ -91,12 +93,21 @@ _OURS |= {
     _AIVEN + "MakeTombstone": "semel.transforms.tombstones:MakeTombstone",
     _AIVEN + "TombstoneHandler": "semel.transforms.tombstones:AivenTombstoneHandler",
 }
+_OURS |= {
+    f"{project}.connect.transforms.{name}": f"semel.transforms.iceberg_cdc:{name}"
+    for project in ("org.apache.iceberg", "io.tabular.iceberg")
+    for name in ("CopyValue", "DebeziumTransform", "DmsTransform")
+}
 _OUR_PREDICATES = {
     _KAFKA + "predicates.HasHeaderKey": "semel.transforms.predicates:HasHeaderKey",
     _KAFKA + "predicates.RecordIsTombstone": "semel.transforms.predicates:RecordIsTombstone",
     _KAFKA + "predicates.TopicNameMatches": "semel.transforms.predicates:TopicNameMatches",
 }
 _SIDES = ("Key", "Value")
+_NAMESAKES = frozenset(
+    {_CONFLUENT + "Filter", *(f"{_KAFKA}Filter${side}" for side in _SIDES)},
+)
+"""Kafka's Filter has no sides and Confluent's has nothing else, so ``Filter`` is the former."""
 
 
 def chain_of(raw: Mapping[str, str]) -> Chain:
@@ -111,7 +122,18 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
         raise ConfigError(
             Problem("transforms", f"transforms names {', '.join(sorted(repeated))} twice")
         )
-    return Chain(together(*(_stage_of(raw, name) for name in names)))
+    stages = together(*(_stage_of(raw, name) for name in names))
+    return Chain([*stages, *_implied(raw)])
+
+
+def _implied(raw: Mapping[str, str]) -> Iterator[Stage]:
+    """The stages that keys of sinks ask for."""
+    named = source_names.key_of(raw)
+    if named:
+        yield Stage(named, source_names.SourceNames(raw[named]), key=named)
+    field = raw.get(iceberg_cdc.FIELD, "").strip()
+    if field:
+        yield Stage(iceberg_cdc.FIELD, iceberg_cdc.Changes(field), key=iceberg_cdc.FIELD)
 
 
 def routed(raw: Mapping[str, str], topic: str) -> str:
@@ -123,7 +145,9 @@ def routed(raw: Mapping[str, str], topic: str) -> str:
 
 def known_chain(raw: Mapping[str, str]) -> Chain:
     """The chain of a configuration, for questions only."""
-    mine = {k: v for k, v in raw.items() if k.partition(".")[0] in ("transforms", "predicates")}
+    own = ("transforms.", "predicates.")
+    known = ("transforms", "predicates", *source_names.KEYS, iceberg_cdc.FIELD)
+    mine = {k: v for k, v in raw.items() if k.startswith(own) or k in known}
     return _chain(tuple(sorted(mine.items())))
 
 
@@ -266,7 +290,7 @@ def _known(kind: str) -> dict[str, str]:
 
 def _with_sides(known: Mapping[str, str]) -> dict[str, str]:
     sided = {f"{name}${side}": value for name, value in known.items() for side in _SIDES}
-    return {**known, **sided}
+    return {n: v for n, v in {**known, **sided}.items() if n not in _NAMESAKES}
 
 
 def _unknown(kind: str, given: str, known: Mapping[str, str]) -> str:

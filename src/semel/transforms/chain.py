@@ -16,12 +16,19 @@ from semel.transforms.predicates import TopicNameMatches
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A transform under its name in the configuration, and of which records it is applied."""
+    """A transform under its name in the configuration, and of which records it is applied. ``key``
+    says what asks for it, if that is not the transform's own type."""
 
     alias: str
     transform: Transform
     predicate: Predicate | None = None
     negate: bool = False
+    key: str = ""
+
+    @property
+    def where(self) -> str:
+        """The key that asks for it."""
+        return self.key or f"transforms.{self.alias}.type"
 
     @property
     def goes_by_topic(self) -> bool:
@@ -139,7 +146,11 @@ def _applied(stage: Stage, batch: Batch, refused: list[Refusal]) -> Batch:
             return stage.transform.apply(batch)
         except Refused as error:
             refused += [
-                Refusal(int(batch.rows[i]), error.exception, f"transforms.{stage.alias}: {why}")
+                Refusal(
+                    int(batch.rows[i]),
+                    error.exception,
+                    f"{stage.where.removesuffix('.type')}: {why}",
+                )
                 for i, why in error.reasons.items()
             ]
             batch = batch.take(np.delete(np.arange(len(batch)), list(error.reasons)))

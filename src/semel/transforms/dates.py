@@ -86,6 +86,10 @@ def tokens(pattern: str) -> list[Token]:
     return found
 
 
+_UNITS = {"S": 1, "s": 1000, "m": 60_000, **dict.fromkeys("HkKha", 3_600_000)}
+"""How long, in milliseconds, what a letter shows stays the same, if that is less than a day."""
+
+
 class DateFormat:
     """A pattern of SimpleDateFormat."""
 
@@ -94,6 +98,7 @@ class DateFormat:
         self._tokens = tokens(pattern)
         self._regex = _regex(self._tokens)
         self._fixed = all(map(_has_fixed_width, self._tokens))
+        self._unit = min((_UNITS.get(t.letter, _DAY) for t in self._tokens), default=_DAY)
 
     def check_it_reads(self) -> None:
         """Raises ValueError: the pattern can only write."""
@@ -105,13 +110,20 @@ class DateFormat:
     def format(self, stamps: pa.Array) -> pa.Array:
         """Milliseconds since 1970 as text; null where null."""
         known = pc.fill_null(stamps.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-        fields = _Fields(known)
+        times = pa.array(known // self._unit).dictionary_encode()  # many read the same
+        distinct = times.dictionary.to_numpy() * self._unit
+        if len(distinct) * 2 > len(known):
+            made = self._formatted(known)
+        else:
+            made = self._formatted(distinct).take(times.indices)
+        return pc.if_else(stamps.is_valid(), made, None) if stamps.null_count else made
+
+    def _formatted(self, stamps: Longs) -> pa.Array:
+        fields = _Fields(stamps)
         texts = [t.text if not t.letter else fields.text(t) for t in self._tokens]
         if not any(isinstance(t, pa.Array) for t in texts):
-            made = pa.repeat(pa.scalar("".join(texts)), len(stamps))
-        else:
-            made = pc.binary_join_element_wise(*texts, "")
-        return pc.if_else(stamps.is_valid(), made, None) if stamps.null_count else made
+            return pa.repeat(pa.scalar("".join(texts)), len(stamps))
+        return pc.binary_join_element_wise(*texts, "")
 
     def parse(self, text: pa.Array) -> pa.Array:
         """Text as milliseconds since 1970; null where null, or where it does not match."""

@@ -154,8 +154,8 @@ class ExtractNewRecordState(Transform):
         found = columns(events)
         after = self._opened(found["after"], "after")
         before = self._opened(found["before"], "before")
-        there, was = _valid(after), _valid(before)
-        tombstone = ~_valid(events)
+        there, was = valid(after), valid(before)
+        tombstone = ~valid(events)
         delete = ~there & was
         keep = there | (delete & (not self._config.drops_deletes))
         keep |= tombstone & self._config.keeps_tombstones
@@ -165,7 +165,7 @@ class ExtractNewRecordState(Transform):
         return batch if keep.all() else batch.take(np.flatnonzero(keep))
 
     def _without_tombstones(self, batch: Batch) -> Batch:
-        there = _valid(batch.values.array)
+        there = valid(batch.values.array)
         if self._config.keeps_tombstones or there.all():
             return batch
         return batch.take(np.flatnonzero(there))
@@ -179,7 +179,7 @@ class ExtractNewRecordState(Transform):
     ) -> Side:
         rows = after
         if self._config.rewrites and delete.any():
-            rows = _either(after, before, delete)
+            rows = either(after, before, delete)
         mine = columns(rows)
         if self._config.rewrites:
             texts = pc.if_else(pa.array(delete), "true", "false")
@@ -204,7 +204,7 @@ class ExtractNewRecordState(Transform):
             return batch
         side = batch.values
         found = columns(side.array)
-        tombstone = ~_valid(side.array)
+        tombstone = ~valid(side.array)
         for reference in self._headers:
             value = self._value(reference, found)
             if value is None:
@@ -227,7 +227,7 @@ class ExtractNewRecordState(Transform):
         given = [columns(side).get(name) for side in (after, before)]
         made = topics
         for found, side, mine in zip(given, (after, before), (~delete, delete), strict=True):
-            chosen = mine & _valid(side)
+            chosen = mine & valid(side)
             if not chosen.any():
                 continue
             if found is None:
@@ -242,11 +242,11 @@ class ExtractNewRecordState(Transform):
         return made
 
 
-def _valid(array: pa.Array) -> np.ndarray:
+def valid(array: pa.Array) -> np.ndarray:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
 
 
-def _either(after: pa.Array, before: pa.Array, delete: np.ndarray) -> pa.Array:
+def either(after: pa.Array, before: pa.Array, delete: np.ndarray) -> pa.Array:
     """The row before a delete, the row after any other change."""
     parts = [
         Part(pa.array(np.flatnonzero(chosen)), side.take(pa.array(np.flatnonzero(chosen))))

@@ -30,10 +30,10 @@ class SetSchemaMetadata(SideTransform):
 
     def __init__(self, config: SetSchemaMetadataConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
-        self._config = config
+        self.config = config
 
     def changed(self, batch: Batch, side: Side) -> Side:
         if not side.has_schema:
             refuse_all(side.array, "Schema required for [updating schema metadata]")
-        version = side.version if self._config.version is None else self._config.version
-        return replace(side, name=self._config.name or side.name, version=version)
+        version = side.version if self.config.version is None else self.config.version
+        return replace(side, name=self.config.name or side.name, version=version)

@@ -276,9 +276,9 @@ def test_a_key_may_be_no_record() -> None:
             CONFLUENT,
             {
                 "schema.registry.url": "https://r",
-                "schema.registry.ssl.truststore.location": "/t.jks",
+                "schema.registry.ssl.keystore.location": "/k.jks",
             },
-            r"semel reads PEM files, not JKS\. Convert it: keytool -importkeystore",
+            r"semel reads the keys of PEM files, not of JKS\. Convert it: keytool -importkeystore",
         ),
         (
             CONFLUENT,

@@ -785,3 +785,15 @@ def test_what_semel_says_of_dead_letters(folder: Folder) -> None:
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
     bad = facts_of(plan(folder.config(keys=keys)))["bad records"]
     assert bad.startswith("bad records go to table dead in the transaction")
+
+
+def test_files_of_hdfs_are_avro_unless_the_configuration_says_otherwise(folder: Folder) -> None:
+    """As in Kafka Connect, whose other sinks have no default."""
+    of_hdfs = {
+        "connector.class": "io.confluent.connect.hdfs.HdfsSinkConnector",
+        "path": "webhdfs://h:9870/x",
+    }
+    parquet = {"format.class": "io.confluent.connect.hdfs.parquet.ParquetFormat"}
+    for keys, format_name in ((of_hdfs, "avro"), (of_hdfs | parquet, "parquet")):
+        raw = {k: v for k, v in folder.config(keys=keys).items() if k != "format"}
+        assert read(FilesConfig, plan(raw).connector.originals).format_name() == format_name

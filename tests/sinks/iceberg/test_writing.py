@@ -467,7 +467,6 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
         ({"iceberg.tables": None}, "iceberg.tables is required"),
         ({"iceberg.tables": "t"}, "has no namespace"),
         ({"iceberg.table.db.t.route-regex": "a"}, "route-regex='a'"),
-        ({"iceberg.tables.cdc-field": "op"}, "cdc-field='op' is not available"),
         ({"iceberg.tables.schema-case-insensitive": "true"}, "Set it to false"),
         ({"iceberg.table.db.u.id-columns": "id"}, r"iceberg.table.db.u.id-columns='id'"),
         ({"iceberg.table.db.t.id-column": "id"}, r"settings are id-columns"),

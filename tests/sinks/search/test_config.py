@@ -19,6 +19,7 @@ BASE = {
     "bootstrap.servers": "localhost:1",
     "topics": "t",
     "connection.url": "http://localhost:9200",
+    "key.converter": "StringConverter",
     "value.converter": "JsonConverter",
 }
 

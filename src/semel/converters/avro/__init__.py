@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -78,8 +80,14 @@ class AvroConverter(RegistryConverter):
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
         schema = schema_of(kind, self._writing)
-        name = schema.get("name", "") if isinstance(schema, dict) else ""
-        return json.dumps(schema), f"{schema['namespace']}.{name}" if name else ""
+        names = [schema.get("namespace"), schema.get("name")] if isinstance(schema, dict) else []
+        return json.dumps(schema), ".".join(filter(None, names)) if any(names) else ""
+
+    def named(self, name: str, version: int | None) -> Converter:
+        made = copy.copy(self)
+        made._writing = replace(self._writing, name=name, version=version)
+        made._writers, made._topics = {}, {}
+        return made
 
     def _writer(self, schema: Schema, derived: str | None) -> Writer:
         node = parse(schema.text, [text for _, text in schema.references])

@@ -23,10 +23,13 @@ Schema = Any
 @dataclass(frozen=True, slots=True)
 class Writing:
     """How schemas are written: with Kafka Connect's own properties (``connect.meta.data``), and
-    with names that Avro allows in the place of those that it does not (``scrub.invalid.names``)."""
+    with names that Avro allows in the place of those that it does not (``scrub.invalid.names``).
+    ``name`` and ``version`` are those of the whole."""
 
     connect_properties: bool = True
     scrub: bool = False
+    name: str = ""
+    version: int | None = None
 
 
 class Unnamed(ValueError):
@@ -39,7 +42,15 @@ def schema_of(kind: pa.DataType, writing: Writing) -> Schema:
     Raises:
         ValueError: Avro has no such type, or allows no such name.
     """
-    return _Writer(writing).of(kind)
+    if not pa.types.is_struct(kind) or not (writing.name or writing.version is not None):
+        return _Writer(writing).of(kind)
+    writer = _Writer(writing)
+    namespace, _, name = writing.name.rpartition(".")
+    made = writer.record(list(kind), name, namespace) if writing.name else writer.of(kind)
+    known = {"connect.version": writing.version, "connect.name": writing.name or None}
+    if writing.connect_properties:
+        made |= {k: v for k, v in known.items() if v is not None}
+    return made
 
 
 def scrubbed(name: str) -> str:
@@ -73,10 +84,19 @@ class _Writer:
     def _record(self, fields: Sequence[pa.Field]) -> Schema:
         self._records += 1
         name = NAME if self._records == 1 else f"{NAME}{self._records}"
+        return self.record(fields, name, NAMESPACE)
+
+    def record(self, fields: Sequence[pa.Field], name: str, namespace: str) -> Schema:
+        """A record of this name."""
+        if not all(_VALID.fullmatch(part) for part in (name, *filter(None, namespace.split(".")))):
+            raise Unnamed(
+                f"schema name {namespace}.{name}: Avro allows letters, digits and underscores "
+                "between dots only. Set another in SetSchemaMetadata"
+            )
         return {
             "type": "record",
             "name": name,
-            "namespace": NAMESPACE,
+            **({"namespace": namespace} if namespace else {}),
             "fields": [self._field(field) for field in fields],
         }
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigError, ServiceError, Unavailable
+from semel.keystores import authorities
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+TRUST_STORE, TRUST_PASSWORD = "ssl.truststore.location", "ssl.truststore.password"
+"""Settings that Java's clients have and Confluent's Python client lacks."""
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 _NOT_FOUND, _INCOMPATIBLE = 404, 409
 _UNKNOWN = (40401, 40402, 40403)
@@ -112,12 +116,11 @@ class Registry:
             texts[reference.name] = inner.schema_str
 
     def _ask(self, question: Callable[[SchemaRegistryClient], T]) -> T:
-        from confluent_kafka.schema_registry import SchemaRegistryClient
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
         try:
             if self._client is None:
-                self._client = SchemaRegistryClient(self._settings)
+                self._client = self._connected()
             return question(self._client)
         except SchemaRegistryError as error:
             raise self._judged(error) from None
@@ -134,6 +137,29 @@ class Registry:
                     f"{self._told} cannot be reached: {type(error).__name__}: {error}"
                 ) from None
             raise
+
+    def _connected(self) -> SchemaRegistryClient:
+        """A client of the registry.
+
+        Raises:
+            ConfigError: the trust store cannot be read.
+        """
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        settings = dict(self._settings)
+        location = settings.pop(TRUST_STORE, "")
+        password = settings.pop(TRUST_PASSWORD, "")
+        if not location:
+            return SchemaRegistryClient(settings)
+        try:
+            trusted = authorities(location, password)
+        except ConfigError as error:
+            known = str(error).replace("ssl.trust", f"{self._where}.schema.registry.ssl.trust")
+            raise ConfigError(known) from None
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(trusted)
+            file.flush()
+            return SchemaRegistryClient({**settings, "ssl.ca.location": file.name})
 
     @property
     def _told(self) -> str:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from semel.converters.registry.client import Registry
+from semel.converters.registry.client import TRUST_PASSWORD, TRUST_STORE, Registry
 from semel.errors import ConfigError, Problem
 from semel.extras import require
 
@@ -167,24 +167,24 @@ def _without_login(url: str) -> str:
 
 def _tls(config: Mapping[str, str], where: str) -> dict[str, str]:
     found = {new: config[_TLS + old] for old, new in _PEM.items() if config.get(_TLS + old)}
-    for store, needed in (
-        ("truststore", "ssl.ca.location"),
-        ("keystore", "ssl.certificate.location"),
-    ):
-        location = config.get(f"{_TLS}{store}.location", "")
-        if not location:
-            continue
-        kind = config.get(f"{_TLS}{store}.type", "JKS").upper()
-        if kind != "PEM":
-            key = f"{where}.{_TLS}{store}.location"
-            raise ConfigError(
-                Problem(
-                    key,
-                    f"{key}={location}: semel reads PEM files, not {kind}. Convert it: keytool "
-                    f"-importkeystore -srckeystore {location} -destkeystore store.p12 "
-                    "-deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem "
-                    f"-nodes; set {key}=store.pem and {where}.{_TLS}{store}.type=PEM",
-                )
+    location = config.get(f"{_TLS}truststore.location", "")
+    if location and "ssl.ca.location" not in found:
+        found[TRUST_STORE] = location
+        found[TRUST_PASSWORD] = config.get(f"{_TLS}truststore.password", "")
+    location = config.get(f"{_TLS}keystore.location", "")
+    if not location or "ssl.certificate.location" in found:
+        return found
+    kind = config.get(f"{_TLS}keystore.type", "JKS").upper()
+    if kind != "PEM":
+        key = f"{where}.{_TLS}keystore.location"
+        raise ConfigError(
+            Problem(
+                key,
+                f"{key}={location}: semel reads the keys of PEM files, not of {kind}. Convert it: "
+                f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 "
+                "-deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem "
+                f"-nodes; set {key}=store.pem and {where}.{_TLS}keystore.type=PEM",
             )
-        found[needed] = location
+        )
+    found["ssl.certificate.location"] = location
     return found

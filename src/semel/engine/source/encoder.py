@@ -14,6 +14,7 @@ from semel.converters import Converter
 from semel.errors import BadRecord, ConfigError
 from semel.kafka.messages import ANY, Messages, headers, objects, timestamps
 from semel.records import HEADERS, PARTITION, ConnectRecords
+from semel.transforms.naming import named
 
 
 class Encoder:
@@ -77,4 +78,6 @@ def _partitions(origin: pa.Table) -> Iterable[int]:
 
 def _converter(connector: SourceConnectorConfig, where: str, name: str) -> Converter:
     below = under(connector.originals, f"{where}.")
-    return converters.create(name, below, is_key=where == "key.converter", where=where)
+    is_key = where == "key.converter"
+    made = converters.create(name, below, is_key=is_key, where=where)
+    return named(made, connector.originals, is_key=is_key)

@@ -10,7 +10,9 @@ from pathlib import Path
 from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from semel import converters
 from semel.audit import AuditReport, audit
+from semel.converters.registry.converter import RegistryConverter
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -22,6 +24,7 @@ from semel.lab.drill.processes import BROKERS, QUICK, Processes, without_place
 from semel.lab.drill.stores import SESSION, store_of
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.proxy import Proxy
+from semel.lab.embedded.registry import SchemaRegistry
 from semel.lab.embedded.server import Server
 from semel.ledger import TopicPartition
 from semel.planning import plan
@@ -56,6 +59,7 @@ _QUICK = {
 }
 
 _AUDITS, _PAUSE = 20, 0.5
+_CONVERTERS = ("key.converter", "value.converter")
 
 
 class Stage(Processes):
@@ -76,6 +80,9 @@ class Stage(Processes):
         self.own_store = own_store
         self.store = store_of(raw, directory, own=own_store)
         self.kafka = self._kafka()
+        registered = [where for where in _CONVERTERS if _is_registered(raw, where)]
+        self.registry = SchemaRegistry(directory / "registry") if registered else None
+        self._registered = registered
         self.kinds = self.store.possible(kinds, raw.get("name", ""))
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
@@ -115,6 +122,8 @@ class Stage(Processes):
         if self.store.server is not None:
             self.store.server.start()
         self.kafka.start()
+        if self.registry is not None:
+            self.registry.start()
         for topic, partitions in self.topics.items():
             self.kafka.create_topic(topic, partitions)
 
@@ -137,6 +146,9 @@ class Stage(Processes):
             if self.own_store or not k.startswith(of_store)
         }
         servers = {"bootstrap.servers": self.kafka.bootstrap_servers}
+        if self.registry is not None:
+            kept = _without_registry(kept)
+            servers |= {f"{w}.schema.registry.url": self.registry.url for w in self._registered}
         return {**kept, **_QUICK, **servers, **self.store.keys, **(self.store.where or {})}
 
     @property
@@ -172,6 +184,8 @@ class Stage(Processes):
                 ending.callback(self.store.server.kill)
             if self.proxy is not None:
                 ending.callback(self.proxy.close)
+            if self.registry is not None:
+                ending.callback(self.registry.kill)
             ending.callback(self.kafka.kill)
             ending.callback(self.planned.sink.close)
 
@@ -209,3 +223,16 @@ class Stage(Processes):
                 self.planned.sink.close()
                 time.sleep(_PAUSE)
         return audit(None, planned=self.planned)
+
+
+def _is_registered(raw: Mapping[str, str], where: str) -> bool:
+    """Whether the converter's schemas are in a registry."""
+    given = raw.get(where, "").strip()
+    return bool(given) and issubclass(converters.find(given, where=where), RegistryConverter)
+
+
+def _without_registry(raw: Mapping[str, str]) -> dict[str, str]:
+    """The configuration without the user's registry: its address, login and certificates."""
+    theirs = ("schema.registry.", "apicurio.registry.url", "basic.auth.", "bearer.auth.", "proxy.")
+    foreign = tuple(f"{where}.{begin}" for where in _CONVERTERS for begin in theirs)
+    return {k: v for k, v in raw.items() if not k.startswith(foreign)}

@@ -8,9 +8,13 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 
+from semel import converters
 from semel.config import ConnectorConfig, under
+from semel.converters import Converter
+from semel.converters.registry.converter import RegistryConverter
 from semel.errors import ConfigError, ServiceError
 from semel.lab.drill.bursts import BURSTS, Bursts
 from semel.ledger import TopicPartition
@@ -40,6 +44,10 @@ _KEYS = 100
 _JSON = ("JsonConverter", "json")
 _STRING = ("StringConverter", "string")
 _ANY = ("ByteArrayConverter", "bytearray")
+_DAMAGED = 0.02
+"""The share of records that nothing can read, if the connector has a table for them."""
+_EVOLVED = 0.5
+"""The share of records with one more field, if their schemas are registered and may change."""
 
 
 class Shape:
@@ -64,24 +72,31 @@ class Shape:
         self._mode = mode
         self._envelope = _envelope(raw, "value.converter")
         self._deletes = tombstones or raw.get("delete.enabled", "false").lower() == "true"
+        self._values = _registered(connector.value_converter, raw, "value.converter")
         if connector.value_converter.endswith(_ANY):
             self._envelope = False
-        elif not connector.value_converter.endswith(_JSON):
+        elif self._values is None and not connector.value_converter.endswith(_JSON):
             raise ConfigError(
-                f"connector {connector.name}: the drill produces JSON, so value.converter must be "
-                f"the JsonConverter, not {connector.value_converter}"
+                f"connector {connector.name}: the drill produces JSON or values with a schema "
+                "registry, so value.converter must be the JsonConverter or one of those, not "
+                f"{connector.value_converter}"
             )
+        self._keys = _registered(connector.key_converter, raw, "key.converter")
         self._plain_key = connector.key_converter.endswith((*_STRING, *_ANY))
-        if not self._plain_key and not connector.key_converter.endswith(_JSON):
+        if not (self._plain_key or self._keys or connector.key_converter.endswith(_JSON)):
             raise ConfigError(
-                f"connector {connector.name}: the drill produces string or JSON keys, so "
-                f"key.converter cannot be {connector.key_converter}"
+                f"connector {connector.name}: the drill produces string or JSON keys, or keys with "
+                f"a schema registry, so key.converter cannot be {connector.key_converter}"
             )
         self._key_envelope = _envelope(raw, "key.converter")
+        self._damages = bool(connector.dead_letter_table) and connector.errors_tolerance == "all"
+        self._evolves = self._values is not None and (
+            raw.get("auto.evolve", "false").lower() == "true"
+        )
 
     def record(
         self, number: int, partition: int, dice: random.Random
-    ) -> tuple[str | None, str | None]:
+    ) -> tuple[str | bytes | None, str | bytes | None]:
         """Key and value of one record. Records that replace each other share a key, which stays in
         one partition even if partitions are added."""
         identity = partition * _KEYS + number // 7 % _KEYS if self._replaces else number
@@ -94,14 +109,22 @@ class Shape:
             "amount": round(dice.uniform(-1000, 1000), 2),
             "note": "x" * dice.randrange(60),
         }
+        if self._damages and dice.random() < _DAMAGED:
+            return key, b"\0damaged"
         if self._mode == "record_value":
             value |= dict.fromkeys(self._fields, identity)
+        if self._values is not None:
+            if self._evolves and dice.random() < _EVOLVED:
+                value["tag"] = f"tag-{number % 10}"
+            return key, _encoded(self._values, value)
         return key, self._wrapped(value) if self._envelope else json.dumps(value)
 
-    def _key(self, identity: int) -> str:
+    def _key(self, identity: int) -> str | bytes:
         if self._plain_key:
             return f"key-{identity}"
         key = dict.fromkeys(self._fields or ["id"], identity)
+        if self._keys is not None:
+            return _encoded(self._keys, key)
         return self._wrapped(key) if self._key_envelope else json.dumps(key)
 
     @staticmethod
@@ -110,6 +133,18 @@ class Shape:
         fields = [{"field": n, "type": names[type(v)], "optional": False} for n, v in value.items()]
         schema = {"type": "struct", "optional": False, "fields": fields}
         return json.dumps({"schema": schema, "payload": value})
+
+
+def _registered(name: str, raw: Mapping[str, str], where: str) -> Converter | None:
+    """The converter, if a schema registry holds its schemas: it writes what it will read."""
+    below = under(raw, f"{where}.")
+    made = converters.create(name, below, is_key=where == "key.converter", where=where)
+    return made.for_topic("drill") if isinstance(made, RegistryConverter) else None
+
+
+def _encoded(converter: Converter, record: Mapping[str, Any]) -> bytes:
+    written: bytes = converter.encode(pa.array([record]))[0].as_py()
+    return written
 
 
 def _envelope(raw: Mapping[str, str], where: str) -> bool:

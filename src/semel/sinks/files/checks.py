@@ -10,7 +10,7 @@ from semel.errors import ConfigError
 from semel.extras import require
 from semel.ledger import Rebase
 from semel.problems import together
-from semel.sinks.files.config import CLASSES, FilesConfig
+from semel.sinks.files.config import CLASSES, HDFS, FilesConfig
 from semel.sinks.files.places import cannot_create_exclusively, instead_of
 
 
@@ -27,7 +27,7 @@ def check(connector: ConnectorConfig, config: FilesConfig) -> None:
 
 def _check_format(connector: ConnectorConfig, config: FilesConfig) -> None:
     chosen = (config.format, config.format_class, config.format_output)
-    if connector.connector_class not in CLASSES[:2] and not any(chosen):
+    if connector.connector_class not in (*CLASSES[:2], *HDFS) and not any(chosen):
         raise ConfigError(
             f"connector {connector.name}: format.class is required with connector.class="
             f"{connector.connector_class}, or format: parquet, json, csv or avro"

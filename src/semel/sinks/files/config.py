@@ -15,11 +15,15 @@ from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.keys import FilesKeys
 from semel.sinks.layout import selects
 
+HDFS = (
+    "io.confluent.connect.hdfs.HdfsSinkConnector",
+    "io.confluent.connect.hdfs3.Hdfs3SinkConnector",
+)
+"""Sinks whose files are Avro unless they say otherwise."""
 _CONFLUENT = (
     "io.confluent.connect.s3.S3SinkConnector",
     "io.confluent.connect.gcs.GcsSinkConnector",
-    "io.confluent.connect.hdfs.HdfsSinkConnector",
-    "io.confluent.connect.hdfs3.Hdfs3SinkConnector",
+    *HDFS,
     "io.confluent.connect.azure.blob.AzureBlobStorageSinkConnector",
 )
 _AIVEN = (
@@ -216,7 +220,7 @@ class FilesConfig(FilesKeys):
             found["format.class"] = name
         if len(set(found.values())) > 1:
             raise ConfigError(f"{' and '.join(found)} are the same setting with different values")
-        return next(iter(found.values()), "parquet")
+        return next(iter(found.values()), "avro" if self.connector_class in HDFS else "parquet")
 
     def _partitioner(self) -> str | None:
         name = self.partitioner.rpartition(".")[2].lower()

@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 from semel.sinks.files.local import LocalStore
 from semel.sinks.files.store import LOCAL, WEBHDFS, Store, protocol_of, split_url
 
@@ -76,7 +76,8 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
     except ImportError as missing:
         driver = _DRIVERS.get(protocol, "")
         install = f". pip install {driver}" if driver and driver not in str(missing) else ""
-        raise ConfigError(f"path={where}: {missing}{install}") from None
+        lacking = f"path={where}: {missing}{install}"
+        raise ConfigError(Problem("path", lacking, not_installed=True)) from None
     except ValueError:
         raise ConfigError(
             f"path={where}: {protocol}:// is not a store that fsspec knows; use s3://, gs://, "

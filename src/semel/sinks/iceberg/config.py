@@ -37,6 +37,13 @@ IGNORED = {
     "iceberg.hadoop-conf-dir": "no Hadoop client is used",
 }
 
+BY_KEY = {
+    "iceberg.tables.upsert-mode-enabled": "true",
+    "pk.mode": "record_key",
+    "delete.enabled": "true",
+}
+"""What a cdc-field implies: a transform makes keys of the id columns, and tombstones."""
+
 PREFIXES = (
     "iceberg.catalog.",
     "iceberg.table.",
@@ -133,22 +140,18 @@ class IcebergConfig(IcebergKeys):
                 )
             )
         if self.upsert and self.several:
+            where = "iceberg.tables.upsert-mode-enabled"
+            asked = f"{where}=true"
+            if self.cdc_field:
+                where = "iceberg.tables.cdc-field"
+                asked = f"{where}={self.cdc_field}"
             problems.append(
                 Problem(
-                    "iceberg.tables.upsert-mode-enabled",
-                    "iceberg.tables.upsert-mode-enabled=true with several tables or a "
+                    where,
+                    f"{asked} with several tables or a "
                     "route-field: a record that goes to another table than the one before it "
                     "of its key would leave the old row there. Run a connector for each "
                     "table, and leave records out in a transform",
-                )
-            )
-        if self.cdc_field:
-            problems.append(
-                Problem(
-                    "iceberg.tables.cdc-field",
-                    f"iceberg.tables.cdc-field={self.cdc_field!r} is not available: set "
-                    "iceberg.tables.upsert-mode-enabled=true, and delete.enabled=true for "
-                    "tombstones",
                 )
             )
         if self.case_insensitive:

@@ -42,7 +42,12 @@ class IcebergKeys:
         group="Tables",
     )
     cdc_field: str = key(
-        "iceberg.tables.cdc-field", "", "Must be empty.", importance=LOW, group="Tables"
+        "iceberg.tables.cdc-field",
+        "",
+        "The field that says what happened to a row: D deletes it, anything else writes it. Rows "
+        "go by the id columns.",
+        importance=LOW,
+        group="Tables",
     )
     commit_branch: str = key(
         "iceberg.tables.default-commit-branch",

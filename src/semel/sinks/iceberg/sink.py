@@ -20,7 +20,7 @@ from semel.records import TIMESTAMP, Records, RowsRejected
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import ALL_ENGINES, Capabilities
 from semel.sinks.iceberg.checks import check
-from semel.sinks.iceberg.config import IGNORED, PREFIXES, IcebergConfig, settings
+from semel.sinks.iceberg.config import BY_KEY, IGNORED, PREFIXES, IcebergConfig, settings
 from semel.sinks.layout import key_metadata, keys_of
 from semel.sinks.protocols import SeveralLedgers
 from semel.sinks.rereading import NotShown, View
@@ -72,11 +72,12 @@ class IcebergSink(StagingSink, SeveralLedgers):
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        by_key = BY_KEY if raw.get("iceberg.tables.cdc-field", "").strip() else {}
         uri = "iceberg.catalog.uri"
         file = raw.get(uri, "").strip().removeprefix("sqlite:///")
         if file in (raw.get(uri, "").strip(), "", ":memory:"):
-            return {}
-        return {uri: f"sqlite:///{Path(file).absolute()}"}
+            return by_key
+        return {uri: f"sqlite:///{Path(file).absolute()}", **by_key}
 
     @property
     def capabilities(self) -> Capabilities:

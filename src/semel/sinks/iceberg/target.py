@@ -155,9 +155,10 @@ class TargetTable:
         known = self._mine.id_columns or tuple(
             self.table.metadata.schema().identifier_field_names()
         )
-        if not known and config.key_source == "record_value":
+        if not known and (config.key_source == "record_value" or config.cdc_field):
+            wanted = "cdc-field" if config.cdc_field else "upsert-mode-enabled=true"
             raise ConfigError(
-                f"connector {self._connector.name}: iceberg.tables.upsert-mode-enabled=true needs "
+                f"connector {self._connector.name}: iceberg.tables.{wanted} needs "
                 f"id columns: set iceberg.tables.default-id-columns, for table {self.name} has no "
                 "identifier fields"
             )

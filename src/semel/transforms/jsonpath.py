@@ -1,0 +1,281 @@
+"""Predicates of JSON paths, ``$.a[?(@.b == 'x' && @.c < 5)]``, on columns.
+
+They compare as the library does that Java has for them, Jayway's JsonPath: a number equals the text
+that reads the same, an order is there between two numbers or two texts, and what is not there
+equals nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.transforms.patterns import compiled
+
+Path = tuple[str, ...]
+Find = Callable[[Path], pa.Array | None]
+"""Gives the values of a field, or None if no record has it."""
+Test = Callable[[Find, int], pa.Array]
+"""For each of so many records, whether it holds; boolean without nulls."""
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<path>@(?:\.[\w$-]+|\[\s*(?:'[^']*'|"[^"]*")\s*\])*)
+    | (?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+    | (?P<pattern>/(?:[^/\\]|\\.)+/[a-z]*)
+    | (?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)
+    | (?P<word>\b(?:true|false|null|in|nin|IN|NIN)\b)
+    | (?P<sign>&&|\|\||==|!=|<=|>=|=~|[<>!(),\[\]])
+    )""",
+    re.VERBOSE,
+)
+_STEP = re.compile(r"\.([\w$-]+)|\[\s*(?:'([^']*)'|\"([^\"]*)\")\s*\]")
+_WHOLE = re.compile(
+    r"\$(?P<path>(?:\.[\w$-]+|\[\s*(?:'[^']*'|\"[^\"]*\")\s*\])*)\.?\[\?\s*\((?P<inner>.*)\)\s*\]\s*",
+    re.DOTALL,
+)
+_ORDERS = {
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+Literal = str | Decimal | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Where the objects are, and what is asked of them."""
+
+    path: Path
+    test: Test
+
+
+def condition(text: str) -> Condition:
+    """Read a path that ends with a predicate.
+
+    Raises:
+        ValueError: it is none, or one that this does not know; the message goes on from its value.
+    """
+    whole = _WHOLE.fullmatch(text.strip())
+    if whole is None:
+        raise ValueError(
+            "must be a path of fields with one predicate at its end, such as "
+            "$[?(@.status == 'open' && @.amount > 10)]"
+        )
+    parser = _Parser(list(_tokens(whole["inner"])))
+    test = parser.either()
+    parser.end()
+    return Condition(_steps(whole["path"]), test)
+
+
+def _steps(text: str) -> Path:
+    return tuple(next(g for g in m.groups() if g is not None) for m in _STEP.finditer(text))
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while text[at:].strip():
+        found = _TOKEN.match(text, at)
+        if found is None or found.lastgroup is None:
+            raise ValueError(f"has {text[at:].strip()!r}, which is not known")
+        yield found.lastgroup, found[found.lastgroup]
+        at = found.end()
+
+
+class _Parser:
+    """Reads tokens from left to right."""
+
+    def __init__(self, tokens: Sequence[tuple[str, str]]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    def either(self) -> Test:
+        tests = [self._all()]
+        while self._takes("||"):
+            tests.append(self._all())
+        return _joined(tests, pc.or_)
+
+    def end(self) -> None:
+        if self._at < len(self._tokens):
+            raise ValueError(f"has {self._tokens[self._at][1]!r} where it should end")
+
+    def _all(self) -> Test:
+        tests = [self._one()]
+        while self._takes("&&"):
+            tests.append(self._one())
+        return _joined(tests, pc.and_)
+
+    def _one(self) -> Test:
+        if self._takes("!"):
+            negated = self._one()
+            return lambda find, count: pc.invert(negated(find, count))
+        if self._takes("("):
+            test = self.either()
+            self._expect(")")
+            return test
+        kind, text = self._next()
+        if kind == "path":
+            return self._of(_steps(text))
+        literal = _literal(kind, text)
+        sign = self._sign()
+        kind, text = self._next()
+        if kind != "path":
+            raise ValueError("compares two constants")
+        return _comparison(_steps(text), _TURNED.get(sign, sign), literal)
+
+    def _of(self, path: Path) -> Test:
+        if self._at == len(self._tokens) or self._tokens[self._at][1] in (")", "&&", "||"):
+            return lambda find, count: _present(find(path), count)
+        if self._takes("=~"):
+            kind, text = self._next()
+            if kind != "pattern":
+                raise ValueError(f"has {text!r} where a pattern like /.*x/ should be")
+            return _matching(path, text)
+        word = self._tokens[self._at][1].lower()
+        if word in ("in", "nin"):
+            self._at += 1
+            among = _joined([_comparison(path, "==", v) for v in self._list()], pc.or_)
+            return among if word == "in" else lambda find, n: pc.invert(among(find, n))
+        sign = self._sign()
+        return _comparison(path, sign, _literal(*self._next()))
+
+    def _list(self) -> list[Literal]:
+        self._expect("[")
+        found = [_literal(*self._next())]
+        while self._takes(","):
+            found.append(_literal(*self._next()))
+        self._expect("]")
+        return found
+
+    def _sign(self) -> str:
+        _, sign = self._next()
+        if sign not in ("==", "!=", *_ORDERS):
+            raise ValueError(f"has {sign!r}; known are ==, !=, <, <=, >, >=, =~, in and nin")
+        return sign
+
+    def _next(self) -> tuple[str, str]:
+        if self._at == len(self._tokens):
+            raise ValueError("ends too early")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _takes(self, sign: str) -> bool:
+        there = self._at < len(self._tokens) and self._tokens[self._at][1] == sign
+        self._at += there
+        return there
+
+    def _expect(self, sign: str) -> None:
+        if not self._takes(sign):
+            raise ValueError(f"lacks {sign!r}")
+
+
+def _literal(kind: str, text: str) -> Literal:
+    if kind == "text":
+        return re.sub(r"\\(.)", r"\1", text[1:-1])
+    if kind == "number":
+        return Decimal(text)
+    if kind == "word" and text in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[text]
+    raise ValueError(f"has {text!r} where a text, a number, true, false or null should be")
+
+
+def _joined(tests: Sequence[Test], together: Callable[[pa.Array, pa.Array], pa.Array]) -> Test:
+    def test(find: Find, count: int) -> pa.Array:
+        found = tests[0](find, count)
+        for other in tests[1:]:
+            found = together(found, other(find, count))
+        return found
+
+    return tests[0] if len(tests) == 1 else test
+
+
+def _all_of(answer: bool, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(answer), count)
+
+
+def _present(values: pa.Array | None, count: int) -> pa.Array:
+    return _all_of(False, count) if values is None else values.is_valid()
+
+
+def _comparison(path: Path, sign: str, literal: Literal) -> Test:
+    def equal(find: Find, count: int) -> pa.Array:
+        values = find(path)
+        found = None if values is None else _equal(values, literal)
+        return _all_of(False, count) if found is None else pc.fill_null(found, False)
+
+    def unequal(find: Find, count: int) -> pa.Array:
+        return pc.invert(equal(find, count))
+
+    def ordered(find: Find, count: int) -> pa.Array:
+        values = find(path)
+        if values is None or not _same_kind(values.type, literal):
+            return _all_of(False, count)
+        return pc.fill_null(_ORDERS[sign](*_alike(values, literal)), False)
+
+    return {"==": equal, "!=": unequal}.get(sign, ordered)
+
+
+def _equal(values: pa.Array, literal: Literal) -> pa.Array | None:
+    """None if no value of this type equals the literal."""
+    if literal is None:
+        return values.is_null()
+    if _same_kind(values.type, literal):
+        return pc.equal(*_alike(values, literal))
+    if _is_text(values.type) and isinstance(literal, Decimal):
+        return pc.equal(values, str(literal))
+    if _is_number(values.type) and isinstance(literal, str):
+        try:
+            return pc.equal(*_alike(values, Decimal(literal)))
+        except InvalidOperation:
+            return None
+    return None
+
+
+def _matching(path: Path, text: str) -> Test:
+    body, _, flags = text[1:].rpartition("/")
+    if flags.strip("i"):
+        raise ValueError(f"has the flags {flags!r} at a pattern; only i is known")
+    pattern = compiled(body.replace("\\/", "/"))
+    whole = re.compile(pattern.pattern, pattern.flags | (re.IGNORECASE if flags else 0))
+
+    def test(find: Find, count: int) -> pa.Array:
+        values = find(path)
+        if values is None or not _is_text(values.type):
+            return _all_of(False, count)
+        encoded = values.dictionary_encode()
+        known = [t is not None and bool(whole.fullmatch(t)) for t in encoded.dictionary.to_pylist()]
+        return pc.fill_null(pa.array(known, pa.bool_()).take(encoded.indices), False)
+
+    return test
+
+
+def _same_kind(kind: pa.DataType, literal: Literal) -> bool:
+    if isinstance(literal, bool):
+        return bool(pa.types.is_boolean(kind))
+    return _is_number(kind) if isinstance(literal, Decimal) else _is_text(kind)
+
+
+def _alike(values: pa.Array, literal: Literal) -> tuple[pa.Array, pa.Scalar]:
+    if not isinstance(literal, Decimal):
+        return values, pa.scalar(literal)
+    if pa.types.is_floating(values.type):
+        return values, pa.scalar(float(literal), values.type)
+    return values, pa.scalar(int(literal) if literal == int(literal) else literal)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )

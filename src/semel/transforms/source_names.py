@@ -1,0 +1,83 @@
+"""Names of tables out of the ``source`` of change events: ``${source.schema}_${source.table}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.transforms.base import Batch, NoKeys, Refused, Transform, reasons
+from semel.transforms.structs import Opener, columns
+from semel.transforms.texts import java_text
+
+KEYS = ("collection.name.format", "table.name.format")
+_FIELD = re.compile(r"\$\{source\.(.*?)\}")
+
+
+def key_of(raw: Mapping[str, str]) -> str:
+    """The key whose value names fields of ``source``; empty if there is none."""
+    return next((k for k in KEYS if _FIELD.search(raw.get(k, ""))), "")
+
+
+def without_source(name: str) -> str:
+    """A format of names without its fields of ``source``."""
+    return _FIELD.sub("", name)
+
+
+class SourceNames(Transform):
+    """Sends change events to what ``name`` makes of their topic and ``source``, as Debezium's sink
+    does. Records without ``source``, such as tombstones, are left out, as there."""
+
+    section = NoKeys
+
+    def __init__(self, name: str) -> None:
+        self._parts = _FIELD.split(name)  # text and fields in turn
+        self._opener = Opener()
+
+    @property
+    def changes_contents(self) -> bool:
+        return False
+
+    @property
+    def routes(self) -> bool:
+        return True
+
+    def apply(self, batch: Batch) -> Batch:
+        source = self._source(batch)
+        if source is None:
+            return batch.take(np.arange(0))
+        there = np.asarray(source.is_valid().to_numpy(zero_copy_only=False))
+        names = self._named(batch.topics, source)
+        named = np.asarray(names.is_valid().to_numpy(zero_copy_only=False))
+        missing = np.flatnonzero(there & ~named)
+        if len(missing):
+            fields = ", ".join(f"source.{f}" for f in self._parts[1::2])
+            why = f"{fields} is to name the table, and is null or missing"
+            raise Refused(reasons(missing, why))
+        batch = replace(batch, topics=names)
+        return batch if there.all() else batch.take(np.flatnonzero(there))
+
+    def _source(self, batch: Batch) -> pa.Array | None:
+        if not batch.values.is_struct:
+            return None
+        found = columns(batch.values.array).get("source")
+        opened = found and self._opener.opened(found, "source")
+        return opened.array if opened else None
+
+    def _named(self, topics: pa.Array, source: pa.Array) -> pa.Array:
+        fields = columns(source)
+        pieces: list[pa.Array | str] = []
+        for text, field in zip(self._parts[::2], [*self._parts[1::2], None], strict=True):
+            for number, plain in enumerate(text.split("${topic}")):
+                if number:
+                    pieces.append(pc.replace_substring(topics, ".", "_"))
+                pieces.append(plain)
+            if field is not None:
+                known = fields.get(field)
+                missing = pa.nulls(len(source), pa.string())
+                pieces.append(java_text(known.array, has_schema=True) if known else missing)
+        return pc.binary_join_element_wise(*pieces, "")

@@ -1,0 +1,79 @@
+"""Names and versions of schemas that are written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.converters import create
+from semel.converters.avro import AvroConverter
+from semel.errors import ConfigError
+from semel.transforms.naming import named
+
+AVRO = "io.confluent.connect.avro.AvroConverter"
+JSON = "org.apache.kafka.connect.json.JsonConverter"
+ROW = pa.array([{"id": 1, "to": {"city": "x"}}])
+SET = "org.apache.kafka.connect.transforms.SetSchemaMetadata$Value"
+
+
+def chain(**options: str) -> dict[str, str]:
+    given = {f"transforms.t.{k.replace('_', '.')}": v for k, v in options.items()}
+    return {"transforms": "t", "transforms.t.type": SET, **given}
+
+
+class Subjects:
+    """A registry that remembers what is registered."""
+
+    url = "http://registry"
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+
+    def id_of(self, subject: str, _kind: str, text: str, *, register: bool) -> int:
+        self.found[subject] = json.loads(text)
+        return 1
+
+
+def avro(strategy: str = "TopicNameStrategy") -> tuple[AvroConverter, Subjects]:
+    config = {"schema.registry.url": "http://r", "value.subject.name.strategy": strategy}
+    made = create(AVRO, config, is_key=False, where="value.converter")
+    assert isinstance(made, AvroConverter)
+    made._registry = subjects = Subjects()  # type: ignore[assignment]
+    return made, subjects
+
+
+def test_avro_is_written_under_the_name_and_version() -> None:
+    made, subjects = avro()
+    raw = chain(schema_name="com.acme.Order", schema_version="3")
+    named(made, raw, is_key=False).for_topic("orders").encode(ROW)
+    schema = subjects.found["orders-value"]
+    names = ("namespace", "name", "connect.name", "connect.version")
+    assert [schema[n] for n in names] == ["com.acme", "Order", "com.acme.Order", 3]
+    inner = schema["fields"][1]["type"][1]
+    assert (inner["namespace"], inner["name"]) == ("io.confluent.connect.avro", "ConnectDefault")
+
+
+@pytest.mark.parametrize("name", ["com.acme.Order", "Order"])
+def test_the_name_is_the_subject_where_the_strategy_goes_by_records(name: str) -> None:
+    made, subjects = avro("io.confluent.kafka.serializers.subject.RecordNameStrategy")
+    named(made, chain(schema_name=name), is_key=False).for_topic("orders").encode(ROW)
+    assert set(subjects.found) == {name}
+
+
+def test_a_name_that_avro_has_not_is_told() -> None:
+    made, _ = avro()
+    with pytest.raises(ConfigError, match=r"schema name com\.my-order: Avro allows"):
+        named(made, chain(schema_name="com.my-order"), is_key=False).encode(ROW)
+
+
+def test_json_carries_them_in_its_schema() -> None:
+    made = create(JSON, {}, is_key=False, where="value.converter")
+    raw = chain(schema_name="orders", schema_version="2")
+    (written,) = named(made, raw, is_key=False).encode(ROW).to_pylist()
+    schema = json.loads(written)["schema"]
+    assert (schema["name"], schema["version"]) == ("orders", 2)
+    (plain,) = named(made, raw, is_key=True).encode(ROW).to_pylist()
+    assert "name" not in json.loads(plain)["schema"]
