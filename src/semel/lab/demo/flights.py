@@ -18,6 +18,7 @@ from semel.errors import ServiceError
 from semel.lab.demo.process import PATIENCE, Crash, Process
 from semel.lab.embedded import Kafka, Services
 from semel.planning import plan
+from semel.sinks.base import Sink
 
 TOPIC = "flights"
 RECORDS = 336_776
@@ -153,14 +154,6 @@ class Connector:
         """Kill the process if it still runs."""
         self._process.stop()
 
-    def rows(self) -> int:
-        """The rows committed so far, by the ledger."""
-        sink = plan(self._config).sink
-        try:
-            return sum(e.rows_written for e in sink.entries())
-        finally:
-            sink.close()
-
     def run(self, crash: Crash | None) -> Iterator[int]:
         """Run until it dies or is done. Yields the committed rows several times a second.
 
@@ -168,19 +161,28 @@ class Connector:
             ServiceError: the process ended in another way than planned.
         """
         self._process.start(crash, "--until-caught-up")
-        moved = time.monotonic()
-        rows = -1
-        while self._process.poll() is None:
-            now = self.rows()
-            yield now
-            if now != rows:
-                rows, moved = now, time.monotonic()
-            elif time.monotonic() - moved > PATIENCE:
-                raise ServiceError(f"the connector makes no progress; see {self.log}")
-            time.sleep(0.1)
-        yield self.rows()
+        sink = plan(self._config).sink
+        try:
+            moved = time.monotonic()
+            rows = -1
+            while self._process.poll() is None:
+                now = _rows(sink)
+                yield now
+                if now != rows:
+                    rows, moved = now, time.monotonic()
+                elif time.monotonic() - moved > PATIENCE:
+                    raise ServiceError(f"the connector makes no progress; see {self.log}")
+                time.sleep(0.1)
+            yield _rows(sink)
+        finally:
+            sink.close()
         self._process.check(crash)
 
     def audit(self) -> AuditReport:
         """Compare Kafka with PostgreSQL."""
         return audit(self._config)
+
+
+def _rows(sink: Sink) -> int:
+    """The rows committed so far, by the ledger."""
+    return sum(e.rows_written for e in sink.entries())
