@@ -125,6 +125,7 @@ class Standby:
                 [sys.executable, "-m", "semel.engine.standby", str(listener.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # until it has those of Spark's daemon
                 process_group=0,  # Ctrl-C in a terminal is for this process
                 pass_fds=[listener.fileno()],
                 env={**os.environ, **_OF_DAEMONS},
