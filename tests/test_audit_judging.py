@@ -12,7 +12,7 @@ import pytest
 
 from semel.audit.auditor import Auditor
 from semel.audit.keys import LiveKeys, judge
-from semel.audit.offsets import Seen, beyond_kafka, copies, strangers
+from semel.audit.offsets import Seen, beyond_kafka, copies, mistimed
 from semel.audit.report import AuditReport, PartitionAudit
 from semel.ledger import RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
 from semel.sinks.base import Snapshot
@@ -47,10 +47,10 @@ def test_rows_beyond_one_for_each_record_are_copies() -> None:
     assert beyond_kafka(rows, kafka) == 2
 
 
-def test_a_row_of_another_time_than_its_record_is_a_stranger() -> None:
+def test_a_row_with_another_time_than_its_record_is_mistimed() -> None:
     rows, kafka = np.array([2, 0, 1, 1, 9]), np.array([1, 2, 0])
     times, stamps = np.array([20, 0, 10, 11, 5]), np.array([10, 20, 0])
-    found = strangers(rows, times, kafka, stamps)
+    found = mistimed(rows, times, kafka, stamps)
     assert found.tolist() == [False, False, False, True, False]
 
 

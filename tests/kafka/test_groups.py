@@ -17,7 +17,7 @@ from semel.kafka.groups import Groups
 from semel.kafka.transactions import LEFT_BEHIND, Report, Transactions
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.sinks.kafka.offsets import stranger
+from semel.sinks.kafka.offsets import nonmember
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
@@ -39,7 +39,7 @@ def test_offsets_with_an_open_transaction_are_pending_and_are_told_without_it(
     producer.init_transactions(PATIENCE)
     producer.begin_transaction()
     moved = [KafkaPartition(source, 0, 9, "later")]
-    producer.send_offsets_to_transaction(moved, stranger(client, source), PATIENCE)
+    producer.send_offsets_to_transaction(moved, nonmember(client, source), PATIENCE)
     assert groups.offsets(source, places, stable=True) == ({}, places)
     assert groups.offsets(source, places) == ({first: (5, "note")}, set())
     producer.abort_transaction(PATIENCE)
@@ -82,7 +82,7 @@ def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> No
         names = (created(f"group-{number}") for number in range(50))
         group = next(name for name in names if coordinator(name) == broker.node)
         wait_until(lambda: told(5, "note"))
-        transactions, generation = Transactions("connector t", client), stranger(client, group)
+        transactions, generation = Transactions("connector t", client), nonmember(client, group)
 
         def commit(position: int, send: Callable[[Producer, Report], None]) -> None:
             if not transactions.is_open:

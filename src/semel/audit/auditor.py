@@ -13,8 +13,8 @@ from semel.audit.offsets import (
     Seen,
     beyond_kafka,
     copies,
+    mistimed,
     offsets_of,
-    strangers,
     times_of,
     unmade,
     within,
@@ -260,7 +260,7 @@ class Auditor:
         mine = rows >= entry.start_position
         rows, times = rows[mine], None if times is None else times[mine]
         kafka = seen.all()
-        other = strangers(rows, times, kafka, seen.all_times())
+        other = mistimed(rows, times, kafka, seen.all_times())
         gone = within(rows, self._holes_of(tp, RECREATED, TRUNCATED))
         beyond = other | ~np.isin(rows, kafka) if times is not None else copies(rows, kafka)
         known = gone & beyond

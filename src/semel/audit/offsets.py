@@ -77,7 +77,7 @@ def times_of(table: pa.Table | None, partition: int) -> np.ndarray | None:
     return found
 
 
-def strangers(
+def mistimed(
     rows: np.ndarray, times: np.ndarray | None, kafka: np.ndarray, stamps: np.ndarray
 ) -> np.ndarray:
     """Which rows are at the offset of a record with another timestamp."""

@@ -89,7 +89,7 @@ def with_servers(source: Path, servers: str) -> dict[str, str]:
 def run_(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Connectors, a file each; a worker's file may stand before them."),
+        typer.Argument(help="Files of connectors; a worker's file may come first."),
     ],
     until_caught_up: Annotated[
         bool, typer.Option(help="Exit once everything that Kafka held at the start is committed.")

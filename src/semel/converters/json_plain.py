@@ -53,10 +53,10 @@ class PlainReader:
             return self._read_scalars(text)
         block, failures = self._read_objects(values.objects)
         if self._declared is None and self._base is not None and not self._evolve:
-            strangers = _strangers(block, values.objects, failures)
-            if strangers:
-                block = _without(block, [f.index for f in strangers])
-                failures = [*failures, *strangers]
+            unusable = _unusable(block, values.objects, failures)
+            if unusable:
+                block = _without(block, [f.index for f in unusable])
+                failures = [*failures, *unusable]
         failures = moved(failures, values.object_rows)
         for row, value in others:
             reason = syntax_error(value) or f"{shown(value)} is {kind(value)}, not an object"
@@ -139,7 +139,7 @@ class PlainReader:
         return place(block, rows, len(text)), moved(failures, rows)
 
 
-def _strangers(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]) -> list[Failure]:
+def _unusable(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]) -> list[Failure]:
     """The objects that have fields, but none that the target takes: each would become a row of
     nulls. Only objects of which nothing is left are looked at again, all together."""
     fields = block.flatten()

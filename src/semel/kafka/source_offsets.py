@@ -122,7 +122,7 @@ class SourceOffsets:
             raise TransientError(
                 f"connector {self._connector.name}: offsets topic {self.topic}: an open "
                 f"transaction of another producer has not ended for {timeout:.0f} s; the offsets "
-                "behind it cannot be read yet"
+                "after it cannot be read yet"
             )
         return self._parsed(found)
 

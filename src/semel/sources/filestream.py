@@ -131,7 +131,7 @@ class FileStreamSource(Source):
     def exactly_once(self) -> Support:
         return Support(
             True,
-            "lines and the position behind them are committed in one Kafka transaction; the file "
+            "lines and the position after them are committed in one Kafka transaction; the file "
             "must only be appended to, or replaced by another one",
         )
 

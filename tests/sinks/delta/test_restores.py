@@ -42,7 +42,7 @@ def test_a_restored_table_is_refused_with_the_facts_and_the_ways_out(lake: Lake)
     lake.table().restore(first)
     facts = (
         rf"version {last + 1} restored the table to version {first}, after version {last}.*"
-        rf"the positions stand \(t-0 at 20\).*restore the table to version {last}\. .*"
+        rf"the positions remain \(t-0 at 20\).*restore the table to version {last}\. .*"
         "semel offsets set FILE t-0=10$"
     )
     with pytest.raises(RolledBack, match=facts):

@@ -184,7 +184,7 @@ class TestGateways:
         sink.commit([advance(0, 10)], values(0, 10))
         (file,) = directory.files()
         sink.set_positions(firsts({FIRST: 0}))
-        with pytest.raises(ServiceError, match=r"is there already.*move it away"):
+        with pytest.raises(ServiceError, match=r"already exists.*move it away"):
             sink.commit([advance(0, 10)], values(0, 10))
         filesystem, root = fsspec.url_to_fs(directory.where)
         filesystem.rm(f"{root}/{file}")

@@ -299,7 +299,7 @@ class TestFolders:
         filesystem, root = fsspec.url_to_fs(place.where)
         filesystem.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
         filesystem.pipe_file(f"{root}/{name}", b"mine")
-        with pytest.raises(ServiceError, match=rf"a file stands where.*move it away: .*/{name}"):
+        with pytest.raises(ServiceError, match=rf"a file is where.*move it away: .*/{name}"):
             sink.commit([advance(0, 10)], values(0, 10))
         filesystem.rm(f"{root}/{name}")
         assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED

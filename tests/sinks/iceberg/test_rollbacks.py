@@ -72,8 +72,8 @@ def test_a_table_that_was_rolled_back_is_refused_with_the_facts_and_the_ways_out
     sink, first, last = filled(warehouse)
     roll_back(warehouse, first)
     facts = (
-        rf"branch main stands at snapshot {first}, which does not descend from snapshot {last}.*"
-        rf"the positions stand \(t-0 at 20\).*set the branch to snapshot {last} again\. .*"
+        rf"branch main is at snapshot {first}, which does not descend from snapshot {last}.*"
+        rf"the positions remain \(t-0 at 20\).*set the branch to snapshot {last} again\. .*"
         "semel offsets set FILE t-0=10$"
     )
     with pytest.raises(RolledBack, match=facts):
@@ -237,7 +237,7 @@ def test_a_branch_is_judged_by_its_own_head(warehouse: Warehouse) -> None:
         snapshots.create_branch(first, "older").create_branch(last, "same")
     branch = "iceberg.tables.default-commit-branch"
     warehouse.unprepared(keys={branch: "same"}).prepare(["t"])
-    with pytest.raises(RolledBack, match=f"branch older stands at snapshot {first}"):
+    with pytest.raises(RolledBack, match=f"branch older is at snapshot {first}"):
         warehouse.unprepared(keys={branch: "older"}).prepare(["t"])
 
 

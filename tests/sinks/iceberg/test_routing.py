@@ -522,7 +522,7 @@ def test_wrong_configurations_with_named_tables_are_refused(warehouse: Warehouse
         ({"iceberg.table.db.a.route-regex": "a"}, "the field itself names the table"),
         (
             {"iceberg.table.db.A.id-columns": "a", "iceberg.table.Db.a.id-columns": "b"},
-            "is there in another case too",
+            "is also set in another case",
         ),
         ({"errors.deadletterqueue.table": "db.ledger"}, "is in iceberg.tables.ledger too"),
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from semel.audit.offsets import beyond_kafka, copies, strangers, within
+from semel.audit.offsets import beyond_kafka, copies, mistimed, within
 from semel.ledger import (
     DAMAGED,
     RECREATED,
@@ -60,7 +60,7 @@ class Findings:
 def judge(interval: Interval) -> Findings:
     """Judge an interval below the position, of which the store shows all rows."""
     rows, times, kafka = interval.rows, interval.times, interval.kafka
-    other = strangers(rows, times, kafka, interval.stamps)
+    other = mistimed(rows, times, kafka, interval.stamps)
     beyond = other | ~np.isin(rows, kafka) if times is not None else copies(rows, kafka)
     known = within(rows, former(interval.holes)) & beyond
     odd = other & ~known

@@ -132,7 +132,7 @@ class Membership:
             self._failed = ServiceError(
                 f"group.id={self._config.group_id}: the group has members that are not workers of "
                 "semel: workers of Kafka Connect, most likely. Stop them all first; this worker "
-                "then goes on where they have stopped"
+                "then continues where they stopped"
             )
         elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             self._failed = ServiceError(

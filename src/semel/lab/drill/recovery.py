@@ -77,7 +77,7 @@ class Recovery(Strikes[Mark]):
                 return False
             return True
 
-        self._stage.until(known, PATIENCE, "Kafka does not tell its end offsets")
+        self._stage.until(known, PATIENCE, "Kafka does not return its end offsets")
         return found
 
     def gone_on(self, mark: Mark, patience: float = PATIENCE) -> float:

@@ -158,7 +158,7 @@ class Positions:
             if found is not None:
                 raise ConfigError(
                     f"connector {self._connector}: Delta table {table.where}: {found.said}, so "
-                    "every position must be set anew. Name the others too: "
+                    "every position must be set again. Name the others too: "
                     + " ".join(f"{e.topic_partition}={e.position}" for e in others)
                 )
         for table, mine in self._by_table(entries):
@@ -220,8 +220,8 @@ def restored(
     return RolledBack(
         f"connector {connector}: Delta table {table.where}: {found.said}, after version "
         f"{ledger.committed}, which holds this connector's last commit. Rows may have gone, but "
-        f"the positions stand ({stands}), so nothing was written. {undo}To go on with the table as "
-        f"it is, set the positions to what it holds: semel offsets set FILE {' '.join(wanted)}"
+        f"the positions remain ({stands}), so nothing was written. {undo}To go on with the table "
+        f"as it is, set the positions to what it holds: semel offsets set FILE {' '.join(wanted)}"
         + ("" if known else "; or read all again: semel offsets reset FILE")
     )
 

@@ -213,7 +213,7 @@ def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
         elif found[2] not in _DIRECTIVES or (found[2] == "M" and len(found[0]) > 2):
             raise ConfigError(
                 f"path.format={path_format!r}: {found[0]} is not available; years (YYYY), months "
-                "(MM), days (dd), hours (HH), minutes (mm) and seconds (ss) are. Text stands in "
+                "(MM), days (dd), hours (HH), minutes (mm) and seconds (ss) are. Put text in "
                 "single quotes"
             )
         else:

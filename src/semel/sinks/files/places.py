@@ -37,7 +37,7 @@ _BOTO = (
 
 _WHY_NOT = {
     "memory": "each process has a memory of its own",
-    "hdfs": "libhdfs offers no exclusive creation, and Arrow's rename replaces what is there",
+    "hdfs": "libhdfs offers no exclusive creation, and Arrow's rename replaces an existing file",
 }
 
 

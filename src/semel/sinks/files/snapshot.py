@@ -42,7 +42,7 @@ def take(
         if newer is not None:
             break
     else:
-        raise TransientError(f"{store.where}: the ledger goes on faster than files are listed")
+        raise TransientError(f"{store.where}: the ledger advances faster than files are listed")
     listed = {f: {n: s for n, s in found.items() if n not in newer} for f, found in listed.items()}
     reader = Reader(store, kind)
     records: dict[str, pa.Table] = {}

@@ -142,8 +142,7 @@ class Store:
             raise ServiceError(f"{self.where}: access is denied: {_reason(error)}") from None
         except NotADirectoryError as error:
             raise ServiceError(
-                f"{self.where}: a file stands where a folder must be; move it away: "
-                f"{_reason(error)}"
+                f"{self.where}: a file is where a folder must be; move it away: {_reason(error)}"
             ) from None
         except Exception as error:
             known = isinstance(error, OSError) or type(error).__module__.startswith(_FOREIGN)

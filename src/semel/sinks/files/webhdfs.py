@@ -127,7 +127,7 @@ class WebHdfsStore(Store):
         if not self.exists(source):
             return False
         raise ServiceError(
-            f"{self.where}/{target} is there already, and this gateway does not rename over it: "
+            f"{self.where}/{target} already exists, and this gateway does not replace it: "
             "move it away, or set path to a NameNode's own address"
         )
 

@@ -267,7 +267,7 @@ def settings(raw: Mapping[str, str]) -> Settings:
             problems.append(
                 Problem(
                     f"iceberg.table.{name}",
-                    f"iceberg.table.{name}={value!r} is there in another case too: records "
+                    f"iceberg.table.{name}={value!r} is also set in another case: records "
                     "name tables in lower case. Remove one",
                 )
             )

@@ -87,22 +87,22 @@ def rolled_back(
     stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
     begin = f"connector {connector}: Iceberg table {table.where}: branch {table.branch} "
     head = table.snapshot_id
-    at = "holds no snapshot" if head is None else f"stands at snapshot {head}"
+    at = "holds no snapshot" if head is None else f"is at snapshot {head}"
     left = table.metadata.snapshot_by_id(mark)
     if left is None:
         same = " ".join(f"{e.topic_partition}={e.position}" for e in entries)
         return RolledBack(
             f"{begin}{at}, and the snapshots between it and {mark}, which is known to hold this "
             "connector's rows, have expired, so nobody can tell whether the table was rolled back "
-            f"meanwhile. The positions stand ({stands}); nothing was written. If the table was not "
-            f"rolled back, confirm them: semel offsets set FILE {same}; if it was, set them to "
+            f"meanwhile. The positions remain ({stands}); nothing was written. If the table was "
+            f"not rolled back, confirm them: semel offsets set FILE {same}; if it was, set them to "
             "what it holds, or read all again: semel offsets reset FILE"
         )
     known = [f"{e.topic_partition}={e.position}" for e in then]
     wanted = known or [f"{e.topic_partition}=OFFSET" for e in entries]
     return RolledBack(
         f"{begin}{at}, which does not descend from snapshot {mark}, this connector's last commit: "
-        f"it was rolled back. Rows have gone, but the positions stand ({stands}), so nothing was "
+        f"it was rolled back. Rows have gone, but the positions remain ({stands}), so nothing was "
         f"written. To bring the rows back, set the branch to snapshot {mark} again. To go on with "
         "the table as it is, set the positions to what it holds: semel offsets set FILE "
         + " ".join(wanted)

@@ -98,7 +98,7 @@ class _Once(Transaction):
                     raise CommitStateUnknownException(f"{table.name()}: snapshots have expired")
                 at = there[at].parent_snapshot_id
             if at != producer._parent_snapshot_id:
-                raise CommitStateUnknownException(f"{table.name()}: rolled back, or made anew")
+                raise CommitStateUnknownException(f"{table.name()}: rolled back, or recreated")
         return False
 
 

@@ -98,7 +98,7 @@ class GroupOffsets:
         return entry_of(topic, place.partition, position, facts)
 
 
-def stranger(client: Mapping[str, Any], group: str) -> Any:
+def nonmember(client: Mapping[str, Any], group: str) -> Any:
     """The group metadata of a client that is not a member of the group."""
     consumer = Consumer({**client, "group.id": group, "log_level": 0})
     try:

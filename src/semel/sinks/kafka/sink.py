@@ -38,7 +38,7 @@ from semel.sinks.kafka.clusters import Clusters
 from semel.sinks.kafka.config import IGNORED, KafkaConfig
 from semel.sinks.kafka.group import Group
 from semel.sinks.kafka.ledger import Ledger
-from semel.sinks.kafka.offsets import GroupOffsets, stranger
+from semel.sinks.kafka.offsets import GroupOffsets, nonmember
 from semel.sinks.kafka.sender import Sender
 from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
@@ -98,7 +98,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         )
         self._task: int | None = None
         self._member: Membership | None = None
-        self._stranger: Any = None
+        self._nonmember: Any = None
         self._stored: dict[TopicPartition, LedgerEntry] = {}
 
     # What it wants and promises
@@ -378,9 +378,9 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
     def _generation(self) -> Any:
         if self._member is not None and not self._elsewhere:
             return self._member.generation
-        if self._stranger is None:
-            self._stranger = stranger(self._target.config, self._connector.group_id)
-        return self._stranger
+        if self._nonmember is None:
+            self._nonmember = nonmember(self._target.config, self._connector.group_id)
+        return self._nonmember
 
     # For the audit
 

@@ -64,7 +64,7 @@ def end(uri: str, backend: Backend | None) -> str:
                 return f"waits for {kind} {event}" if kind else "a statement is running"
             copied.append(_rows(connection, _COPIED.format(pid=backend.pid)))
             if copied[-1] != copied[0]:
-                return "a COPY goes on"
+                return "a COPY is in progress"
             time.sleep(_PAUSE)
         _rows(connection, f"SELECT pg_terminate_backend({backend.pid})")
     return ""

@@ -61,7 +61,7 @@ def _copy(connection: Connection, table: Table, rows: Rows) -> None:
         f"AND (attname, atttypid) IN ({expected})"
     )
     if unchanged != len(names):
-        raise SchemaChanged(f"table {table.name} was altered or made anew")
+        raise SchemaChanged(f"table {table.name} was altered or recreated")
     assert table.name.schema is not None
     connection.copy(table.name.table, rows.columns, table.name.schema)
 

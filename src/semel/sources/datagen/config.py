@@ -34,7 +34,7 @@ class DatagenConfig:
     quickstart: str = key(
         "quickstart",
         "",
-        "Records of a schema that semel brings, such as orders, users or pageviews.",
+        "A schema that comes with semel, such as orders, users or pageviews.",
         importance=HIGH,
         group="Datagen",
         validator=_check_quickstart,

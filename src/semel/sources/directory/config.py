@@ -212,7 +212,7 @@ class DirectoryConfig(TextKeys):
     generated: bool = key(
         "schema.generation.enabled",
         False,
-        "All fields are text, and are called as the file calls them.",
+        "All fields are text, named as in the file.",
         importance=MEDIUM,
         group="Schema Generation",
     )

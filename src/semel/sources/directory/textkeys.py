@@ -48,7 +48,7 @@ class TextKeys:
     skip_lines: int = key(
         "csv.skip.lines",
         0,
-        "Lines to pass over at the beginning of a file.",
+        "Lines to skip at the beginning of a file.",
         at_least=0,
         type=Type.INT,
         importance=LOW,
@@ -71,7 +71,7 @@ class TextKeys:
     escape: str = key(
         "csv.escape.char",
         "92",
-        "What makes the next character stand for itself: a character, or its number; 0 for none.",
+        "What escapes the next character: a character, or its number; 0 for none.",
         importance=LOW,
         group="CSV Parsing",
     )
