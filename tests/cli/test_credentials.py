@@ -63,6 +63,24 @@ OF_SINK: Mapping[str, Mapping[str, str]] = {
         "dest.kafka.sasl.jaas.config": KAFKA["admin.override.sasl.jaas.config"],
     },
 }
+OF_SOURCE: Mapping[str, Mapping[str, str]] = {
+    "JdbcSource": {
+        "connection.url": f"jdbc:postgresql://me:{HIDDEN}@{NOBODY}/d?password={HIDDEN}",
+        "connection.password": HIDDEN,
+        "query.masked": f"SELECT '{HIDDEN}'",
+        "mode": "bulk",
+        "topic.prefix": "a",
+    },
+    "Directory": {
+        "format": "text",
+        "input.path": URL,
+        "cleanup.policy": "none",
+        "input.file.pattern": ".*",
+        "topic": "a",
+        **PASSED_ON,
+    },
+    "FileStreamSource": {"file": "/no/such/file", "topic": "a", **PASSED_ON},
+}
 COMMANDS = (
     *(["describe"], ["describe", "--json"], ["validate"], ["validate", "--json"]),
     *(["lag"], ["run"], ["run", "--json"], ["offsets", "show"], ["audit"]),
@@ -137,3 +155,14 @@ def test_a_mistake_does_not_show_the_credentials_beside_it(
     file = written({**NOWHERE, **change})
     for arguments in COMMANDS[:4]:
         check(semel(*arguments, file))
+
+
+@pytest.mark.parametrize("source", OF_SOURCE)
+def test_no_command_shows_a_secret_of_any_source(
+    source: str, semel: Callable[..., Ended], written: Write
+) -> None:
+    keys = {"name": "nowhere", "bootstrap.servers": NOBODY, "connector.class": source}
+    file = written({**keys, **KAFKA, **OF_SOURCE[source]})
+    for command in COMMANDS:
+        if command[0] in ("describe", "validate", "run"):
+            check(semel(*command, file))

@@ -160,3 +160,29 @@ def test_a_query_reads_nothing_but_records() -> None:
             queried(query, batch(ROWS))
     outcome = queried("SELECT * FROM records, read_text('/etc/hostname')", batch(ROWS[:1]))
     assert "disabled by configuration" in outcome.refused[0].message
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "CAST(1 AS UHUGEINT) << 127",
+        "TIMETZ '10:00:00+02'",
+        "'101'::BIT",
+        "[{'n': 5::BIGNUM}]",
+        "MAP {'k': TIMETZ '10:00:00+02'}",
+    ],
+)
+def test_a_type_that_would_become_another_value_is_refused(expression: str) -> None:
+    """In Arrow, the first would be negative, the second lose its zone, and the others be bytes."""
+    with pytest.raises(ConfigError, match=r"query: column x has the type .* Convert it"):
+        queried(f"SELECT {expression} AS x FROM records", batch(ROWS))
+
+
+def test_a_number_of_too_many_digits_is_refused_alone() -> None:
+    most = 2**127 - 1
+    query = f"SELECT CASE id WHEN 1 THEN 0::HUGEINT ELSE {most} END AS x FROM records"
+    outcome = queried(query, batch(ROWS))
+    assert outcome.batch.values.array.to_pylist() == [{"x": 0}, None]
+    assert {r.message for r in outcome.refused} == {
+        "transforms.t: Out of Range Error: a number of more than 38 digits"
+    }

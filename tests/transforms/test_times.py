@@ -58,6 +58,13 @@ def test_numbers_count_what_unix_precision_says(precision: str, number: int, bac
     assert values(config, batch([number])) == [back]
 
 
+def test_a_time_without_a_date_is_refused_alone() -> None:
+    """A date counts days in 32 bits."""
+    config = stage("TimestampConverter$Value", target_type="Date")
+    (why,) = refusals(config, batch([AT, 2**63 - 1, None]))
+    assert why == "transforms.t: there is no such date"
+
+
 def test_what_is_no_time_is_refused_alone() -> None:
     config = stage("TimestampConverter$Value", target_type="unix", format="yyyy-MM-dd")
     (why,) = refusals(config, batch(["2024-01-01", "soon"]))

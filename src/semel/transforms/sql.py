@@ -25,6 +25,11 @@ if typing.TYPE_CHECKING:
 
 RECORDS = "records"
 _TABLE, _ROW, _VALUE = "__semel_batch", "__semel_row", "value"
+_NOT_ARROWS = frozenset(
+    {"bignum", "bit", "geometry", "time with time zone", "uhugeint", "union", "variant"}
+)
+_NESTED = frozenset({"array", "list", "map", "struct"})
+_MOST = 10**38 - 1
 _LIMITS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,  # a Spark task has one core
     "enable_external_access": False,
@@ -175,6 +180,8 @@ class Sql(Transform):
             f"SELECT * FROM ({self._query})) q ORDER BY b.{_ROW}"
         )
         found: Any = self._database.from_arrow(given).query(_TABLE, text)
+        for name, kind in zip(found.columns[1:], found.types[1:], strict=True):
+            _check_type(name, kind)
         made = found.to_arrow_table()
         typed = [
             _with_type(column, str(kind))
@@ -228,11 +235,37 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
             yield from _nodes(branch)
 
 
+def _check_type(name: str, kind: Any) -> None:
+    """Raises ConfigError: Arrow has no such type, and DuckDB would give something else."""
+    if kind.id in _NOT_ARROWS:
+        raise ConfigError(
+            f"query: column {name} has the type {kind}, which records do not have. Convert it, for "
+            "example to VARCHAR"
+        )
+    if kind.id in _NESTED:
+        for _, inner in kind.children:
+            if not isinstance(inner, int):  # the length of an array
+                _check_type(name, inner)
+
+
+def _check_digits(column: pa.ChunkedArray) -> None:
+    import duckdb
+
+    found = pc.min_max(column)
+    if (
+        found["min"].is_valid
+        and not -_MOST <= found["min"].as_py() <= found["max"].as_py() <= _MOST
+    ):
+        raise duckdb.OutOfRangeException("Out of Range Error: a number of more than 38 digits")
+
+
 def _with_type(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
     """A column of DuckDB in the type that semel has for it."""
     if kind == "JSON":
         storage = one_array(column.cast(JSON.storage_type))
         return pa.chunked_array([pa.ExtensionArray.from_storage(JSON, storage)])
+    if kind == "HUGEINT":
+        _check_digits(column)
     if pa.types.is_timestamp(column.type) and column.type.tz:
         return column.cast(pa.timestamp(column.type.unit, "UTC"))
     return column

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.errors import ConfigError, Problem
 from semel.records import TIMESTAMP_TYPE
-from semel.transforms.base import Batch, Refused, Side, SideTransform
+from semel.transforms.base import Batch, Refused, Side, SideTransform, reasons
 from semel.transforms.dates import DateFormat
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (
@@ -26,6 +26,7 @@ from semel.transforms.structs import (
 from semel.transforms.texts import floor_divided, milliseconds
 
 _DAY = 86_400_000
+_LAST_DAY = 2**31 - 1
 _CONNECT_EXCEPTION = "org.apache.kafka.connect.errors.ConnectException"
 _PER_MILLISECOND = {"microseconds": 1000, "nanoseconds": 1_000_000}
 _LONGEST = 2**63 - 1
@@ -155,6 +156,9 @@ class TimestampConverter(SideTransform):
             return stamps.cast(TIMESTAMP_TYPE)
         days = floor_divided(stamps, _DAY)
         if target == "date":
+            beyond = np.abs(np.asarray(pc.fill_null(days, 0))) > _LAST_DAY
+            if beyond.any():
+                raise Refused(reasons(np.flatnonzero(beyond), "there is no such date"))
             return days.cast(pa.int32()).cast(pa.date32())
         return pc.subtract(stamps, pc.multiply(days, _DAY)).cast(pa.int32()).cast(pa.time32("ms"))
 

@@ -10,8 +10,10 @@ import pytest
 
 from semel.sources.jdbc import batches
 from semel.sources.jdbc.batches import Rows, Together
+from semel.sources.jdbc.database import Column
 from semel.sources.jdbc.offsets import Position
-from semel.sources.jdbc.queries import Unreadable
+from semel.sources.jdbc.queries import Shape, Unreadable
+from semel.sources.jdbc.values import INSTANT
 
 
 def rows(*times: int) -> Rows:
@@ -65,3 +67,14 @@ def test_rows_that_must_be_committed_together_but_are_too_large_are_refused(
     monkeypatch.setattr(batches, "LARGEST", 100)
     with pytest.raises(Unreadable, match=r"rows of .* bytes have the same position"):
         list(batches.in_order([rows(*[1] * 10), rows(*[1] * 10)]))
+
+
+def test_a_time_with_more_nanoseconds_than_a_number_holds_is_refused() -> None:
+    """Year 2300; another time would be the result."""
+    column = Column("at", "timestamp", INSTANT)
+    batch = pa.record_batch({"at": pa.array([10_413_792_000_000_000], INSTANT)})
+    shape = Shape((column,), None, ())
+    assert len(batches.rows(batch, shape, "UTC", "micros_long")) == 1
+    for granularity in ("nanos_long", "nanos_string"):
+        with pytest.raises(Unreadable, match=f"column at has a time .*={granularity}"):
+            batches.rows(batch, shape, "UTC", granularity)

@@ -69,7 +69,15 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
         numbers = arrays[shape.number.name].cast(pa.int64())
     if shape.times:
         times = pc.coalesce(*(arrays[c.name] for c in shape.times)).cast(pa.int64())
-    values = [shown(a, granularity) for a in arrays.values()]
+    values = []
+    for name, array in arrays.items():
+        try:
+            values.append(shown(array, granularity))
+        except pa.ArrowInvalid:
+            raise Unreadable(
+                f"column {name} has a time before 1677 or after 2262, of which timestamp."
+                f"granularity={granularity} has no number. Set it to micros_long"
+            ) from None
     return Rows(struct(values, shape.columns), numbers, times)
 
 

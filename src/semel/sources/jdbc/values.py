@@ -77,7 +77,11 @@ def _check_finite(values: pa.Array) -> None:
 
 
 def shown(values: pa.Array, granularity: str) -> pa.Array:
-    """Timestamps in the form of ``timestamp.granularity``; other values unchanged."""
+    """Timestamps in the form of ``timestamp.granularity``; other values unchanged.
+
+    Raises:
+        ArrowInvalid: a time has more nanoseconds than a number holds.
+    """
     if granularity == "connect_logical" or not pa.types.is_timestamp(values.type):
         return values
     unit, _, form = granularity.partition("_")
