@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -321,6 +321,59 @@ def test_mysql_tells_times_with_a_zone_from_those_without(make: Make, execute: E
     assert rows(make(timestamp_column_name="wall", **keys), offset) == ([], None)
     _, offset = rows(make(timestamp_column_name="real_time", **keys))
     assert rows(make(timestamp_column_name="real_time", **keys), offset) == ([], None)
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+class TestMysql:
+    """What MySQL's columns may hold."""
+
+    KEYS: ClassVar[dict[str, str]] = {"mode": "incrementing", "incrementing_column_name": "id"}
+
+    def test_bits_and_small_numbers_are_those_of_confluents_connector(
+        self, make: Make, execute: Execute
+    ) -> None:
+        execute(
+            "CREATE TABLE t (id BIGINT PRIMARY KEY, one BIT(1), more BIT(9), yes TINYINT(1), "
+            "small TINYINT UNSIGNED, y YEAR)",
+            "INSERT INTO t VALUES (1, b'1', b'100000001', 1, 255, 2024), "
+            "(2, NULL, NULL, NULL, NULL, NULL)",
+        )
+        found, _ = rows(make(**self.KEYS))
+        assert found == [
+            {"id": 1, "one": 1, "more": b"\x01\x01", "yes": 1, "small": 255, "y": 2024},
+            {"id": 2, "one": None, "more": None, "yes": None, "small": None, "y": None},
+        ]
+
+    @pytest.mark.parametrize(
+        "values", ["(1, 18446744073709551615)", "(1, 1), (2, 9223372036854775808)"]
+    )
+    def test_a_number_that_no_record_can_have_is_refused(
+        self, values: str, make: Make, execute: Execute
+    ) -> None:
+        execute(
+            "CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT UNSIGNED)",
+            f"INSERT INTO t VALUES {values}",
+        )
+        with pytest.raises(ConfigError, match=r"t: column v has \d+, but 9223372036854775807 is"):
+            rows(make(**self.KEYS))
+
+    @pytest.mark.parametrize("kind", ["DATE", "DATETIME(6)", "TIMESTAMP"])
+    def test_a_date_of_zeros_is_refused_or_null(
+        self, kind: str, make: Make, execute: Execute, url: str
+    ) -> None:
+        execute(
+            f"CREATE TABLE t (id BIGINT PRIMARY KEY, at {kind} NOT NULL)",
+            "INSERT IGNORE INTO t VALUES (1, '2024-01-01'), (2, '0000-00-00')",
+        )
+        with pytest.raises(ConfigError, match=r"t: column at has 0000-00-00.*, which is no date"):
+            rows(make(**self.KEYS))
+        nulls = {"connection_url": f"{url}&zeroDateTimeBehavior=convertToNull"}
+        found, _ = rows(make(**self.KEYS, **nulls))
+        assert [row["at"] is None for row in found] == [False, True]
+        if kind != "DATE":
+            by_time = {"mode": "timestamp", "timestamp_column_name": "at"}
+            with pytest.raises(ConfigError, match="column at has a time that is no time"):
+                rows(make(**by_time, **nulls, validate_non_null="false"))
 
 
 def test_a_large_table_that_is_left_in_the_middle_is_read_on_from_there(

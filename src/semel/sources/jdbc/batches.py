@@ -69,6 +69,11 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
         numbers = arrays[shape.number.name].cast(pa.int64())
     if shape.times:
         times = pc.coalesce(*(arrays[c.name] for c in shape.times)).cast(pa.int64())
+        if times.null_count:  # which the query leaves out: it is none only for the client
+            raise Unreadable(
+                f"column {shape.times[0].name} has a time that is no time, where positions are "
+                "made of it. Correct it, or leave it out, with query"
+            )
     values = [shown(a, granularity) for a in arrays.values()]
     return Rows(struct(values, shape.columns), numbers, times)
 
