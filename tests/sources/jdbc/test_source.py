@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from decimal import Decimal
@@ -400,6 +401,49 @@ def test_an_offset_that_makes_no_sense_is_refused(make: Make, execute: Execute) 
     source = make(mode="incrementing", incrementing_column_name="id")
     with pytest.raises(ConfigError, match=r"incrementing must be a whole number.*offsets set"):
         rows(source, {"incrementing": "x"})
+
+
+def test_an_offset_of_another_mode_is_told(
+    make: Make, execute: Execute, caplog: pytest.LogCaptureFixture
+) -> None:
+    execute(ORDERS, insert((1, "a", EARLY)))
+    keys = {"incrementing_column_name": "id", "timestamp_column_name": "changed"}
+    source = make(mode="timestamp", **keys)
+    (partition,) = source.partitions()
+    with pytest.raises(ConfigError, match=r"has no timestamp, which mode=timestamp reads on from"):
+        source.check_offset(partition, {"incrementing": 1})
+    assert ids(rows(source, {"incrementing": 1})[0]) == [1]
+    assert "has no timestamp, which mode=timestamp reads on from: reading from" in caplog.text
+    load = {"loaded": 1, "load_until": 9, "load_timestamp_us": 1, "load_incrementing": 9}
+    with pytest.raises(ConfigError, match=r"is of a first load in ranges.*, not mode=incrementing"):
+        rows(make(mode="incrementing", **keys), load)
+    (partition,) = make(mode="timestamp+incrementing", **keys).partitions()
+    make(mode="timestamp+incrementing", **keys).check_offset(partition, load)
+
+
+def test_a_query_has_the_columns_that_there_are_now(make: Make, execute: Execute, url: str) -> None:
+    execute("CREATE TABLE t (id INTEGER NOT NULL, gone TEXT)", "INSERT INTO t VALUES (1, 'x')")
+    source = make(
+        query="SELECT * FROM t",
+        mode="incrementing",
+        incrementing_column_name="id",
+        table_poll_interval_ms="1",
+    )
+    reading = source.read({"query": "query"}, None)
+    assert taken(reading)[0] == [{"id": 1, "gone": "x"}]
+    execute("ALTER TABLE t ADD COLUMN more INTEGER", "INSERT INTO t VALUES (2, 'y', 3)")
+    time.sleep(0.002)
+    assert taken(reading)[0] == [{"id": 2, "gone": "y", "more": 3}]
+    with closing(reading):  # type: ignore[type-var]
+        pass
+    slow = make(query="SELECT * FROM t", mode="incrementing", incrementing_column_name="id")
+    reading = slow.read({"query": "query"}, {"incrementing": 2})
+    assert taken(reading) == ([], None)
+    execute("ALTER TABLE t DROP COLUMN gone", "INSERT INTO t VALUES (3, 4)")
+    if not url.startswith("jdbc:sqlite"):  # it would take the name for a text
+        with pytest.raises(TransientError, match="query: "):
+            taken(reading)
+    assert taken(slow.read({"query": "query"}, {"incrementing": 2}))[0] == [{"id": 3, "more": 4}]
 
 
 def test_describe_says_what_is_not_read_in_timestamp_mode(make: Make) -> None:
