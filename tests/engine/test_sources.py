@@ -34,6 +34,7 @@ from semel.errors import (
 )
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
+from semel.kafka.offset_file import parsed, serialized
 from semel.kafka.source_offsets import Owner, SourceOffsets, StoredOffsets
 from semel.kafka.source_owner import own
 from semel.kafka.transactions import Transactions
@@ -376,6 +377,38 @@ def test_at_least_once_repeats_after_a_crash_but_loses_nothing(
     found = seen(config)
     assert sorted(set(found)) == sorted(lines(30))
     assert len(found) == 40
+
+
+def test_offsets_in_a_file_of_kafka_connect_are_gone_on_from_at_least_once(
+    path: Path,
+    tmp_path: Path,
+    source: Callable[..., Config],
+    start: Start,
+    written: Callable[[Config], Path],
+) -> None:
+    file = tmp_path / "connect.offsets"
+    config = source(offset_storage_file_filename=str(file))
+    append(path, lines(5))
+    key = json.dumps([config["name"], {"filename": str(path)}], separators=(",", ":")).encode()
+    other = (b'["other",{"filename":"f"}]', b'{"position":1}')
+    file.write_bytes(serialized({key: b'{"position":14}', other[0]: other[1]}))
+    start(config, until_caught_up=True).wait()
+    assert seen(config) == lines(3, 2)
+    append(path, lines(5, 5))
+    assert start(config, until_caught_up=True).wait().records == 5
+    assert seen(config) == lines(8, 2)
+    held = parsed(file.read_bytes())
+    assert json.loads(held[key])["position"] == path.stat().st_size
+    assert held[other[0]] == other[1]
+    place = json.dumps({"filename": str(path)})
+    for arguments in (["set", f'{place}={{"position":63}}'], ["show"]):
+        name_, *rest = arguments
+        told = CliRunner().invoke(app, ["offsets", name_, str(written(config)), *rest, "--json"])
+        assert told.exit_code == 0, told.output
+    (shown,) = json.loads(told.stdout)
+    assert shown["offset"] == {"position": 63}
+    start(config, until_caught_up=True).wait()
+    assert seen(config) == [*lines(8, 2), "line 9"]
 
 
 def test_a_topic_is_created_as_configured_and_never_by_accident(

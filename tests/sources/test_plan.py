@@ -11,6 +11,7 @@ from semel.config.checks import VALUE_CONVERTER
 from semel.delivery import Delivery
 from semel.errors import ConfigError
 from semel.planning import plan, plan_any, plan_source
+from semel.planning.facts import facts_of
 
 CONNECTS_OWN = {
     "name": "local-file-source",
@@ -65,6 +66,14 @@ def test_a_relative_file_is_found_from_anywhere_and_keeps_its_name() -> None:
         ),
         ({"transforms": "route"}, "transforms.route.type is required"),
         ({"offsets.storage.topic": "a b"}, "is not the name of a topic"),
+        (
+            {"offset.storage.file.filename": "f", "exactly.once.support": "required"},
+            "keeps the source offsets in a file, which no Kafka transaction holds",
+        ),
+        (
+            {"offset.storage.file.filename": "f", "spark.master": "yarn"},
+            "is on one machine, but spark.master=yarn",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_set(
@@ -110,6 +119,14 @@ def test_a_source_is_no_sink() -> None:
 def test_at_least_once_may_be_declared() -> None:
     guarantee = plan_source({**RAW, "delivery": "at-least-once"}).guarantee
     assert (guarantee.delivery, guarantee.mechanism) == (Delivery.AT_LEAST_ONCE, None)
+
+
+def test_offsets_in_a_file_are_at_least_once_and_described() -> None:
+    planned = plan_source({**RAW, "offset.storage.file.filename": "connect.offsets"})
+    assert planned.guarantee.delivery is Delivery.AT_LEAST_ONCE
+    assert "no Kafka transaction holds" in planned.guarantee.why
+    told = facts_of(planned)["offsets"]
+    assert told == f"offsets file {Path('connect.offsets').absolute()}, in Kafka Connect's format"
 
 
 def test_topic_groups_are_asked_in_their_order_and_the_default_last() -> None:

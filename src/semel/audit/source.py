@@ -166,7 +166,7 @@ def audit_source(planned: SourcePlan) -> SourceAuditReport:
             stored = offsets.read(expected=False)
             if not stored.offsets:
                 raise NothingToAudit(
-                    f"offsets topic {connector.offsets_topic} holds nothing of connector "
+                    f"{offsets.where} holds nothing of connector "
                     f"{connector.name}, so there is nothing to compare. Has it run under this name?"
                 )
             ends = auditor.ends(planned.source.topics())

@@ -176,8 +176,10 @@ IGNORED = {
     **dict.fromkeys(
         ("plugin.path", "plugin.discovery"), "plugins are Python packages, found by entry point"
     ),
+    "offset.storage.file.filename": "source offsets are in offsets.storage.topic, so that they are "
+    "committed with the records. To go on from this file, see docs/sources.md#offsets-in-a-file",
     **dict.fromkeys(
-        ("offset.storage.file.filename", "offset.flush.interval.ms", "offset.flush.timeout.ms"),
+        ("offset.flush.interval.ms", "offset.flush.timeout.ms"),
         "positions are in the ledgers, and move with the results",
     ),
     "header.converter": "headers are carried as they are",

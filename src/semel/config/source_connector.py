@@ -84,6 +84,14 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         display="Offsets topic",
         validator=_no_pattern,
     )
+    offsets_file: str = key(
+        "offset.storage.file.filename",
+        "",
+        "File that holds the source offsets instead, as of Kafka Connect's standalone worker; "
+        "at-least-once.",
+        importance=LOW,
+        group="offsets.topic",
+    )
     offsets_partitions: int = key(
         "offset.storage.partitions",
         25,

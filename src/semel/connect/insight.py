@@ -33,8 +33,9 @@ def guarantee(planned: AnyPlan) -> Answer:
 def ledger(planned: AnyPlan) -> Answer:
     """The ledger's entries; of a source connector, its source offsets."""
     if isinstance(planned, SourcePlan):
-        topic = {"topic": planned.connector.offsets_topic}
-        return topic | of_source(source_offsets(planned))
+        connector = planned.connector
+        file, topic = connector.offsets_file, connector.offsets_topic
+        return ({"file": file} if file else {"topic": topic}) | of_source(source_offsets(planned))
     return {"entries": [asdict(entry) for entry in sorted(planned.sink.entries(), key=_place)]}
 
 

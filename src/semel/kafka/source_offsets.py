@@ -25,7 +25,9 @@ from semel.config import SourceConnectorConfig
 from semel.errors import ServiceError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.compacted import CompactedTopic, Values
+from semel.kafka.compacted import CompactedTopic
+from semel.kafka.offset_file import OffsetFile
+from semel.kafka.transactions import PlainProducer
 
 _RUN, _TASKS, _PARTS = "run", "tasks", "parts"
 
@@ -78,7 +80,8 @@ class StoredOffsets:
 
 
 class SourceOffsets:
-    """The offsets of one connector in its offsets topic."""
+    """The offsets of one connector in its offsets topic, or in a file, which no transaction of
+    Kafka holds."""
 
     def __init__(self, connector: SourceConnectorConfig, cluster: Cluster) -> None:
         self._connector = connector
@@ -91,21 +94,32 @@ class SourceOffsets:
             cluster,
             client,
         )
+        self._file: OffsetFile | None = None
+        if connector.offsets_file:
+            self._file = OffsetFile(connector.name, connector.offsets_file)
         self._topic = topic()
         self._uncommitted = topic(committed=False)
 
     @property
-    def topic(self) -> str:
-        """The topic's name."""
-        return self._topic.name
+    def where(self) -> str:
+        """What holds them."""
+        return where(self._connector)
+
+    @property
+    def in_transactions(self) -> bool:
+        """Whether they can be stored in the transaction that holds the records."""
+        return self._file is None
 
     def prepare(self) -> None:
         """Create the topic if it is missing, and refuse one that forgets.
 
         Raises:
-            ConfigError: its cleanup.policy is not compact.
+            ConfigError: its cleanup.policy is not compact; the file is another one.
             ServiceError: it cannot be created.
         """
+        if self._file is not None:
+            self._file.prepare()
+            return
         config = self._connector
         self._topic.prepare(config.offsets_partitions, config.offsets_replication)
 
@@ -117,19 +131,24 @@ class SourceOffsets:
             ServiceError: the topic is gone, or a record in it cannot be read.
             TransientError: a transaction does not end, or no answer has come.
         """
+        if self._file is not None:
+            return self._parsed(self._file.read())
         found = self._topic.read(self._is_mine, None, timeout, expected=expected)
         if not found.is_complete:
             raise TransientError(
-                f"connector {self._connector.name}: offsets topic {self.topic}: an open "
+                f"connector {self._connector.name}: {self.where}: an open "
                 f"transaction of another producer has not ended for {timeout:.0f} s; the offsets "
                 "after it cannot be read yet"
             )
-        return self._parsed(found)
+        return self._parsed(found.values)
 
     def owner(self) -> Owner:
         """Who owns the connector. The record is written without a transaction, so nobody's open
         transaction keeps the answer back."""
-        return self._parsed(self._uncommitted.read(self._is_mine, None, 0.0, expected=True)).owner
+        if self._file is not None:
+            return self.read().owner
+        found = self._uncommitted.read(self._is_mine, None, 0.0, expected=True)
+        return self._parsed(found.values).owner
 
     def _is_mine(self, key: bytes) -> bool:
         return _dumped(self._connector.name) in key
@@ -140,12 +159,24 @@ class SourceOffsets:
         """Queue records; ``failed`` hears of those that are not delivered. The partition follows
         from the key as in Java's producer."""
         for key, value in records:
-            producer.produce(self.topic, value, key, on_delivery=failed)
+            producer.produce(self._topic.name, value, key, on_delivery=failed)
 
-    def _parsed(self, found: Values) -> StoredOffsets:
+    def store(self, producer: PlainProducer, records: Sequence[Record]) -> None:
+        """Store records outside of any transaction.
+
+        Raises:
+            ServiceError: the file cannot be written.
+            TransientError: the brokers may have them or not.
+        """
+        if self._file is not None:
+            self._file.write(records)
+            return
+        producer.send([lambda p, failed: self.send(p, records, failed)], lambda: None)
+
+    def _parsed(self, found: Mapping[bytes, bytes]) -> StoredOffsets:
         name = self._connector.name
         offsets, keys, owner = [], {}, Owner()
-        for key, value in found.values.items():
+        for key, value in found.items():
             match _loaded(key):
                 case [str(connector), dict(partition)] if connector == name:
                     offsets.append((partition, self._offset(key, value)))
@@ -161,16 +192,23 @@ class SourceOffsets:
         offset = _loaded(value)
         if not isinstance(offset, dict):
             raise ServiceError(
-                f"connector {self._connector.name}: offsets topic {self.topic}: the record with "
+                f"connector {self._connector.name}: {self.where}: the record with "
                 f"key {key.decode(errors='replace')} is not a source offset: "
-                f"{value.decode(errors='replace')[:200]}. Does another program write to the topic? "
-                "Stop it, and set the offset with semel offsets set"
+                f"{value.decode(errors='replace')[:200]}. Does another program write there? Stop "
+                "it, and set the offset with semel offsets set"
             )
         return offset
 
 
 def _owner(facts: Mapping[str, Any]) -> Owner:
     return Owner(str(facts.get(_RUN, "")), int(facts.get(_TASKS, 0)), facts.get(_PARTS, ()))
+
+
+def where(connector: SourceConnectorConfig) -> str:
+    """What holds a connector's source offsets."""
+    if connector.offsets_file:
+        return f"offsets file {connector.offsets_file}"
+    return f"offsets topic {connector.offsets_topic}"
 
 
 def canonical(partition: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ def own(
     tasks = len(parts)
     most = max(tasks, offsets.owner().tasks)
     owner = Owner(uuid.uuid4().hex, tasks, parts)
-    plain = PlainProducer(f"connector {connector.name}", client_config(connector, "producer"))
+    plain = _plain(connector)
     _write(plain, connector, offsets, Owner(owner.run, most))
     if fences:
         _fence(connector, range(most))
@@ -57,6 +57,9 @@ def alter(
     own(connector, offsets, [()] * offsets.owner().tasks, fences=True)
     stored = offsets.read()
     records = [stored.record(*each) for each in wanted]
+    if not offsets.in_transactions:
+        offsets.store(_plain(connector), records)
+        return
     transactions = Transactions(f"connector {connector.name}", client_config(connector, "producer"))
     transactions.open(connector.transactional_id(0))
     transactions.run(lambda p, failed: offsets.send(p, records, failed), [], None)
@@ -76,5 +79,8 @@ def _write(
     offsets: SourceOffsets,
     owner: Owner,
 ) -> None:
-    record = StoredOffsets(connector.name).owned_by(owner)
-    producer.send([lambda p, failed: offsets.send(p, [record], failed)], lambda: None)
+    offsets.store(producer, [StoredOffsets(connector.name).owned_by(owner)])
+
+
+def _plain(connector: SourceConnectorConfig) -> PlainProducer:
+    return PlainProducer(f"connector {connector.name}", client_config(connector, "producer"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from semel.kafka.source_offsets import where
 from semel.planning import AnyPlan, Plan, SourcePlan
 
 
@@ -20,7 +21,7 @@ def _of_source(planned: SourcePlan) -> dict[str, Any]:
     return {
         "name": connector.name,
         **planned.source.describe(),
-        "offsets": f"topic {connector.offsets_topic}, in Kafka Connect's format",
+        "offsets": f"{where(connector)}, in Kafka Connect's format",
         "delivery": str(guarantee),
         "because": guarantee.why,
         "transactions": boundary if guarantee.mechanism else "none",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from semel import converters, delivery, transforms
@@ -39,6 +40,12 @@ _DEAD_LETTERS = dict.fromkeys(
     [d.name for d in definitions(ConnectorConfig) if d.name.startswith("errors.deadletterqueue.")],
     "dead letters are for sink connectors, in Kafka Connect too. A source's record that cannot be "
     "written stops the connector",
+)
+_OFFSETS_FILE = "offset.storage.file.filename"
+_OUTSIDE = Support(
+    False,
+    f"{_OFFSETS_FILE} keeps the source offsets in a file, which no Kafka transaction holds. "
+    "Remove it to keep them in offsets.storage.topic",
 )
 _IDEMPOTENT = Support(
     False, "a topic cannot overwrite by key: records that come again would be in it twice"
@@ -106,6 +113,8 @@ def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
     if found is not None:
         raw = raw.over(found.defaults)
         raw |= found.anchored(raw)
+    if file := raw.get(_OFFSETS_FILE, "").strip():
+        raw[_OFFSETS_FILE] = str(Path(file).absolute())  # executors have another directory
     connector = read(SourceConnectorConfig, raw)
     warnings = [*raw.unresolved.values(), *_warnings(raw, found)]
     if "value.converter" not in raw:
@@ -133,13 +142,29 @@ def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
         with problems.caught(mine):
             _check_boundary(connector, source)
         with problems.caught(mine):
-            guarantee = _guarantee(connector, source.exactly_once())
+            _check_master(connector)
+        with problems.caught(mine):
+            kept = _OUTSIDE if connector.offsets_file else source.exactly_once()
+            guarantee = _guarantee(connector, kept)
     problems.warnings = warnings
     if source is None or guarantee is None or problems.found:
         if source is not None:
             source.close()
         return None
     return SourcePlan(connector, source, guarantee, warnings)
+
+
+def _check_master(connector: SourceConnectorConfig) -> None:
+    master = connector.originals.get("spark.master", "local")
+    if connector.offsets_file and not master.startswith("local"):
+        raise ConfigError(
+            Problem(
+                _OFFSETS_FILE,
+                f"{_OFFSETS_FILE}={connector.offsets_file} is on one machine, but "
+                f"spark.master={master} may run tasks on others. Set it to local, "
+                "or keep the offsets in offsets.storage.topic",
+            )
+        )
 
 
 def _guarantee(connector: SourceConnectorConfig, support: Support) -> Guarantee:

@@ -60,6 +60,9 @@ def test_digits_finer_than_a_microsecond_are_dropped_so_that_no_row_is_skipped()
         {"loaded": 5, "load_until": 9},
         {"timestamp": 1.5},
         {"timestamp": 5, "timestamp_nanos": 10**9},
+        {"timestamp": 10**18},
+        {"incrementing": 2**63},
+        {"position": 5},
     ],
 )
 def test_an_offset_that_makes_no_sense_is_refused(offset: dict[str, Any]) -> None:

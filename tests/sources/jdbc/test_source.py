@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import itertools
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -323,6 +324,59 @@ def test_mysql_tells_times_with_a_zone_from_those_without(make: Make, execute: E
     assert rows(make(timestamp_column_name="real_time", **keys), offset) == ([], None)
 
 
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+class TestMysql:
+    """What MySQL's columns may hold."""
+
+    KEYS: ClassVar[dict[str, str]] = {"mode": "incrementing", "incrementing_column_name": "id"}
+
+    def test_bits_and_small_numbers_are_those_of_confluents_connector(
+        self, make: Make, execute: Execute
+    ) -> None:
+        execute(
+            "CREATE TABLE t (id BIGINT PRIMARY KEY, one BIT(1), more BIT(9), yes TINYINT(1), "
+            "small TINYINT UNSIGNED, y YEAR)",
+            "INSERT INTO t VALUES (1, b'1', b'100000001', 1, 255, 2024), "
+            "(2, NULL, NULL, NULL, NULL, NULL)",
+        )
+        found, _ = rows(make(**self.KEYS))
+        assert found == [
+            {"id": 1, "one": 1, "more": b"\x01\x01", "yes": 1, "small": 255, "y": 2024},
+            {"id": 2, "one": None, "more": None, "yes": None, "small": None, "y": None},
+        ]
+
+    @pytest.mark.parametrize(
+        "values", ["(1, 18446744073709551615)", "(1, 1), (2, 9223372036854775808)"]
+    )
+    def test_a_number_that_no_record_can_have_is_refused(
+        self, values: str, make: Make, execute: Execute
+    ) -> None:
+        execute(
+            "CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT UNSIGNED)",
+            f"INSERT INTO t VALUES {values}",
+        )
+        with pytest.raises(ConfigError, match=r"t: column v has \d+, but 9223372036854775807 is"):
+            rows(make(**self.KEYS))
+
+    @pytest.mark.parametrize("kind", ["DATE", "DATETIME(6)", "TIMESTAMP"])
+    def test_a_date_of_zeros_is_refused_or_null(
+        self, kind: str, make: Make, execute: Execute, url: str
+    ) -> None:
+        execute(
+            f"CREATE TABLE t (id BIGINT PRIMARY KEY, at {kind} NOT NULL)",
+            "INSERT IGNORE INTO t VALUES (1, '2024-01-01'), (2, '0000-00-00')",
+        )
+        with pytest.raises(ConfigError, match=r"t: column at has 0000-00-00.*, which is no date"):
+            rows(make(**self.KEYS))
+        nulls = {"connection_url": f"{url}&zeroDateTimeBehavior=convertToNull"}
+        found, _ = rows(make(**self.KEYS, **nulls))
+        assert [row["at"] is None for row in found] == [False, True]
+        if kind != "DATE":
+            by_time = {"mode": "timestamp", "timestamp_column_name": "at"}
+            with pytest.raises(ConfigError, match="column at has a time that is no time"):
+                rows(make(**by_time, **nulls, validate_non_null="false"))
+
+
 def test_a_large_table_that_is_left_in_the_middle_is_read_on_from_there(
     make: Make, execute: Execute
 ) -> None:
@@ -347,6 +401,49 @@ def test_an_offset_that_makes_no_sense_is_refused(make: Make, execute: Execute) 
     source = make(mode="incrementing", incrementing_column_name="id")
     with pytest.raises(ConfigError, match=r"incrementing must be a whole number.*offsets set"):
         rows(source, {"incrementing": "x"})
+
+
+def test_an_offset_of_another_mode_is_told(
+    make: Make, execute: Execute, caplog: pytest.LogCaptureFixture
+) -> None:
+    execute(ORDERS, insert((1, "a", EARLY)))
+    keys = {"incrementing_column_name": "id", "timestamp_column_name": "changed"}
+    source = make(mode="timestamp", **keys)
+    (partition,) = source.partitions()
+    with pytest.raises(ConfigError, match=r"has no timestamp, which mode=timestamp reads on from"):
+        source.check_offset(partition, {"incrementing": 1})
+    assert ids(rows(source, {"incrementing": 1})[0]) == [1]
+    assert "has no timestamp, which mode=timestamp reads on from: reading from" in caplog.text
+    load = {"loaded": 1, "load_until": 9, "load_timestamp_us": 1, "load_incrementing": 9}
+    with pytest.raises(ConfigError, match=r"is of a first load in ranges.*, not mode=incrementing"):
+        rows(make(mode="incrementing", **keys), load)
+    (partition,) = make(mode="timestamp+incrementing", **keys).partitions()
+    make(mode="timestamp+incrementing", **keys).check_offset(partition, load)
+
+
+def test_a_query_has_the_columns_that_there_are_now(make: Make, execute: Execute, url: str) -> None:
+    execute("CREATE TABLE t (id INTEGER NOT NULL, gone TEXT)", "INSERT INTO t VALUES (1, 'x')")
+    source = make(
+        query="SELECT * FROM t",
+        mode="incrementing",
+        incrementing_column_name="id",
+        table_poll_interval_ms="1",
+    )
+    reading = source.read({"query": "query"}, None)
+    assert taken(reading)[0] == [{"id": 1, "gone": "x"}]
+    execute("ALTER TABLE t ADD COLUMN more INTEGER", "INSERT INTO t VALUES (2, 'y', 3)")
+    time.sleep(0.002)
+    assert taken(reading)[0] == [{"id": 2, "gone": "y", "more": 3}]
+    with closing(reading):  # type: ignore[type-var]
+        pass
+    slow = make(query="SELECT * FROM t", mode="incrementing", incrementing_column_name="id")
+    reading = slow.read({"query": "query"}, {"incrementing": 2})
+    assert taken(reading) == ([], None)
+    execute("ALTER TABLE t DROP COLUMN gone", "INSERT INTO t VALUES (3, 4)")
+    if not url.startswith("jdbc:sqlite"):  # it would take the name for a text
+        with pytest.raises(TransientError, match="query: "):
+            taken(reading)
+    assert taken(slow.read({"query": "query"}, {"incrementing": 2}))[0] == [{"id": 3, "more": 4}]
 
 
 def test_describe_says_what_is_not_read_in_timestamp_mode(make: Make) -> None:

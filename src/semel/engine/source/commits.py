@@ -147,7 +147,7 @@ class Commits:
         """Records first, offsets once the brokers have them."""
         self._plain.send([m.send for m in work.messages], lambda: hit("sink.before_commit"))
         hit("deliver.between")
-        self._plain.send([lambda p, failed: self._offsets.send(p, records, failed)], lambda: None)
+        self._offsets.store(self._plain, records)
 
     def _refusal(self, work: Work) -> BadRecord:
         sizes = {

@@ -32,7 +32,7 @@ from semel.engine.orders import Orders
 from semel.engine.source.task import SourceSpec, taken_over
 from semel.engine.source.topics import Topics
 from semel.engine.supervisor import Supervisor
-from semel.errors import Fenced, TransientError
+from semel.errors import ConfigError, Fenced, TransientError
 from semel.kafka.cluster import Cluster
 from semel.kafka.source_offsets import Owner, SourceOffsets
 from semel.kafka.source_owner import own
@@ -77,6 +77,11 @@ class SourceEngine:
             SemelError: what ended the connector.
         """
         run = self._run
+        if not run.orders.share.is_whole and not self._offsets.in_transactions:
+            raise ConfigError(
+                f"connector {run.connector.name}: {self._offsets.where} is on one machine, and the "
+                "workers of a cluster may be on several. Remove offset.storage.file.filename"
+            )
         self._offsets.prepare()
         topics = Topics(run.connector, run.cluster)
         chain = known_chain(run.connector.originals)
@@ -136,7 +141,7 @@ class SourceEngine:
         if not self._run.orders.share.has_first:
             return None
         if before.run and owner.run != before.run and not owner.parts:
-            raise taken_over(run.connector, self._offsets.topic, owner, before)
+            raise taken_over(run.connector, owner, before)
         return self._own(partitions)
 
     def _may_divide(self, partitions: Partitions) -> bool:

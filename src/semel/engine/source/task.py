@@ -32,7 +32,7 @@ from semel.errors import Fenced, LedgerConflict, SemelError, ServiceError, Trans
 from semel.failpoints import hit
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.source_offsets import Owner, SourceOffsets, StoredOffsets
+from semel.kafka.source_offsets import Owner, SourceOffsets, StoredOffsets, where
 from semel.sources import source_class
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class SourceTask:
 
     def _check_owner(self, owner: Owner) -> None:
         if owner != self._spec.owner:
-            raise taken_over(self._connector, self._offsets.topic, owner, self._spec.owner)
+            raise taken_over(self._connector, owner, self._spec.owner)
 
     def _read(self, readers: Readers) -> bool:
         """Read and encode one round; whether anything was there."""
@@ -281,10 +281,10 @@ class SourceTask:
         self._log.close()
 
 
-def taken_over(connector: SourceConnectorConfig, topic: str, owner: Owner, mine: Owner) -> Fenced:
+def taken_over(connector: SourceConnectorConfig, owner: Owner, mine: Owner) -> Fenced:
     """The error of a run that is not the owner any more."""
     return Fenced(
-        f"connector {connector.name}: another run of it has taken over: offsets topic {topic} "
+        f"connector {connector.name}: another run of it has taken over: {where(connector)} "
         f"names run {owner.run}, this one is {mine.run}. Run it in one place only"
     )
 

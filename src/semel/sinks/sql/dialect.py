@@ -7,7 +7,7 @@ whose database knows other rules sets its session to these.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -290,20 +290,28 @@ def fetched_batches(cursor: Any, schema: pa.Schema | None = None) -> Iterator[pa
         yield from found.cast(schema).to_batches()
 
 
-def fetched_blocks(cursor: Any, count: int = _FEW) -> Iterator[pa.Table]:
+def fetched_blocks(
+    cursor: Any, count: int = _FEW, array: Callable[[str, Sequence[Any]], pa.Array] | None = None
+) -> Iterator[pa.Table]:
     """Rows of a query that a DB-API cursor has run, in the types that their values have: ``count``
-    of them first, then as many as hold some megabytes if they are as large as those before."""
+    of them first, then as many as hold some megabytes if they are as large as those before.
+    ``array`` makes a named column of its values."""
     while rows := cursor.fetchmany(count):
-        found = _table(cursor, rows)
+        found = _table(cursor, rows, array)
         yield found
         fitting = BATCH_BYTES * len(rows) // max(1, found.nbytes)
         count = max(1, min(fitting, _STEP * len(rows), BATCH))
 
 
-def _table(cursor: Any, rows: Sequence[Sequence[Any]]) -> pa.Table:
+def _table(
+    cursor: Any,
+    rows: Sequence[Sequence[Any]],
+    array: Callable[[str, Sequence[Any]], pa.Array] | None = None,
+) -> pa.Table:
     names = [d[0] for d in cursor.description]
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
-    return pa.table({n: pa.array(v) for n, v in zip(names, columns, strict=True)})
+    make = array or (lambda _name, values: pa.array(values))
+    return pa.table({n: make(n, v) for n, v in zip(names, columns, strict=True)})
 
 
 def no_rows(target: Name, names: Sequence[str], into: str = "") -> str:

@@ -69,6 +69,11 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
         numbers = arrays[shape.number.name].cast(pa.int64())
     if shape.times:
         times = pc.coalesce(*(arrays[c.name] for c in shape.times)).cast(pa.int64())
+        if times.null_count:  # the query leaves nulls out, so the client could not read the time
+            raise Unreadable(
+                f"column {shape.times[0].name} has a time that does not exist, and positions are "
+                "made of it. Correct it, or leave its row out with query"
+            )
     values = []
     for name, array in arrays.items():
         try:

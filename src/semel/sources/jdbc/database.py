@@ -68,6 +68,8 @@ class Database(ABC):
     """What database this is, without credentials."""
     kinds: tuple[str, ...] = ("TABLE", "VIEW")
     """What ``table.types`` may hold."""
+    misses_columns = True
+    """Whether a query of a column that is gone fails."""
 
     @abstractmethod
     def snapshot(self) -> AbstractContextManager[None]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 
 from semel.config import read
-from semel.sinks.sql.dialect import fetched_batches
+from semel.sinks.sql.dialect import fetched_blocks
 from semel.sinks.sql.mysql import Mysql as MysqlSession
 from semel.sinks.sql.mysql_config import MysqlConfig
 from semel.sinks.sql.names import literal, quote
@@ -20,9 +22,11 @@ from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 
 _KINDS = {"TABLE": "BASE TABLE", "VIEW": "VIEW"}
 _NOT_NULL, _UNSIGNED, _NUMBERED = 1, 32, 512
+_LARGEST = 2**63 - 1
 _BINARY = 63
 """The character set of what is no text."""
 _WALL = pa.timestamp("us")
+_TIMES = ("DATE", "DATETIME", "TIMESTAMP")
 _NUMBERS = {
     "TINY": (pa.int8(), pa.int16()),
     "SHORT": (pa.int16(), pa.int32()),
@@ -38,6 +42,9 @@ _NUMBERS = {
 
 class _Session(MysqlSession):
     """A session whose streams can be abandoned midway."""
+
+    zeros_are_null = False
+    """Whether dates of zeros are null."""
 
     def described(self, query: str) -> Sequence[Any]:
         """The columns of a query, as the server describes them."""
@@ -56,7 +63,10 @@ class _Session(MysqlSession):
         ended = False
         try:
             cursor.execute(sql)
-            yield from fetched_batches(cursor, schema_of(cursor._result.fields))
+            schema = schema_of(cursor._result.fields)
+            array = partial(_array, schema, self.zeros_are_null)
+            for block in fetched_blocks(cursor, array=array):
+                yield from block.cast(schema).to_batches()
             ended = True
         except pa.ArrowException as error:
             raise Unreadable(
@@ -78,6 +88,27 @@ class _Session(MysqlSession):
             connection._force_close()
 
 
+def _array(schema: pa.Schema, zeros_are_null: bool, name: str, values: Sequence[Any]) -> pa.Array:
+    """A column's values. The client gives dates that do not exist as text."""
+    kind = schema.field(name).type
+    if (pa.types.is_timestamp(kind) or pa.types.is_date(kind)) and str in set(map(type, values)):
+        text = next(v for v in values if isinstance(v, str))
+        if not zeros_are_null:
+            raise Unreadable(
+                f"column {name} has {text}, which is no date. Leave it out, or convert it, with "
+                "query, or set zeroDateTimeBehavior=convertToNull in connection.url"
+            )
+        values = [None if isinstance(v, str) else v for v in values]
+    try:
+        return pa.array(values)
+    except OverflowError:
+        large = max(v for v in values if v is not None)
+        raise Unreadable(
+            f"column {name} has {large}, but {_LARGEST} is the largest number that a record can "
+            "have. Leave it out, or convert it, with query"
+        ) from None
+
+
 class Mysql(Database):
     """See :class:`~semel.sources.jdbc.database.Database`."""
 
@@ -90,6 +121,9 @@ class Mysql(Database):
             "connection.password": config.connection_password,
         }
         self._session = _Session(read(MysqlConfig, keys), connector)
+        given = urlsplit(config.connection_url.strip().removeprefix("jdbc:")).query
+        behavior = dict(parse_qsl(given)).get("zeroDateTimeBehavior", "")
+        self._session.zeros_are_null = behavior.lower() in ("converttonull", "convert_to_null")
         self.where = self._session.where
 
     @contextmanager
@@ -141,6 +175,10 @@ class Mysql(Database):
         def column(kind: pa.DataType, *, digits: int = 6, expression: str = "") -> Column:
             return Column(field.name, type_, kind, nullable, counts, digits, expression)
 
+        if type_ in _TIMES and self._session.zeros_are_null:
+            nullable = True
+        if type_ == "BIT" and field.length == 1:
+            return column(pa.int8(), expression=f"CAST({quote(field.name)} AS UNSIGNED)")
         if type_ in _NUMBERS:
             return column(_NUMBERS[type_][unsigned])
         if type_ in ("DECIMAL", "NEWDECIMAL"):

@@ -25,6 +25,9 @@ _LOADED, _LOAD_UNTIL, _LOAD_TIME, _LOAD_NUMBER = (
     *("loaded", "load_until", "load_timestamp_us", "load_incrementing"),
 )
 _SECOND, _MICROSECOND = 10**9, 10**3
+_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, in milliseconds since 1970."""
+_LONG = 2**63
 
 QUERY: SourcePartition = {_QUERY: _QUERY}
 """The only partition of a connector that reads a query."""
@@ -114,9 +117,18 @@ def position(offset: SourceOffset | None) -> Position:
         return Position()
     if offset.keys() & {_LOADED, _LOAD_UNTIL, _LOAD_TIME, _LOAD_NUMBER}:
         return Position(load=_load(offset))
+    if not offset.keys() & {_INCREMENTING, _TIMESTAMP, _BULK}:
+        raise ValueError(
+            f"source offset {dict(offset)} must have {_INCREMENTING}, {_TIMESTAMP} or both"
+        )
     milliseconds, nanos = _number(offset, _TIMESTAMP), _number(offset, _NANOS)
     timestamp = None
     if milliseconds is not None:
+        if not _FIRST <= milliseconds <= _LAST:
+            raise ValueError(
+                f"source offset {dict(offset)}: {_TIMESTAMP} must be milliseconds since 1970, of a "
+                "year up to 9999"
+            )
         timestamp = milliseconds * 1000
         if nanos is not None:
             if not 0 <= nanos < _SECOND:
@@ -144,4 +156,6 @@ def _number(offset: SourceOffset, name: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"source offset {dict(offset)}: {name} must be a whole number")
+    if not -_LONG <= value < _LONG:
+        raise ValueError(f"source offset {dict(offset)}: {name} must have 64 bits at most")
     return value

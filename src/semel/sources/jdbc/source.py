@@ -19,7 +19,7 @@ from semel.sinks.sql.files import anchored
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, source_records
 from semel.sources.jdbc import batches, offsets
 from semel.sources.jdbc.batches import Rows, Together
-from semel.sources.jdbc.config import BULK, INCREMENTING, TIMESTAMP, JdbcSourceConfig
+from semel.sources.jdbc.config import BOTH, BULK, INCREMENTING, TIMESTAMP, JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.databases import database_of
 from semel.sources.jdbc.ignored import IGNORED
@@ -48,6 +48,7 @@ class JdbcSource(Source):
         self._database: Database = opened[1]
         self._check_kinds()
         self._query_columns: Sequence[Column] = ()
+        self._described_until = 0.0
         self._is_querying = False
         self._goes_on = False
         self._said: dict[str, str] = {}
@@ -122,7 +123,11 @@ class JdbcSource(Source):
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
         self._table(partition)
-        self._position(offset)
+        if lacking := self._lacking(self._position(offset)):
+            raise ConfigError(
+                f"connector {self._name}: source offset {dict(offset)} has no {lacking}, which "
+                f"mode={self._config.mode} reads on from"
+            )
 
     # Partitions
 
@@ -170,6 +175,12 @@ class JdbcSource(Source):
     ) -> Iterator[SourceBatch | None]:
         table = self._table(partition)
         position = self._position(offset)
+        if offset and (lacking := self._lacking(position)):
+            log.warning(
+                "connector %s: the stored source offset %s of %s has no %s, which mode=%s reads on "
+                "from: reading from the beginning",
+                *(self._name, dict(offset), table or "the query", lacking, self._config.mode),
+            )
         topic = f"{self._config.topic_prefix}{table.name if table else ''}"
         due = self._first(position)
         behind = self._in_ranges
@@ -211,16 +222,16 @@ class JdbcSource(Source):
         """The rows of one query. When the last ones are given, the query is over. ``behind`` is
         whether there may be a great many."""
         what = f"table {table}" if table else "query"
+        fresh = True
         try:
-            if table is None and not self._query_columns:
-                self._query_columns = self._database.columns_of(self._config.query)
+            fresh = table is None and self._describe()
             yield from batches.ahead(self._queried(table, position, behind))
         except Unreadable as error:
             self._query_columns = ()
             raise ConfigError(f"connector {self._name}: {what}: {error}") from None
         except SchemaChanged as error:
             self._query_columns = ()
-            if table is None:
+            if table is None and fresh:
                 raise ConfigError(f"connector {self._name}: query: {error}") from None
             raise TransientError(f"connector {self._name}: {what}: {error}") from None
         except (OSError, pa.ArrowException) as error:  # of a stream that ends in the middle
@@ -228,6 +239,15 @@ class JdbcSource(Source):
             raise TransientError(
                 f"connector {self._name}: {what}: {self._database.where}: {reason}"
             ) from None
+
+    def _describe(self) -> bool:
+        """Look up the columns of the query, as often as the tables; whether that was done now."""
+        known = self._query_columns and self._database.misses_columns
+        if known and time.monotonic() < self._described_until:
+            return False
+        self._query_columns = self._database.columns_of(self._config.query)
+        self._described_until = time.monotonic() + self.refresh
+        return True
 
     def _queried(
         self, table: TableId | None, position: Position, behind: bool
@@ -331,12 +351,26 @@ class JdbcSource(Source):
 
     def _position(self, offset: SourceOffset | None) -> Position:
         try:
-            return offsets.position(offset)
+            found = offsets.position(offset)
+            if found.load is not None and self._config.mode != BOTH:
+                raise ValueError(
+                    f"source offset {dict(offset or {})} is of a first load in ranges, which only "
+                    f"mode={BOTH} reads on from, not mode={self._config.mode}"
+                )
+            return found
         except ValueError as error:
             raise ConfigError(
                 f"connector {self._name}: {error}. Correct it with semel offsets set, or forget it "
                 "with semel offsets reset"
             ) from None
+
+    def _lacking(self, position: Position) -> str:
+        """What an offset must have in this mode, and has not."""
+        if self._config.by_time:
+            known = position.load is not None or position.timestamp is not None
+            return "" if known else TIMESTAMP
+        known = position.incrementing is not None or not self._config.by_number
+        return "" if known else INCREMENTING
 
     def _warn(self, what: str, message: str) -> None:
         """Say something once."""

@@ -53,6 +53,8 @@ class _Session(SqliteSession):
 class Sqlite(Database):
     """See :class:`~semel.sources.jdbc.database.Database`."""
 
+    misses_columns = False  # a name in double quotes that is none of a column is a text
+
     def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
         if config.timezone.upper() not in ("UTC", "Z"):
             raise ConfigError(
@@ -101,6 +103,8 @@ class Sqlite(Database):
 
     def columns_of(self, query: str) -> Sequence[Column]:
         with self.snapshot():
+            # What is prepared first of all has the columns that the session knows from before.
+            self._session.query("SELECT count(*) AS n FROM sqlite_master")
             first = self._session.query(f"SELECT * FROM ({query}\n) AS q LIMIT 1")
             return [self._guessed(field) for field in first.schema]
 
