@@ -373,7 +373,7 @@ class TestMysql:
         assert [row["at"] is None for row in found] == [False, True]
         if kind != "DATE":
             by_time = {"mode": "timestamp", "timestamp_column_name": "at"}
-            with pytest.raises(ConfigError, match="column at has a time that is no time"):
+            with pytest.raises(ConfigError, match="column at has a time that does not exist"):
                 rows(make(**by_time, **nulls, validate_non_null="false"))
 
 
