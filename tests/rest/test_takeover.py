@@ -204,10 +204,17 @@ def test_sources_and_sinks_under_load_go_on_here_and_back_again(
         found = written.read_text().splitlines() if written.exists() else []
         return len(found), int(sql(database, "SELECT count(*) FROM kept")[0])
 
-    def moves() -> None:
+    def moves(with_connect: bool = False) -> None:
         """Wait for records that have been written from now on."""
         now = load.count
-        wait_until(lambda: min(seen()) > now)
+
+        def moved() -> bool:
+            if with_connect:
+                for name in configs:
+                    connect.check(name)
+            return min(seen()) > now
+
+        wait_until(moved)
 
     group = f"connect-{uuid4().hex[:8]}"
     connect = DistributedConnect(
@@ -220,7 +227,7 @@ def test_sources_and_sinks_under_load_go_on_here_and_back_again(
         connect.start()
         for name, config in configs.items():
             connect.create(name, {"name": name, **config})
-        moves()
+        moves(with_connect=True)
         with httpx.Client(base_url=f"http://{LOOPBACK}:{connect.port}") as theirs:
             told = answers(theirs)
         connect.stop()
@@ -231,7 +238,7 @@ def test_sources_and_sinks_under_load_go_on_here_and_back_again(
         finally:
             ours.end()
         connect.start()
-        moves()
+        moves(with_connect=True)
         load.close()
         wait_until(lambda: min(seen()) >= load.count)
         connect.stop()
