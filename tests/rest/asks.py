@@ -214,10 +214,9 @@ def of_values() -> Iterator[Ask]:
     keys = {"tasks.max.enforce": False, "connector.plugin.version": "[1.0,)", "max.retries": 3}
     body = {"name": "NAME", "config": "CONFIG", "initial_state": "STOPPED"}
     yield Ask("POST", "/connectors", body)
-    yield Ask("PATCH", "/connectors/NAME/config", {**keys, "delete.enabled": True})
+    yield Ask("PATCH", "/connectors/NAME/config", keys)
     yield Ask("GET", "/connectors/NAME/config")
     yield Ask("PATCH", "/connectors/NAME/config", dict.fromkeys(keys))
-    yield Ask("PATCH", "/connectors/NAME/config", {"name": "other"})
     yield Ask("GET", "/connectors/NAME")
     yield Ask("PATCH", "/connectors/NAME/offsets", {"offsets": None})
     yield Ask("GET", "/connectors/NAME/offsets")

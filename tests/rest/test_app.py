@@ -132,6 +132,8 @@ def test_a_configuration_that_is_wrong_is_refused_and_the_connector_goes_on(
     assert api.patch(path, json={"tasks.max": "2", "provenance": None}).status_code == 200
     changed = {k: v for k, v in config.items() if k != "provenance"} | {"tasks.max": "2"}
     assert api.get(path).json() == shown(changed)
+    renamed = api.patch(path, json={"name": "other"})
+    assert renamed.status_code == 400, renamed.text
     other = api.put(path, json={**config, "name": "other"})
     assert other.json()["message"].startswith("Connector name configuration (other) doesn't match")
 
