@@ -203,7 +203,7 @@ def of_names() -> Iterator[Ask]:
         yield Ask("GET", f"{place}/status", until='"connector":{"state":"STOPPED"')
         yield Ask("DELETE", place)
         yield Ask("GET", place)
-    for name in ("", "x\ny", "x\u0000"):
+    for name in ("", "x\ny"):
         yield Ask("POST", "/connectors", {"name": name, "config": "NAMELESS"}, words=False)
 
 
@@ -214,16 +214,15 @@ def of_values() -> Iterator[Ask]:
     keys = {"tasks.max.enforce": False, "connector.plugin.version": "[1.0,)", "max.retries": 3}
     body = {"name": "NAME", "config": "CONFIG", "initial_state": "STOPPED"}
     yield Ask("POST", "/connectors", body)
-    yield Ask("PATCH", "/connectors/NAME/config", {**keys, "delete.enabled": True})
+    yield Ask("PATCH", "/connectors/NAME/config", keys)
     yield Ask("GET", "/connectors/NAME/config")
     yield Ask("PATCH", "/connectors/NAME/config", dict.fromkeys(keys))
-    yield Ask("PATCH", "/connectors/NAME/config", {"name": "other"})
     yield Ask("GET", "/connectors/NAME")
     yield Ask("PATCH", "/connectors/NAME/offsets", {"offsets": None})
     yield Ask("GET", "/connectors/NAME/offsets")
     for part in ("/pause", "/resume", "/stop"):
         yield Ask("PUT", f"/connectors/NAME{part}")
-    yield Ask("GET", "/connectors/NAME/status", until='"connector":{"state":"STOPPED"')
+    yield Ask("GET", "/connectors/NAME/status", until='"connector":{"state":"STOPPED"', words=False)
     yield Ask("DELETE", "/connectors/NAME")
     yield Ask("GET", "/connectors", {"a": "body where none is expected"})
 

@@ -14,7 +14,7 @@ from httpx import Client
 from semel.connect.secrets import shown
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
-from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until
+from tests.engine.harness import assert_nothing_lost_nothing_twice, records, some, wait_until
 from tests.rest.conftest import Worker
 
 pytestmark = pytest.mark.integration
@@ -132,6 +132,8 @@ def test_a_configuration_that_is_wrong_is_refused_and_the_connector_goes_on(
     assert api.patch(path, json={"tasks.max": "2", "provenance": None}).status_code == 200
     changed = {k: v for k, v in config.items() if k != "provenance"} | {"tasks.max": "2"}
     assert api.get(path).json() == shown(changed)
+    renamed = api.patch(path, json={"name": "other"})
+    assert renamed.status_code == 400, renamed.text
     other = api.put(path, json={**config, "name": "other"})
     assert other.json()["message"].startswith("Connector name configuration (other) doesn't match")
 
@@ -271,7 +273,11 @@ def test_a_source_connector_is_run_and_its_offsets_are_altered(
 
 
 @pytest.mark.parametrize(
-    "name", ["a/b", "/", "ü☃", "sp ace", "%25", "a%2Fb", "a?b", "#h", "a;b=c", "a\\b", "[x]"]
+    "name",
+    some(
+        ["a/b", "/", "ü☃", "sp ace", "%25", "a%2Fb", "a?b", "#h", "a;b=c", "a\\b", "[x]"],
+        {"a/b", "ü☃"},
+    ),
 )
 def test_names_may_hold_what_a_path_may_not(
     name: str, worker: Worker, topic: MakeTopic, configure: Configure
@@ -299,18 +305,18 @@ def test_a_name_with_control_characters_is_refused(
     assert "has control characters, number 10" in refused.json()["message"]
 
 
-@pytest.mark.parametrize("offsets", [5, [5], [{"partition": {}, "offset": 5}], {"partition": {}}])
-@pytest.mark.parametrize("kind", ["sink", "source"])
+@pytest.mark.parametrize("kind", some(["sink", "source"], {"sink"}))
 def test_offsets_that_are_none_are_refused(
-    kind: str, offsets: Any, worker: Worker, topic: MakeTopic, configure: Configure, tmp_path: Path
+    kind: str, worker: Worker, topic: MakeTopic, configure: Configure, tmp_path: Path
 ) -> None:
     config = configure(topic(), {"name": "still"})
     if kind == "source":
         config = {"connector.class": "FileStreamSource", "file": str(tmp_path / "x"), "topic": "t"}
     api = worker()
     api.post("/connectors", json={"name": "still", "config": config, "initial_state": "STOPPED"})
-    answer = api.patch("/connectors/still/offsets", json={"offsets": offsets})
-    assert answer.status_code == 400, answer.text
+    for offsets in (5, [5], [{"partition": {}, "offset": 5}], {"partition": {}}):
+        answer = api.patch("/connectors/still/offsets", json={"offsets": offsets})
+        assert answer.status_code == 400, answer.text
 
 
 def test_a_connector_that_has_failed_is_stopped_and_resumed(

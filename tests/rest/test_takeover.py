@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,15 +13,16 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from semel import jars
 from semel.lab.embedded import Kafka, Postgres
-from semel.lab.embedded.connect import DistributedConnect
+from semel.lab.embedded.connect import ConnectorFailed, DistributedConnect
 from semel.lab.embedded.process import LOOPBACK
 from tests.cli.conftest import Ended, semel  # noqa: F401
-from tests.conftest import MakeTopic
-from tests.engine.harness import sql, wait_until
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure
+from tests.engine.harness import caught_up, records, sql, wait_until
 from tests.patience import PATIENCE
 from tests.rest.members import Inside, state
 from tests.sinks.kafka.copying import consume
@@ -133,6 +134,45 @@ def test_the_connectors_of_a_cluster_go_on_here_and_back_again(
     assert seen() == written
 
 
+def test_kafka_connects_consumers_get_into_the_group_as_soon_as_tasks_have_ended(
+    topic: MakeTopic, produce: Produce, configure: Configure, kafka: Kafka
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    caught_up(config)
+    follower = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": f"connect-{config['name']}",
+            "partition.assignment.strategy": "range",
+        }
+    )
+    held: list[Any] = []
+    follower.subscribe([source], on_assign=lambda _consumer, found: held.extend(found))
+
+    def joined() -> bool:
+        event = follower.poll(0.1)
+        assert event is None or event.error() is None, event.error()
+        return bool(held)
+
+    try:
+        wait_until(joined)
+    finally:
+        follower.close()
+    assert [partition.offset for partition in committed(kafka, config, source)] == [10]
+
+
+def committed(kafka: Kafka, config: Mapping[str, str], topic: str) -> list[TopicPartition]:
+    """What a connector's group has committed."""
+    group = {"group.id": f"connect-{config['name']}"}
+    asking = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **group})
+    try:
+        return list(asking.committed([TopicPartition(topic, 0)], timeout=PATIENCE))
+    finally:
+        asking.close()
+
+
 class Load:
     """Lines of a file and records of a topic, a few at a time until it is closed."""
 
@@ -204,10 +244,20 @@ def test_sources_and_sinks_under_load_go_on_here_and_back_again(
         found = written.read_text().splitlines() if written.exists() else []
         return len(found), int(sql(database, "SELECT count(*) FROM kept")[0])
 
-    def moves() -> None:
+    def moves(with_connect: bool = False) -> None:
         """Wait for records that have been written from now on."""
         now = load.count
-        wait_until(lambda: min(seen()) > now)
+
+        def moved() -> bool:
+            if with_connect:
+                for name in configs:
+                    try:
+                        connect.check(name)
+                    except ConnectorFailed:  # its transactions fail at times
+                        connect.restart_failed(name)
+            return min(seen()) > now
+
+        wait_until(moved)
 
     group = f"connect-{uuid4().hex[:8]}"
     connect = DistributedConnect(
@@ -220,7 +270,7 @@ def test_sources_and_sinks_under_load_go_on_here_and_back_again(
         connect.start()
         for name, config in configs.items():
             connect.create(name, {"name": name, **config})
-        moves()
+        moves(with_connect=True)
         with httpx.Client(base_url=f"http://{LOOPBACK}:{connect.port}") as theirs:
             told = answers(theirs)
         connect.stop()
@@ -231,7 +281,7 @@ def test_sources_and_sinks_under_load_go_on_here_and_back_again(
         finally:
             ours.end()
         connect.start()
-        moves()
+        moves(with_connect=True)
         load.close()
         wait_until(lambda: min(seen()) >= load.count)
         connect.stop()

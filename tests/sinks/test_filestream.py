@@ -134,6 +134,31 @@ def test_what_lies_beyond_the_ledger_is_cut_off(started: FileStreamSink, tmp_pat
     assert lines(tmp_path) == b"a\nb\nc\n"
 
 
+def test_lines_that_were_there_before_the_ledger_stay(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_bytes(b"of\nanother\n")
+    made = sink(tmp_path)
+    made.start(firsts({TopicPartition("t", 0): 2}))
+    with (tmp_path / "lines.txt").open("ab") as file:
+        file.write(b"half a li")
+    made.commit(advance(2, 3), Commit([records(2, b"c")]))
+    assert lines(tmp_path) == b"of\nanother\nc\n"
+
+
+def test_lines_of_another_program_stay_if_it_has_gone_on_with_the_connector(
+    started: FileStreamSink, tmp_path: Path
+) -> None:
+    with (tmp_path / "lines.txt").open("ab") as file:
+        file.write(b"c\nd\n")
+    started.set_positions(firsts({TopicPartition("t", 0): 4}))
+    started.commit(advance(4, 5), Commit([records(4, b"e")]))
+    assert lines(tmp_path) == b"a\nb\nc\nd\ne\n"
+    with (tmp_path / "lines.txt").open("ab") as file:
+        file.write(b"half a li")
+    started.set_positions(firsts({TopicPartition("t", 0): 4}))  # back: what is beyond is no line
+    started.commit(advance(4, 5), Commit([records(4, b"e")]))
+    assert lines(tmp_path) == b"a\nb\nc\nd\ne\ne\n"
+
+
 def test_a_file_that_has_lost_lines_is_refused(started: FileStreamSink, tmp_path: Path) -> None:
     os.truncate(tmp_path / "lines.txt", 2)
     with pytest.raises(

@@ -56,7 +56,9 @@ def consumer_config(connector: ConnectorConfig, index: int) -> dict[str, Any]:
         "group.id": connector.group_id,
         "group.instance.id": f"{connector.group_id}-{index}",
         "client.id": f"semel-{connector.name}-{index}",
-        "partition.assignment.strategy": "roundrobin",
+        # Kafka Connect's consumers know range, and find the places of tasks that have just ended: a
+        # group whose members have no strategy in common refuses whoever comes, for good.
+        "partition.assignment.strategy": "roundrobin,range",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,

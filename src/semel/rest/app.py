@@ -180,6 +180,8 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
 
     @app.patch("/connectors/{name}/config")
     def patch(name: Name, body: dict[str, Value | None]) -> dict[str, Any]:
+        if body.get("name", name) != name:
+            _named(name, {"name": str(body["name"])})
         values = kept({k: v for k, v in body.items() if v is not None}, herder.config(name))
         return _shown(herder.patch(name, {**body, **values}))
 

@@ -199,7 +199,8 @@ class StateRecord:
         trace = {"trace": self.trace or None}
         facts: dict[str, Any] = {"state": self.state, **trace, "worker_id": self.worker}
         facts["generation"] = self.generation
-        more = {"version": self.version, "executor": self.executor}
+        # Kafka Connect's own "version" is that of a plugin (KIP-891).
+        more = {"configuration": self.version, "executor": self.executor}
         return facts | {name: value for name, value in more.items() if value}
 
 
@@ -279,7 +280,7 @@ def _properties(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def _state(facts: Mapping[str, Any]) -> StateRecord:
     trace, generation = facts.get("trace") or "", int(facts.get("generation", 0))
-    version, executor = (str(facts.get(name) or "") for name in ("version", "executor"))
+    version, executor = (str(facts.get(name) or "") for name in ("configuration", "executor"))
     state, worker = str(facts["state"]), str(facts["worker_id"])
     return StateRecord(state, worker, generation, str(trace), version, executor)
 

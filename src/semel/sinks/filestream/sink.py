@@ -3,7 +3,8 @@ writes them.
 
 Its ledger is beside the file, ``<file>.semel-ledger``. A commit adds lines to the file, then
 replaces the ledger: from then on the lines count, with the positions and the length that it holds.
-What a process that died has left beyond that length is cut off by the next commit.
+What a process that died has left beyond that length is cut off by the next commit. Lines stay that
+were there before the ledger, or that another program has added while it went on with the connector.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -114,6 +115,8 @@ class FileStreamSink(TransactionalSink[_Transaction]):
                 yield _Transaction(self._state())
                 return
             with self._locked():
+                if not self._ledger.exists() and self._path.exists():
+                    self._replace(self._adopting(_State()))  # before there are lines of our own
                 transaction = _Transaction(self._state())
                 yield transaction
                 if transaction.added:
@@ -180,6 +183,14 @@ class FileStreamSink(TransactionalSink[_Transaction]):
             os.fsync(file.fileno())
             state.inode = os.fstat(file.fileno()).st_ino
 
+    def _adopting(self, state: _State) -> _State:
+        """The state once all lines that the file has now are part of it."""
+        with self._path.open("rb") as file:
+            self._check(file, state)
+            facts = os.fstat(file.fileno())
+            checksum = _checksum(file, facts.st_size)
+        return replace(state, length=facts.st_size, checksum=checksum, inode=facts.st_ino)
+
     def _check(self, file: BinaryIO, state: _State) -> None:
         """Raises ServiceError: this is not the file that the ledger knows."""
         facts = os.fstat(file.fileno())
@@ -222,6 +233,22 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         found = {**self.read_entries(transaction), **{e.topic_partition: e for e in entries}}
         facts = [asdict(found[tp]) for tp in sorted(found)]
         transaction.state.connectors[self._connector.name] = facts
+
+    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+        """Those of another program that has gone on with the connector come with its lines."""
+        with self.transaction(writing=True) as transaction:
+            stored = self.read_entries(transaction)
+            if entries is None:
+                self.forget_entries(transaction)
+                return
+            passed = any(
+                entry.topic_partition in stored
+                and entry.position > stored[entry.topic_partition].position
+                for entry in entries
+            )
+            if passed and self._path.exists():
+                transaction.state = self._adopting(transaction.state)
+            self.write_entries(transaction, entries)
 
     def forget_entries(self, transaction: _Transaction) -> None:
         transaction.state.connectors.pop(self._connector.name, None)
