@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from semel.config.checks import VALUE_CONVERTER
+from semel.errors import ConfigError
+from semel.plan import plan
 from semel.validation import validate
 
 RAW = {
@@ -157,3 +160,21 @@ def test_warnings_stand_beside_the_answer() -> None:
     infos, warnings = validate({**RAW, "topic": "x", "value.converter": "JsonConverter"})
     assert infos.error_count == 0
     assert warnings == ["unknown configuration key topic; did you mean topics?"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("com.snowflake.kafka.connector.SnowflakeSinkConnector", "It can read Iceberg tables"),
+        ("com.mongodb.kafka.connect.MongoSinkConnector", "semel has. semel writes to PostgreSQL"),
+        (
+            "io.aiven.kafka.connect.opensearch.OpenSearchSinkConnector",
+            r"Did you mean io\.aiven\.kafka\.connect\.opensearch\.OpensearchSinkConnector\?",
+        ),
+    ],
+)
+def test_a_connector_that_there_is_not_names_what_there_is(name: str, said: str) -> None:
+    raw = {"name": "c", "connector.class": name, "topics": "t", "bootstrap.servers": "localhost:1"}
+    with pytest.raises(ConfigError, match=said) as told:
+        plan({**raw, "connection.url": "x"})
+    assert told.value.warnings == [VALUE_CONVERTER]
