@@ -52,7 +52,7 @@ class Snapshot:
     topics why their keys cannot be compared;
     ``rows`` the number of rows of each target, ``untraced`` how many of them have no provenance
     although it is wanted; ``targets`` the target of each topic; ``dead`` the
-    same two columns of each topic's dead letters. Of the topics in ``incomplete`` the store may
+    same columns of each topic's dead letters. Of the topics in ``incomplete`` the store may
     have dropped results by itself, so that what is missing cannot be judged. ``elsewhere`` counts
     records whose rows another target has.
     """
