@@ -168,8 +168,8 @@ def test_warnings_stand_beside_the_answer() -> None:
         ("com.snowflake.kafka.connector.SnowflakeSinkConnector", "It can read Iceberg tables"),
         ("com.mongodb.kafka.connect.MongoSinkConnector", "semel has. semel writes to PostgreSQL"),
         (
-            "io.aiven.kafka.connect.opensearch.OpenSearchSinkConnector",
-            r"Did you mean io\.aiven\.kafka\.connect\.opensearch\.OpensearchSinkConnector\?",
+            "io.confluent.connect.elasticsearch.ElasticSearchSinkConnector",
+            r"Did you mean io\.confluent\.connect\.elasticsearch\.ElasticsearchSinkConnector\?",
         ),
     ],
 )
