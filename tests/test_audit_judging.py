@@ -151,6 +151,10 @@ def test_dead_letters_of_a_log_that_is_gone_say_nothing_of_the_records_there_now
     stamps = [np.full(10, 5)]
     (found,), _ = judged(replace(given, entries=[entry]), times=stamps)
     assert (found.lost, found.duplicated) == (0, 0)  # 8 has a row, and 9 has failed
+    rows = {"partition": [0] * 10, "offset": [*range(10)], "timestamp": [5] * 9 + [1]}
+    beside = replace(given, records={"t": pa.table(rows)}, entries=[entry])
+    (found,), _ = judged(beside, times=stamps)
+    assert (found.lost, found.duplicated) == (0, 0)  # the row at 9 is of the former log
     letters["timestamp"] = [1, 1]
     given = replace(given, dead={"t": pa.table(letters)}, entries=[entry])
     (found,), _ = judged(given, times=stamps)

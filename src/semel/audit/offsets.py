@@ -104,14 +104,13 @@ def letters(
     snapshot: Snapshot, tp: TopicPartition, kafka: np.ndarray, stamps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The offsets of a partition's dead letters, and those of letters from a log that the ledger
-    knows to be gone: another record is at their offset, or one that has a row, or none."""
+    knows to be gone, as their times say: another record is at their offset, or none. Rows say
+    nothing of that, for those of the former log may be there, too."""
     dead = offsets_of(snapshot.dead.get(tp.topic), tp.partition)
     holes = [h for h in snapshot.holes if h.topic_partition == tp]
     gone = within(dead, [h for h in holes if h.reason in (RECREATED, TRUNCATED)])
-    if not gone.any():
-        return dead, dead[:0]
-    rows = offsets_of(snapshot.records.get(tp.topic), tp.partition)
     times = times_of(snapshot.dead.get(tp.topic), tp.partition)
-    other = strangers(dead, times, kafka, stamps)
-    former = gone & (other | np.isin(dead, rows) | ~np.isin(dead, kafka))
+    if times is None or not gone.any():
+        return dead, dead[:0]
+    former = gone & (strangers(dead, times, kafka, stamps) | ~np.isin(dead, kafka))
     return dead[~former], dead[former]
