@@ -140,6 +140,27 @@ def test_rows_of_a_log_that_is_gone_are_no_duplicates_before_the_new_one_is_read
     assert (found.lost, found.duplicated) == (0, 1)
 
 
+@pytest.mark.parametrize("reason", [TRUNCATED, RECREATED])
+def test_dead_letters_of_a_log_that_is_gone_say_nothing_of_the_records_there_now(
+    reason: str,
+) -> None:
+    letters = {"partition": [0, 0], "offset": [8, 9], "timestamp": [1, 5]}
+    entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_failed=2)
+    hole = Hole("t", 0, 7, 10, reason)
+    given = snapshot(places=HERE[:-1], holes=[hole], dead={"t": pa.table(letters)})
+    stamps = [np.full(10, 5)]
+    (found,), _ = judged(replace(given, entries=[entry]), times=stamps)
+    assert (found.lost, found.duplicated) == (0, 0)  # 8 has a row, and 9 has failed
+    rows = {"partition": [0] * 10, "offset": [*range(10)], "timestamp": [5] * 9 + [1]}
+    beside = replace(given, records={"t": pa.table(rows)}, entries=[entry])
+    (found,), _ = judged(beside, times=stamps)
+    assert (found.lost, found.duplicated) == (0, 0)  # the row at 9 is of the former log
+    letters["timestamp"] = [1, 1]
+    given = replace(given, dead={"t": pa.table(letters)}, entries=[entry])
+    (found,), _ = judged(given, times=stamps)
+    assert (found.lost, found.duplicated) == (1, 0)  # both letters are of records that are gone
+
+
 def test_a_row_that_a_record_left_out_now_may_have_replaced_is_not_lost() -> None:
     """Record 7 has a row, and the transform leaves it out now: it has replaced record 2's row."""
     here = [place for place in HERE if place[1] != 2]

@@ -810,5 +810,5 @@ def test_every_class_name_finds_the_sink(name: str) -> None:
 
 
 def test_a_class_that_nobody_has_is_told_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"'io.acme.Sink' is not .*Known: .*postgresql"):
+    with pytest.raises(ConfigError, match=r"'io.acme.Sink' is not .*semel writes to PostgreSQL"):
         sink_class("io.acme.Sink")

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from semel.config.checks import VALUE_CONVERTER
+from semel.errors import ConfigError
+from semel.planning import plan
 from semel.validation import validate
 
 RAW = {
@@ -176,3 +179,21 @@ def test_keys_of_transforms_and_predicates_are_described_too() -> None:
     assert of(answered, "transforms.cast.predicate")[1]["value"] == "gone"
     assert "com.example.Odd" in of(answered, "transforms.odd.type")[1]["errors"][0]
     assert of(answered, "predicates.gone.type")[0]["type"] == "CLASS"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("com.snowflake.kafka.connector.SnowflakeSinkConnector", "It can read Iceberg tables"),
+        ("com.mongodb.kafka.connect.MongoSinkConnector", "semel has. semel writes to PostgreSQL"),
+        (
+            "io.confluent.connect.elasticsearch.ElasticSearchSinkConnector",
+            r"Did you mean io\.confluent\.connect\.elasticsearch\.ElasticsearchSinkConnector\?",
+        ),
+    ],
+)
+def test_a_connector_that_there_is_not_names_what_there_is(name: str, said: str) -> None:
+    raw = {"name": "c", "connector.class": name, "topics": "t", "bootstrap.servers": "localhost:1"}
+    with pytest.raises(ConfigError, match=said) as told:
+        plan({**raw, "connection.url": "x"})
+    assert told.value.warnings == [VALUE_CONVERTER]

@@ -51,6 +51,11 @@ def test_tombstones_are_dropped_or_refused(prefix: str, behavior: str, left: int
     assert [r.index for r in outcome.refused] == ([1] if behavior == "fail" else [])
 
 
+def test_a_filter_of_nulls_drops_tombstones() -> None:
+    made = applied(one("io.confluent.transforms.NullFilter"), batch(ROWS)).batch
+    assert made.rows.tolist() == [0, 2]
+
+
 def test_keys_and_values_become_null() -> None:
     keys = applied(one(f"{CONFLUENT}Drop$Key"), batch(ROWS, [1, 2, 3])).batch
     assert keys.keys.array.to_pylist() == [None] * 3

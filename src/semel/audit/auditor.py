@@ -13,6 +13,7 @@ from semel.audit.offsets import (
     Seen,
     beyond_kafka,
     copies,
+    letters,
     mistimed,
     offsets_of,
     times_of,
@@ -172,11 +173,12 @@ class Auditor:
 
     def _taken(self, poll: TopicPoll) -> np.ndarray:
         """Which records the sink got and has not refused. The others have replaced nothing."""
-        dead = self._snapshot.dead.get(poll.topic)
         keep = np.ones(len(poll.offsets), dtype=bool)
+        stamps = poll.timestamps()
         for partition in np.unique(poll.partitions).tolist():
-            refused = offsets_of(dead, partition)
-            given_up = self._given_up(TopicPartition(poll.topic, partition), poll.offsets)
+            tp, mine = TopicPartition(poll.topic, partition), poll.partitions == partition
+            refused, _ = letters(self._snapshot, tp, poll.offsets[mine], stamps[mine])
+            given_up = self._given_up(tp, poll.offsets)
             keep &= ~((poll.partitions == partition) & (np.isin(poll.offsets, refused) | given_up))
         return keep
 
@@ -189,8 +191,8 @@ class Auditor:
     def _exact(self, tp: TopicPartition, seen: Seen) -> PartitionAudit:
         entry = self._entries[tp]
         rows, known, odd = self._rows(entry, seen)
-        dead = offsets_of(self._snapshot.dead.get(tp.topic), tp.partition)
-        dead = dead[dead >= entry.start_position]
+        dead, former = letters(self._snapshot, tp, seen.all(), seen.all_times())
+        dead, former = (d[d >= entry.start_position] for d in (dead, former))
         unread = self._holes_of(tp, RETENTION, DAMAGED)
         dead = dead[~within(dead, unread)]  # they count as lost, not as failed
         kafka = seen.all()
@@ -202,7 +204,8 @@ class Auditor:
         missing = len(np.setdiff1d(expected, judged))
         # Records that failed or were filtered have no rows. The ledger counts them together with
         # its position.
-        failed_or_filtered = entry.records_filtered + entry.records_failed - len(dead)
+        failed_or_filtered = entry.records_filtered + entry.records_failed
+        failed_or_filtered -= len(dead) + len(former)
         failed_or_filtered += self._snapshot.elsewhere.get(tp, 0)
         excused = min(missing, max(0, failed_or_filtered))
         missing -= excused

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from semel.ledger import Hole, OffsetRange
+from semel.ledger import RECREATED, TRUNCATED, Hole, OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, Records
+from semel.sinks.base import Snapshot
 
 
 class Seen:
@@ -97,3 +98,19 @@ def copies(rows: np.ndarray, kafka: np.ndarray) -> np.ndarray:
     firsts[np.unique(rows, return_index=True)[1]] = True
     extra: np.ndarray = ~(firsts & np.isin(rows, kafka))
     return extra
+
+
+def letters(
+    snapshot: Snapshot, tp: TopicPartition, kafka: np.ndarray, stamps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The offsets of a partition's dead letters, and those of letters from a log that the ledger
+    knows to be gone, as their times say: another record is at their offset, or none. Rows say
+    nothing of that, for those of the former log may be there, too."""
+    dead = offsets_of(snapshot.dead.get(tp.topic), tp.partition)
+    holes = [h for h in snapshot.holes if h.topic_partition == tp]
+    gone = within(dead, [h for h in holes if h.reason in (RECREATED, TRUNCATED)])
+    times = times_of(snapshot.dead.get(tp.topic), tp.partition)
+    if times is None or not gone.any():
+        return dead, dead[:0]
+    former = gone & (strangers(dead, times, kafka, stamps) | ~np.isin(dead, kafka))
+    return dead[~former], dead[former]

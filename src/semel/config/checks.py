@@ -44,6 +44,7 @@ def check_keys(
     sections: Iterable[type],
     ignored: Mapping[str, str],
     prefixes: tuple[str, ...] = (),
+    cutoff: float = 0.6,
 ) -> list[str]:
     """Warnings for keys that no section knows (with the nearest known one) or that are ignored."""
     known = {n for section in sections for n in names(section)}
@@ -55,7 +56,7 @@ def check_keys(
             continue
         if name in known or name.startswith(PREFIXES + prefixes):
             continue
-        near = difflib.get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
         hint = f"; did you mean {near[0]}?" if near else ""
         warnings.append(f"unknown configuration key {name}{hint}")
     return warnings

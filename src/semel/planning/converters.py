@@ -33,8 +33,8 @@ def _takes_fields(raw: Mapping[str, str]) -> bool:
     if _given(raw, "pk.mode", "primary.key.mode").lower() != "record_key":
         return False
     # Their workers' keys are mostly JSON, which would pass for text. Text does not pass for JSON.
-    of_connect = raw.get("connector.class", "").startswith(("io.", "org.", "com."))
-    return of_connect or not _given(raw, "pk.fields", "primary.key.fields")
+    fields = _given(raw, "pk.fields", "primary.key.fields", "iceberg.tables.default-id-columns")
+    return ".jdbc." in raw.get("connector.class", "") or not fields
 
 
 def _given(raw: Mapping[str, str], *names: str) -> str:

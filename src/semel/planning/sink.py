@@ -171,7 +171,8 @@ def _unknown(raw: Mapping[str, str], found: type[Sink] | None) -> list[str]:
     connector are checked."""
     if found is not None:
         return check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
-    return [w for w in check_keys(raw, [ConnectorConfig], {}) if "did you mean" in w]
+    warnings = check_keys(raw, [ConnectorConfig], {}, cutoff=_MISSPELT)
+    return [w for w in warnings if "did you mean" in w]
 
 
 def _checked_engine(
@@ -247,6 +248,8 @@ def _check_times(connector: ConnectorConfig, sink: Sink, chain: Chain) -> None:
             )
 
 
+_MISSPELT = 0.85
+"""How alike a key is to one of ours that must be meant for us: the sink is not known."""
 _TRIGGERED = frozenset({"bounded", "micro-batch"})
 _OF_ENGINES = {
     "processingTime": _TRIGGERED,

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 
 from semel import aliases
@@ -46,6 +47,21 @@ _INSTEAD = {
 }
 """What to use instead of others' connectors, by how their names begin."""
 
+_FROM_A_LAKE = "It can read Iceberg tables (connector.class=iceberg) or load files from a bucket "
+_FROM_A_LAKE += "(connector.class=files) that semel writes, exactly once. "
+_OF_SYSTEMS = {
+    "databricks": "It reads Delta Lake tables (connector.class=delta) that semel writes, exactly "
+    "once. ",
+    **dict.fromkeys(("snowflake", "bigquery", "redshift", "azuresqldw", "spanner"), _FROM_A_LAKE),
+}
+"""The same by the system that a name speaks of."""
+
+_THERE_ARE = (
+    "semel writes to PostgreSQL, MySQL, MariaDB, SQL Server, SQLite, DuckDB, Elasticsearch, "
+    "OpenSearch, Delta Lake, Iceberg, files on disks, in S3, GCS, Azure and HDFS, and to Kafka; "
+    "docs/write-a-sink.md says how to add a sink"
+)
+
 
 def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     """The sink for a ``connector.class``; for a JDBC sink's, that of its ``connection.url``.
@@ -56,10 +72,8 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     known = _known()
     name = full_name(name, raw)
     if name not in known:
-        instead = next((text for of, text in _INSTEAD.items() if name.startswith(of)), "")
         raise ConfigError(
-            f"connector.class={name!r} is not a connector that semel has. "
-            + (instead or f"Known: {', '.join(sorted(known))}")
+            f"connector.class={name!r} is not a connector that semel has. {_instead(name, known)}"
         )
     url = (raw or {}).get("connection.url", "").strip()
     if refers(url):  # to what only the connector's machine has
@@ -74,6 +88,17 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
             f"database. It begins with one of {', '.join(urls)}"
         )
     return _load(name, known[name])
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    """What to use instead of a connector that there is not."""
+    for begin, text in _INSTEAD.items():
+        if name.startswith(begin):
+            return text
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    lower = name.lower()
+    return hint + next((t for of, t in _OF_SYSTEMS.items() if of in lower), "") + _THERE_ARE
 
 
 def full_name(name: str, raw: Mapping[str, str] | None = None) -> str:

@@ -51,7 +51,7 @@ class Snapshot:
     and where rows replace each other, the key columns of a topic's target, and ``unjudged`` says of
     topics why their keys cannot be compared; ``rows`` the number of rows of each target,
     ``untraced`` how many of them have no provenance although it is wanted; ``targets`` the target
-    of each topic; ``dead`` the same two columns of each topic's dead letters. For the topics in
+    of each topic; ``dead`` the same columns of each topic's dead letters. For the topics in
     ``incomplete`` the store may have dropped results by itself, so missing rows cannot be judged.
     ``elsewhere`` counts records whose rows another target has.
     """

@@ -85,6 +85,7 @@ _OURS |= {
     _CONFLUENT + "ExtractTopic": "semel.transforms.extract_topic:ExtractTopic",
     _CONFLUENT + "Filter": "semel.transforms.filter_condition:FilterCondition",
     _CONFLUENT + "MessageTimestampRouter": "semel.transforms.routers:MessageTimestampRouter",
+    "io.confluent.transforms.NullFilter": "semel.transforms.tombstones:NullFilter",
     _CONFLUENT + "TombstoneHandler": "semel.transforms.tombstones:TombstoneHandler",
     _AIVEN + "ExtractTimestamp": "semel.transforms.extract_timestamp:ExtractTimestamp",
     _AIVEN + "ExtractTopic": "semel.transforms.extract_topic:AivenExtractTopic",
@@ -298,4 +299,5 @@ def _unknown(kind: str, given: str, known: Mapping[str, str]) -> str:
     base = given.partition("$")[0]
     near = difflib.get_close_matches(base, [*known, *shorts], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"no such {kind[:-1]}{hint}; available are {', '.join(shorts)}"
+    own = "; type=sql and type=python run what you write" if kind == "transforms" else ""
+    return f"no such {kind[:-1]}{hint}; available are {', '.join(shorts)}{own}"

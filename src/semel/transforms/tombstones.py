@@ -69,6 +69,23 @@ class AivenTombstoneHandler(TombstoneHandler):
     section: ClassVar[type] = AivenTombstoneHandlerConfig
 
 
+class NullFilter(Transform):
+    """See the transform of this name in Confluent's examples: tombstones go."""
+
+    section = NoKeys
+
+    def __init__(self, config: NoKeys) -> None:
+        """There is nothing to configure."""
+
+    @property
+    def changes_contents(self) -> bool:
+        return False
+
+    def apply(self, batch: Batch) -> Batch:
+        there = batch.values.array.is_valid()
+        return batch.take(np.flatnonzero(np.asarray(there.to_numpy(zero_copy_only=False))))
+
+
 @dataclass(frozen=True)
 class DropConfig:
     """The keys of Confluent's Drop."""

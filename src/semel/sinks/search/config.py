@@ -13,6 +13,7 @@ from semel.sinks.search.keys import SearchKeys
 
 AIVEN = (
     "io.aiven.kafka.connect.opensearch.OpensearchSinkConnector",
+    "io.aiven.kafka.connect.opensearch.OpenSearchSinkConnector",
     "io.aiven.connect.elasticsearch.ElasticsearchSinkConnector",
 )
 CLASSES = (

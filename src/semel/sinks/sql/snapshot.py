@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
-from semel.records import TOPIC
+from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.database import Database
@@ -16,6 +16,8 @@ from semel.sinks.sql.ledger_tables import Ledger
 from semel.sinks.sql.names import Name, parse_name, quote
 from semel.sinks.storedkeys import StoredKeys
 
+_OF_A_LETTER = {PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp"}
+"""The columns of a dead letter that say which record it was."""
 _PLACE = {"partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.int64()}
 
 
@@ -97,7 +99,7 @@ def _dead(database: Database, connector: str, table: str) -> dict[str, pa.Table]
     if not database.exists(name):
         return {}
     found = database.query(
-        f"SELECT topic, {quote('partition')}, {quote('offset')} FROM {name.quoted} "
+        f"SELECT topic, {', '.join(database.places(_OF_A_LETTER))} FROM {name.quoted} "
         f"WHERE connector = {database.literal(connector)}"
     )
     topics = found.column("topic").cast(pa.string())
