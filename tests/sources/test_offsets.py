@@ -62,7 +62,7 @@ def test_what_kafka_connect_has_written_is_understood(kafka: Kafka, make: Make) 
     offsets = make()
     write(
         kafka,
-        offsets.topic,
+        offsets._connector.offsets_topic,
         (b'["local-file-source",{"filename":"test.txt"}]', b'{"position":8}'),
         (b'["local-file-source",{"filename":"test.txt"}]', b'{"position":1234567890123}'),
         (b'["local-file-source",{"filename":"gone.txt"}]', b'{"position":3}'),
@@ -92,7 +92,7 @@ def test_a_known_partition_keeps_its_key(kafka: Kafka, make: Make) -> None:
     """Otherwise two keys of one partition, which differ in the order of fields, would both stay."""
     offsets = make()
     key = b'["local-file-source",{"table":"t","schema":"s"}]'
-    write(kafka, offsets.topic, (key, b'{"id":1}'))
+    write(kafka, offsets._connector.offsets_topic, (key, b'{"id":1}'))
     stored = offsets.read()
     same = {"schema": "s", "table": "t"}
     assert stored.offset(same) == {"id": 1}
@@ -102,7 +102,7 @@ def test_a_known_partition_keeps_its_key(kafka: Kafka, make: Make) -> None:
 def test_the_owner_is_told_apart_from_offsets(kafka: Kafka, make: Make) -> None:
     offsets = make()
     stored = offsets.read()
-    write(kafka, offsets.topic, stored.owned_by(Owner("run", 3)))
+    write(kafka, offsets._connector.offsets_topic, stored.owned_by(Owner("run", 3)))
     assert offsets.read().owner == Owner("run", 3)
     assert offsets.read().offsets == ()
     assert json.loads(stored.owned_by(Owner("run", 3))[0]) == [NAME, None]
@@ -117,7 +117,7 @@ def test_an_aborted_transaction_stores_nothing_and_an_open_one_is_waited_for(
     producer = Producer({**client, "transactional.id": uuid.uuid4().hex})
     producer.init_transactions(30)
     producer.begin_transaction()
-    producer.produce(offsets.topic, record[1], record[0])
+    producer.produce(offsets._connector.offsets_topic, record[1], record[0])
     producer.flush(30)
     with pytest.raises(TransientError, match="has not ended for 0 s"):
         offsets.read(0.0)
@@ -130,15 +130,21 @@ def test_the_topic_is_created_compacted_and_one_that_forgets_is_refused(
 ) -> None:
     offsets = make()
     cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
-    assert cluster.topics()[offsets.topic] == 5
-    assert (cluster.topic_config(offsets.topic) or {})["cleanup.policy"] == "compact"
+    assert cluster.topics()[offsets._connector.offsets_topic] == 5
+    assert (cluster.topic_config(offsets._connector.offsets_topic) or {})[
+        "cleanup.policy"
+    ] == "compact"
     with pytest.raises(ConfigError, match=r"has cleanup\.policy=delete"):
         make(topic())
 
 
 def test_a_value_that_is_no_offset_is_refused(kafka: Kafka, make: Make) -> None:
     offsets = make()
-    write(kafka, offsets.topic, (b'["local-file-source",{"filename":"test.txt"}]', b"8"))
+    write(
+        kafka,
+        offsets._connector.offsets_topic,
+        (b'["local-file-source",{"filename":"test.txt"}]', b"8"),
+    )
     with pytest.raises(ServiceError, match="is not a source offset: 8"):
         offsets.read()
 

@@ -112,5 +112,5 @@ def letters(
     times = times_of(snapshot.dead.get(tp.topic), tp.partition)
     if times is None or not gone.any():
         return dead, dead[:0]
-    former = gone & (strangers(dead, times, kafka, stamps) | ~np.isin(dead, kafka))
+    former = gone & (mistimed(dead, times, kafka, stamps) | ~np.isin(dead, kafka))
     return dead[~former], dead[former]

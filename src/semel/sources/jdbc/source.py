@@ -23,6 +23,7 @@ from semel.sources.jdbc.config import BOTH, BULK, INCREMENTING, TIMESTAMP, JdbcS
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.databases import database_of
 from semel.sources.jdbc.ignored import IGNORED
+from semel.sources.jdbc.modes import NOT_READ, WHY
 from semel.sources.jdbc.offsets import QUERY, Load, Position
 from semel.sources.jdbc.queries import Query, Shape, Unreadable, floor, shape, without
 from semel.sources.jdbc.ranges import Ranges
@@ -87,7 +88,7 @@ class JdbcSource(Source):
         return {
             "reads": f"{what} of {self._database.where} (mode {config.mode})",
             "writes": topic,
-            "not read": _NOT_READ[config.mode].format(delay=config.timestamp_delay_ms),
+            "not read": NOT_READ[config.mode].format(delay=config.timestamp_delay_ms),
         }
 
     def exactly_once(self) -> Support:
@@ -98,7 +99,7 @@ class JdbcSource(Source):
                 "query.suffix may end a query between rows that have the same time, of which the "
                 "others would be lost. Remove it, or set mode=timestamp+incrementing",
             )
-        return Support(True, _WHY[config.mode])
+        return Support(True, WHY[config.mode])
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
@@ -380,25 +381,3 @@ class JdbcSource(Source):
 
     def close(self) -> None:
         self._database.close()
-
-
-_WHY = {
-    INCREMENTING: "rows and the last number are committed in one Kafka transaction; numbers must "
-    "grow in the order in which rows are committed",
-    "timestamp+incrementing": "rows and the last time and number are committed in one Kafka "
-    "transaction; rows must be committed within timestamp.delay.interval.ms of their time",
-    TIMESTAMP: "all rows that have the same time are committed in one Kafka transaction, with that "
-    "time; rows must be committed within timestamp.delay.interval.ms of their time",
-    BULK: "all rows of a query are committed in one Kafka transaction, with its time",
-}
-
-_LATE = (
-    "rows that commit more than {delay} ms (timestamp.delay.interval.ms) after their time, which "
-    "nothing can tell; deletes; changes between two queries"
-)
-_NOT_READ = {
-    INCREMENTING: "rows that commit after one with a larger number was read; updates; deletes",
-    "timestamp+incrementing": _LATE,
-    TIMESTAMP: _LATE,
-    BULK: "changes between two queries",
-}
