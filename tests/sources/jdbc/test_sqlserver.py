@@ -175,9 +175,10 @@ def test_a_time_is_compared_in_the_digits_that_a_position_has() -> None:
         (
             "datetimeoffset(6)",
             6,
-            "CONVERT(varchar(30), CAST(SWITCHOFFSET(\"at\", '+00:00') AS datetime2(6)), 126) + 'Z'",
-            '"at"',
-            False,
+            'CONVERT(varchar(30), CAST(SWITCHOFFSET(CAST("at" AS datetimeoffset(6)), '
+            "'+00:00') AS datetime2(6)), 126) + 'Z'",
+            'CAST("at" AS datetimeoffset(6))',
+            True,
         ),
         (
             "datetimeoffset(7)",
@@ -223,6 +224,17 @@ def test_times_have_the_databases_zone_or_their_own() -> None:
     found, offset = rows(source(server, **TIMESTAMP, db_timezone="Europe/Berlin"))
     assert [r["at"].microsecond for r in found] == [0, 250_000]
     assert offset == {"timestamp": 1_719_828_000_250, "timestamp_nanos": 250_000_000}
+
+
+def test_rows_without_a_number_are_looked_for(caplog: pytest.LogCaptureFixture) -> None:
+    nullable = described("id", "bigint", 19)
+    server = Server([nullable], [block(n=[1])])
+    rows(source(server, **INCREMENTING, validate_non_null="false"))
+    assert server.asked[0] == (  # "some" is a word of SQL Server's own
+        'SELECT CASE WHEN EXISTS (SELECT 1 FROM "dbo"."orders" WHERE "id" IS NULL) '
+        "THEN 1 ELSE 0 END AS n"
+    )
+    assert "id" in caplog.text
 
 
 def test_a_time_of_whole_minutes_cannot_be_a_position() -> None:
@@ -327,7 +339,9 @@ def server() -> Iterator[str]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["datetime2", "datetime2(3)", "datetime", "datetimeoffset"])
+@pytest.mark.parametrize(
+    "kind", ["datetime2", "datetime2(3)", "datetime", "datetimeoffset", "datetimeoffset(3)"]
+)
 def test_a_server_is_read_once(kind: str, server: str) -> None:
     query(
         server,

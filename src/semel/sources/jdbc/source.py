@@ -338,7 +338,7 @@ class JdbcSource(Source):
 
     def _any(self, table: TableId, condition: str) -> bool:
         there = f"EXISTS (SELECT 1 FROM {table.quoted} WHERE {condition})"
-        sql = f"SELECT CASE WHEN {there} THEN 1 ELSE 0 END AS some"
+        sql = f"SELECT CASE WHEN {there} THEN 1 ELSE 0 END AS n"
         return any(batch.column(0)[0].as_py() for batch in list(self._database.stream(sql)))
 
     def _table(self, partition: SourcePartition) -> TableId | None:

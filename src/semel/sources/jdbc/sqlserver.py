@@ -183,11 +183,12 @@ class SqlServer(Database):
 
 
 def _moment(column: Column) -> str:
-    """A time without digits that it does not show, or that a position does not have."""
+    """A time without digits that it does not show, or that a position does not have. One with a
+    zone is never its bare name, by which ORDER BY would mean the text that is selected."""
     type_, _, scale = column.type.partition("(")
     if type_ == "datetime":
         return f"CAST({quote(column.name)} AS datetime2(3))"
-    if scale == "7)":
+    if scale == "7)" or type_ == "datetimeoffset":
         return f"CAST({quote(column.name)} AS {type_}({_MICROSECONDS}))"
     return quote(column.name)
 
