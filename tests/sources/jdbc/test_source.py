@@ -374,7 +374,34 @@ class TestMysql:
         if kind != "DATE":
             by_time = {"mode": "timestamp", "timestamp_column_name": "at"}
             with pytest.raises(ConfigError, match="column at has a time that does not exist"):
-                rows(make(**by_time, **nulls, validate_non_null="false"))
+                rows(make(**by_time, **nulls))
+
+    @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
+    def test_a_time_of_zeros_gives_way_to_the_next_column(
+        self, mode: str, make: Make, execute: Execute, url: str
+    ) -> None:
+        """In the order of the database's own COALESCE, row 3 would come first, with a position
+        that the others are before."""
+        execute(
+            "CREATE TABLE t (id BIGINT PRIMARY KEY, changed DATETIME(3) NOT NULL, "
+            "made DATETIME(3) NOT NULL)",
+            "INSERT IGNORE INTO t VALUES (1, '2024-01-02', '2024-01-01'), "
+            "(2, '2024-01-03', '2024-01-01'), (3, '0000-00-00', '2024-01-04')",
+        )
+        keys = {
+            "mode": mode,
+            "incrementing_column_name": "id",
+            "timestamp_column_name": "changed,made",
+            "connection_url": f"{url}&zeroDateTimeBehavior=convertToNull",
+        }
+        found, offset = rows(make(**keys))
+        assert [row["id"] for row in found] == [1, 2, 3]
+        execute("INSERT IGNORE INTO t VALUES (4, '0000-00-00', '2024-01-05')")
+        found, offset = rows(make(**keys), offset)
+        assert [row["id"] for row in found] == [4]
+        execute("INSERT IGNORE INTO t VALUES (5, '0000-00-00', '0000-00-00')")
+        with pytest.raises(ConfigError, match="column changed has a time that does not exist"):
+            rows(make(**keys))
 
 
 def test_a_large_table_that_is_left_in_the_middle_is_read_on_from_there(

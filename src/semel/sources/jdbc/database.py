@@ -53,6 +53,9 @@ class Column:
     """Of the fraction of a second."""
     expression: str = ""
     guard: str = ""
+    zero: str = ""
+    """A value of its type, as SQL, that is not null in the database and that the client makes null
+    of."""
 
     @property
     def sql(self) -> str:

@@ -172,11 +172,12 @@ class Mysql(Database):
         type_, unsigned = types[field.type_code], bool(field.flags & _UNSIGNED)
         nullable, counts = not field.flags & _NOT_NULL, bool(field.flags & _NUMBERED)
 
-        def column(kind: pa.DataType, *, digits: int = 6, expression: str = "") -> Column:
-            return Column(field.name, type_, kind, nullable, counts, digits, expression)
+        zero = "0" if type_ in _TIMES and self._session.zeros_are_null else ""
 
-        if type_ in _TIMES and self._session.zeros_are_null:
-            nullable = True
+        def column(kind: pa.DataType, *, digits: int = 6, expression: str = "") -> Column:
+            given = (field.name, type_, kind, nullable, counts, digits, expression)
+            return Column(*given, zero=zero)
+
         if type_ == "BIT" and field.length == 1:
             return column(pa.int8(), expression=f"CAST({quote(field.name)} AS UNSIGNED)")
         if type_ in _NUMBERS:

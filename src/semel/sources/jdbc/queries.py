@@ -161,9 +161,13 @@ class Query:
 
 
 def time_of(database: Database, shape: Shape) -> str:
-    """The time of a row."""
-    times = [database.time(c) for c in shape.times]
-    return times[0] if len(times) == 1 else f"COALESCE({', '.join(times)})"
+    """The time of a row. What the client makes null of is null here, too; in the last column it is
+    not, so that a row without any time is found and refused."""
+    *some, last = [(database.time(c), c.zero) for c in shape.times]
+    if not some:
+        return last[0]
+    times = [f"NULLIF({time}, {zero})" if zero else time for time, zero in some]
+    return f"COALESCE({', '.join(times)}, {last[0]})"
 
 
 def source(config: JdbcSourceConfig, table: TableId | None) -> str:

@@ -103,7 +103,8 @@ def shown_type(kind: pa.DataType, granularity: str) -> pa.DataType:
 def struct(arrays: Sequence[pa.Array], columns: Sequence[Column]) -> pa.StructArray:
     """Rows as one value each."""
     fields = [
-        pa.field(c.name, a.type, nullable=c.nullable) for a, c in zip(arrays, columns, strict=True)
+        pa.field(c.name, a.type, nullable=c.nullable or bool(c.zero))
+        for a, c in zip(arrays, columns, strict=True)
     ]
     return pa.StructArray.from_arrays(arrays, fields=fields)
 
