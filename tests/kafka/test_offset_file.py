@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 from pathlib import Path
 
 import pytest
 
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Unavailable
+from semel.kafka import offset_file
 from semel.kafka.offset_file import OffsetFile, parsed, serialized
 
 JAVAS = base64.b64decode(
@@ -60,3 +62,16 @@ def test_a_file_that_is_not_there_yet_or_empty_holds_nothing(tmp_path: Path) -> 
     assert file.read() == {}
     with pytest.raises(ConfigError, match="in a directory that exists"):
         OffsetFile("c", str(tmp_path / "missing" / "offsets")).prepare()
+
+
+def test_a_process_that_is_frozen_while_it_writes_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = OffsetFile("c", str(tmp_path / "offsets"))
+    with (tmp_path / "offsets.semel-lock").open("w") as other, monkeypatch.context() as patch:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        patch.setattr(offset_file, "_PATIENCE", 0.0)
+        with pytest.raises(Unavailable, match=r"another process holds .*offsets.semel-lock"):
+            file.write([(b"mine", b"1")])
+    file.write([(b"mine", b"1")])
+    assert file.read() == {b"mine": b"1"}

@@ -9,11 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
-from semel.errors import ConfigError, ServiceError
+from semel.errors import ConfigError, ServiceError, Unavailable
 
 _HEAD = bytes.fromhex("aced0005") + (
     b"sr\0\x11java.util.HashMap\x05\x07\xda\xc1\xc3\x16\x60\xd1\x03\0\x02"
@@ -27,6 +29,10 @@ _ARRAY = b"ur\0\x02[B\xac\xf3\x17\xf8\x06\x08\x54\xe0\x02\0\0xp"
 _ANOTHER = b"uq\0\x7e\0\x02"
 _NULL, _END = b"p", b"x"
 _LENGTH = struct.Struct(">i")
+
+_PATIENCE = 20.0
+_AGAIN = 0.01
+"""Seconds to wait for a process that writes the file, and between two looks."""
 
 
 class OffsetFile:
@@ -73,6 +79,7 @@ class OffsetFile:
 
         Raises:
             ServiceError: it cannot be written.
+            Unavailable: another process does not end writing it. It may be frozen.
         """
         scratch = self._path.with_name(f"{self._path.name}.semel-new")
         try:
@@ -92,9 +99,22 @@ class OffsetFile:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        with self._path.with_name(f"{self._path.name}.semel-lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        path = self._path.with_name(f"{self._path.name}.semel-lock")
+        deadline = time.monotonic() + _PATIENCE
+        with path.open("w") as lock:
+            while not _lock(lock):
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"{self._where}: another process holds {path}")
+                time.sleep(_AGAIN)
             yield
+
+
+def _lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def serialized(held: Mapping[bytes, bytes]) -> bytes:
