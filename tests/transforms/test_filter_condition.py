@@ -58,6 +58,11 @@ def config(condition: str, side: str = "Value", **options: str) -> dict[str, str
         ("$[?(@.name < 5)]", []),  # there is no order between a text and a number
         ("$[?(@.none == 1)]", []),
         ("$[?(@.none != 1)]", [1, 2, 3, 4]),
+        ("$[?(@.none == null)]", [1, 2, 3, 4]),  # whatever else is in the batch
+        ("$[?(@.none != null)]", []),
+        ("$[?(@.id < 1000000000000000000000)]", [1, 2, 3, 4]),
+        ("$[?(@.id > 1.00000000000000000000000001)]", [2, 3, 4]),
+        ("$[?(@.id == '1e999999999' || @.id == 'NaN')]", []),
     ],
 )
 def test_a_predicate_chooses_records(condition: str, left: list[int]) -> None:
@@ -93,6 +98,12 @@ def test_numbers_of_every_type_are_compared(kind: pa.DataType, value: Any) -> No
     for condition, count in (("== 1.5", 1), ("> 1.49", 1), ("< 1", 0)):
         found = applied(config(f"$[?(@.v {condition})]"), batch(rows, has_schema=True))
         assert len(found.batch) == count
+
+
+def test_a_number_without_a_sign_may_have_64_bits() -> None:
+    rows = pa.array([{"v": 2**64 - 1}, {"v": 1}], pa.struct([("v", pa.uint64())]))
+    found = applied(config("$[?(@.v > 1)]"), batch(rows, has_schema=True))
+    assert found.batch.values.array.to_pylist() == [{"v": 2**64 - 1}]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
@@ -45,9 +46,12 @@ _ORDERS = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
+_DIGITS = 18
+"""Of numbers that 64 bits hold, whatever they are."""
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 Literal = str | Decimal | bool | None
+Compare = Callable[[pa.Array, pa.Scalar], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +212,9 @@ def _present(values: pa.Array | None, count: int) -> pa.Array:
 def _comparison(path: Path, sign: str, literal: Literal) -> Test:
     def equal(find: Find, count: int) -> pa.Array:
         values = find(path)
-        found = None if values is None else _equal(values, literal)
+        if values is None:  # as null as in a batch in which another record has it
+            return _all_of(literal is None, count)
+        found = _equal(values, literal)
         return _all_of(False, count) if found is None else pc.fill_null(found, False)
 
     def unequal(find: Find, count: int) -> pa.Array:
@@ -218,7 +224,7 @@ def _comparison(path: Path, sign: str, literal: Literal) -> Test:
         values = find(path)
         if values is None or not _same_kind(values.type, literal):
             return _all_of(False, count)
-        return pc.fill_null(_ORDERS[sign](*_alike(values, literal)), False)
+        return pc.fill_null(_compared(_ORDERS[sign], values, literal), False)
 
     return {"==": equal, "!=": unequal}.get(sign, ordered)
 
@@ -228,14 +234,15 @@ def _equal(values: pa.Array, literal: Literal) -> pa.Array | None:
     if literal is None:
         return values.is_null()
     if _same_kind(values.type, literal):
-        return pc.equal(*_alike(values, literal))
+        return _compared(pc.equal, values, literal)
     if _is_text(values.type) and isinstance(literal, Decimal):
         return pc.equal(values, str(literal))
     if _is_number(values.type) and isinstance(literal, str):
         try:
-            return pc.equal(*_alike(values, Decimal(literal)))
+            number = Decimal(literal)
         except InvalidOperation:
             return None
+        return _compared(pc.equal, values, number) if number.is_finite() else None
     return None
 
 
@@ -263,12 +270,23 @@ def _same_kind(kind: pa.DataType, literal: Literal) -> bool:
     return _is_number(kind) if isinstance(literal, Decimal) else _is_text(kind)
 
 
-def _alike(values: pa.Array, literal: Literal) -> tuple[pa.Array, pa.Scalar]:
+def _compared(compare: Compare, values: pa.Array, literal: Literal) -> pa.Array:
     if not isinstance(literal, Decimal):
-        return values, pa.scalar(literal)
+        return compare(values, pa.scalar(literal))
     if pa.types.is_floating(values.type):
-        return values, pa.scalar(float(literal), values.type)
-    return values, pa.scalar(int(literal) if literal == int(literal) else literal)
+        return compare(values, pa.scalar(float(literal), values.type))
+    with suppress(pa.ArrowInvalid):
+        if pa.types.is_uint64(values.type):
+            values = values.cast(pa.decimal128(20, 0))
+        return compare(values, _exact(literal))
+    return compare(values.cast(pa.float64(), safe=False), float(literal))
+
+
+def _exact(literal: Decimal) -> pa.Scalar:
+    """Raises ArrowInvalid: it has too many digits."""
+    if literal.adjusted() < _DIGITS and literal == literal.to_integral_value():
+        return pa.scalar(int(literal))
+    return pa.scalar(literal)
 
 
 def _is_text(kind: pa.DataType) -> bool:
