@@ -161,3 +161,10 @@ def test_what_is_wrong_with_the_rest_api_is_said_before_kafka_is_asked(
     config = read(WorkerConfig, {"bootstrap.servers": NOWHERE, **keys})
     with pytest.raises(ConfigError, match=re.escape(said)):
         met(config)
+
+
+def test_a_cluster_refuses_source_offsets_in_a_file() -> None:
+    config = read(ClusterConfig, CLUSTER)
+    assert config.forbidden({"name": "c"}) == []
+    (problem,) = config.forbidden({"name": "c", "offset.storage.file.filename": "/tmp/offsets"})
+    assert "workers of a cluster may be on several" in problem.message

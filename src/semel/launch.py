@@ -41,7 +41,7 @@ appender.console.layout.pattern = %d{{HH:mm:ss}} %p spark %c{{1}}: %m%n%ex{{5}}
 """
 _SUFFIXES = (".json", ".properties")
 _SHAPE_WORKERS = ("spark.pyspark.", "spark.python.")
-_OF_DAEMONS = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+_OF_DAEMONS = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
 """As Spark sets them. They count when the process starts."""
 
 

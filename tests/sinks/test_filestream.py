@@ -149,14 +149,24 @@ def test_lines_of_another_program_stay_if_it_has_gone_on_with_the_connector(
 ) -> None:
     with (tmp_path / "lines.txt").open("ab") as file:
         file.write(b"c\nd\n")
-    started.set_positions(firsts({TopicPartition("t", 0): 4}))
+    started.adopt(firsts({TopicPartition("t", 0): 4}))
     started.commit(advance(4, 5), Commit([records(4, b"e")]))
     assert lines(tmp_path) == b"a\nb\nc\nd\ne\n"
     with (tmp_path / "lines.txt").open("ab") as file:
         file.write(b"half a li")
-    started.set_positions(firsts({TopicPartition("t", 0): 4}))  # back: what is beyond is no line
+    started.set_positions(firsts({TopicPartition("t", 0): 4}))
     started.commit(advance(4, 5), Commit([records(4, b"e")]))
     assert lines(tmp_path) == b"a\nb\nc\nd\ne\ne\n"
+
+
+def test_lines_that_a_killed_commit_has_left_go_if_a_user_sets_the_positions(
+    started: FileStreamSink, tmp_path: Path
+) -> None:
+    with (tmp_path / "lines.txt").open("ab") as file:
+        file.write(b"c\nd\n")
+    started.set_positions(firsts({TopicPartition("t", 0): 3}))
+    started.commit(advance(3, 4), Commit([records(3, b"d")]))
+    assert lines(tmp_path) == b"a\nb\nd\n"
 
 
 def test_a_file_that_has_lost_lines_is_refused(started: FileStreamSink, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ _REQUIRED = {
     "status.storage.topic": "a topic for the states of its cluster's connectors",
     "offset.storage.topic": "a topic for source offsets",
 }
+_FILE = "offset.storage.file.filename"
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,16 @@ class ClusterConfig(WorkerConfig):
     def url(self) -> str:
         """The URL of this worker's REST API for other workers; also its name among them."""
         return f"{self.scheme}://{self.id}"
+
+    def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
+        found = super().forbidden(connector)
+        if value := connector.get(_FILE, "").strip():
+            message = (
+                f"{_FILE}={value} is on one machine, and workers of a cluster may be on several. "
+                f"Remove {_FILE}: the cluster keeps source offsets in its offset.storage.topic"
+            )
+            found.append(Problem(_FILE, message, value))
+        return found
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:
         """Sources keep their offsets in the cluster's topic, and their producers carry its name."""

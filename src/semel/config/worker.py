@@ -139,5 +139,5 @@ class WorkerConfig(RestConfig):
         """
         problems = self.forbidden(connector)
         if problems:
-            raise ConfigError(*problems, title=f"{POLICY}={self.override_policy}: ")
+            raise ConfigError(*problems, title=f"connector {connector.get('name', '')}: ")
         return connector

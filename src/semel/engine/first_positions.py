@@ -156,7 +156,7 @@ def _follow_the_group(
         group,
         ", ".join(f"{tp} at {at}, not {ledger[tp]}" for tp, at in ahead.items()),
     )
-    sink.set_positions(ranges.made(sink, ahead, cluster.logs({tp.topic for tp in ahead})))
+    protocols.adopt(sink, ranges.made(sink, ahead, cluster.logs({tp.topic for tp in ahead})))
 
 
 def check_targets(

@@ -36,17 +36,17 @@ def hand_over() -> bool:
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(_PATIENCE)
+        facts = {"environment": dict(os.environ), "path": sys.path, "folder": str(Path.cwd())}
         try:
             line.connect(path)
             if line.recv(len(_READY)) != _READY:
                 return False
-        except OSError:
+            socket.send_fds(line, [b"\0"], list(_PIPES))
+            line.sendall(json.dumps(facts).encode())
+            line.shutdown(socket.SHUT_WR)
+        except OSError:  # it has died before it could serve
             return False
         line.settimeout(None)
-        facts = {"environment": dict(os.environ), "path": sys.path, "folder": str(Path.cwd())}
-        socket.send_fds(line, [b"\0"], list(_PIPES))
-        line.sendall(json.dumps(facts).encode())
-        line.shutdown(socket.SHUT_WR)
         with suppress(OSError):
             line.recv(1)  # comes when the other one has ended
     return True

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from semel.errors import ConfigError
-from semel.ledger import Advance, Outcome, TopicPartition
+from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit
 from semel.sinks.base import Sink, Snapshot
 
@@ -52,6 +52,25 @@ def transactional(sink: Sink) -> Transactional:
             "mechanism"
         )
     return sink
+
+
+@runtime_checkable
+class Adopting(Protocol):
+    """A store where the results of another program cannot be told from what a killed commit has
+    left, such as the lines of a file beyond its ledger."""
+
+    @abstractmethod
+    def adopt(self, entries: Collection[LedgerEntry]) -> None:
+        """Enter the positions that another program has reached, and keep its results, in one
+        step."""
+
+
+def adopt(sink: Sink, entries: Collection[LedgerEntry]) -> None:
+    """Enter the positions that another program has reached. Other sinks only set them."""
+    if isinstance(sink, Adopting):
+        sink.adopt(entries)
+    else:
+        sink.set_positions(entries)
 
 
 @dataclass(frozen=True, slots=True)

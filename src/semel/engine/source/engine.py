@@ -32,7 +32,7 @@ from semel.engine.orders import Orders
 from semel.engine.source.task import SourceSpec, taken_over
 from semel.engine.source.topics import Topics
 from semel.engine.supervisor import Supervisor
-from semel.errors import ConfigError, Fenced, TransientError
+from semel.errors import Fenced, TransientError
 from semel.kafka.cluster import Cluster
 from semel.kafka.source_offsets import Owner, SourceOffsets
 from semel.kafka.source_owner import own
@@ -77,11 +77,6 @@ class SourceEngine:
             SemelError: what ended the connector.
         """
         run = self._run
-        if not run.orders.share.is_whole and not self._offsets.in_transactions:
-            raise ConfigError(
-                f"connector {run.connector.name}: {self._offsets.where} is on one machine, and the "
-                "workers of a cluster may be on several. Remove offset.storage.file.filename"
-            )
         self._offsets.prepare()
         topics = Topics(run.connector, run.cluster)
         chain = known_chain(run.connector.originals)

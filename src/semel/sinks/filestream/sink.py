@@ -235,18 +235,15 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         transaction.state.connectors[self._connector.name] = facts
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
-        """Those of another program that has gone on with the connector come with its lines."""
         with self.transaction(writing=True) as transaction:
-            stored = self.read_entries(transaction)
             if entries is None:
                 self.forget_entries(transaction)
-                return
-            passed = any(
-                entry.topic_partition in stored
-                and entry.position > stored[entry.topic_partition].position
-                for entry in entries
-            )
-            if passed and self._path.exists():
+            else:
+                self.write_entries(transaction, entries)
+
+    def adopt(self, entries: Collection[LedgerEntry]) -> None:
+        with self.transaction(writing=True) as transaction:
+            if self._path.exists():
                 transaction.state = self._adopting(transaction.state)
             self.write_entries(transaction, entries)
 
