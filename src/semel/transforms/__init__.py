@@ -71,6 +71,7 @@ _DEBEZIUM = "io.debezium.transforms."
 _OURS |= {
     _DEBEZIUM + "ByLogicalTableRouter": "semel.transforms.logical_tables:ByLogicalTableRouter",
     _DEBEZIUM + "ExtractNewRecordState": "semel.transforms.debezium:ExtractNewRecordState",
+    _DEBEZIUM + "outbox.EventRouter": "semel.transforms.outbox:EventRouter",
     _DEBEZIUM + "UnwrapFromEnvelope": "semel.transforms.debezium:ExtractNewRecordState",
     _DEBEZIUM + "ToLogicalTopicRouter": "semel.transforms.logical_tables:ToLogicalTopicRouter",
 }
