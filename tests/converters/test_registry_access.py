@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from semel.converters.registry.config import registry
-from semel.errors import ServiceError, Unavailable
+from semel.errors import ConfigError, ServiceError, Unavailable
 from semel.lab.embedded.process import LOOPBACK
 
 SCHEMA = '"long"'
@@ -63,6 +63,11 @@ def _asked(url: str, **more: str) -> str:
 
 def _url(server: Server) -> str:
     return f"http://{LOOPBACK}:{server.server_port}"
+
+
+def test_a_variable_of_a_shell_is_refused_with_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"=\$REGISTRY must begin .* write \$\{env:NAME\}"):
+        _asked("$REGISTRY")
 
 
 def test_the_second_address_answers_if_the_first_is_down(server: Server) -> None:
