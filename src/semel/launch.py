@@ -143,7 +143,10 @@ class Standby:
 
 def _standby(raw: Mapping[str, str], given: Mapping[str, str]) -> Standby | None:
     """One for workers that Spark would start like this process: with its Python, and no daemon of
-    the user's."""
+    the user's. Executors that are processes of their own fork their own workers: one must not
+    outlive its executor."""
+    if given.get("spark.master", "").startswith("local-cluster"):
+        return None
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
     if python != sys.executable or any(k.startswith(_SHAPE_WORKERS) for k in given):
         return None

@@ -10,8 +10,10 @@ import pytest
 
 from semel.converters import create
 from semel.converters.avro import AvroConverter
+from semel.converters.registry.converter import RegistryConverter
 from semel.errors import ConfigError
 from semel.transforms.naming import named
+from tests.converters.registries import Memory
 
 AVRO = "io.confluent.connect.avro.AvroConverter"
 JSON = "org.apache.kafka.connect.json.JsonConverter"
@@ -33,8 +35,59 @@ class Subjects:
         self.found: dict[str, Any] = {}
 
     def id_of(self, subject: str, _kind: str, text: str, *, register: bool) -> int:
-        self.found[subject] = json.loads(text)
+        self.found[subject] = json.loads(text) if text.startswith("{") else text
         return 1
+
+
+PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
+JSON_SCHEMA = "io.confluent.connect.json.JsonSchemaConverter"
+BY_RECORD = "io.confluent.kafka.serializers.subject.RecordNameStrategy"
+
+
+def written(kind: str, raw: dict[str, str], strategy: str = "", **more: str) -> dict[str, Any]:
+    """What a converter registers under which subject."""
+    config = {"schema.registry.url": "http://r", "value.subject.name.strategy": strategy, **more}
+    made = create(kind, config, is_key=False, where="value.converter")
+    assert isinstance(made, RegistryConverter)
+    made._registry = subjects = Subjects()  # type: ignore[assignment]
+    named(made, raw, is_key=False).for_topic("orders").encode(ROW)
+    return subjects.found
+
+
+def test_json_schema_is_written_under_the_title_and_version() -> None:
+    raw = chain(schema_name="com.acme.Order", schema_version="3")
+    schema = written(JSON_SCHEMA, raw)["orders-value"]
+    assert (schema["title"], schema["connect.version"]) == ("com.acme.Order", 3)
+    assert "title" not in schema["properties"]["to"]["oneOf"][1]
+    assert set(written(JSON_SCHEMA, raw, BY_RECORD)) == {"com.acme.Order"}
+
+
+def test_protobuf_is_written_as_a_message_of_the_package() -> None:
+    raw = chain(schema_name="com.acme.Order")
+    text = written(PROTOBUF, raw)["orders-value"]
+    assert "package com.acme;" in text
+    assert "message Order {" in text
+    assert "message ConnectDefault1 {" in text  # the first that has no name
+    assert set(written(PROTOBUF, raw, BY_RECORD)) == {"com.acme.Order"}
+    assert "package" not in written(PROTOBUF, chain(schema_name="Order"))["orders-value"]
+
+
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON_SCHEMA])
+def test_what_is_written_under_a_name_can_be_read(kind: str) -> None:
+    made = create(kind, {"schema.registry.url": "http://r"}, is_key=False, where="value.converter")
+    assert isinstance(made, RegistryConverter)
+    made._registry = Memory()  # type: ignore[assignment]
+    encoded = named(made, chain(schema_name="a.b.Order", schema_version="2"), is_key=False)
+    values = made.decode(encoded.for_topic("orders").encode(ROW)).values
+    assert values.field("id").to_pylist() == [1]
+
+
+def test_a_name_that_protobuf_has_not_is_told_or_scrubbed() -> None:
+    raw = chain(schema_name="com.my-order")
+    with pytest.raises(ConfigError, match=r"schema name com\.my-order: Protobuf allows"):
+        written(PROTOBUF, raw)
+    scrub = {"scrub.invalid.names": "true"}
+    assert set(written(PROTOBUF, raw, BY_RECORD, **scrub)) == {"com.my_order"}
 
 
 def avro(strategy: str = "TopicNameStrategy") -> tuple[AvroConverter, Subjects]:

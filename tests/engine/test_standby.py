@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from semel.launch import STANDBY, Standby
+from semel.launch import STANDBY, Standby, _standby
 from tests.conftest import wait_gone
 
 RAW = {"connector.class": "postgresql", "connection.url": "jdbc:postgresql://127.0.0.1:1/db"}
@@ -54,6 +54,11 @@ def test_it_serves_spark_with_the_pipes_and_the_environment_of_sparks_daemon(
     daemon.stdin.close()  # Spark ends its daemon so
     assert daemon.wait(60) == 0
     standby._process.wait(60)
+
+
+def test_executors_that_are_processes_fork_their_own_workers() -> None:
+    """A worker forked elsewhere would outlive its executor."""
+    assert _standby({}, {"spark.master": "local-cluster[2,1,1024]"}) is None
 
 
 def test_sparks_daemon_serves_itself_where_nobody_is_on_standby(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.kafka.common.record.TimestampType;
+import org.apache.kafka.connect.connector.ConnectRecord;
 import org.apache.kafka.connect.data.Field;
 import org.apache.kafka.connect.data.Schema;
 import org.apache.kafka.connect.data.SchemaAndValue;
@@ -22,10 +23,12 @@ import org.apache.kafka.connect.header.ConnectHeaders;
 import org.apache.kafka.connect.header.Header;
 import org.apache.kafka.connect.json.JsonConverter;
 import org.apache.kafka.connect.sink.SinkRecord;
+import org.apache.kafka.connect.source.SourceRecord;
 import org.apache.kafka.connect.storage.SimpleHeaderConverter;
 import org.apache.kafka.connect.transforms.Transformation;
 
 /** Applies Kafka Connect's own transforms: a case of JSON in each line, a list of results back. */
+@SuppressWarnings({"rawtypes", "unchecked"})
 public class Reference {
     static final ObjectMapper JSON = new ObjectMapper();
 
@@ -38,10 +41,9 @@ public class Reference {
     }
 
     static List<Object> answer(JsonNode asked) throws Exception {
-        List<Transformation<SinkRecord>> chain = new ArrayList<>();
+        List<Transformation> chain = new ArrayList<>();
         for (JsonNode stage : asked.get("chain")) {
-            @SuppressWarnings("unchecked")
-            Transformation<SinkRecord> made = (Transformation<SinkRecord>)
+            Transformation made = (Transformation)
                     Class.forName(stage.get("type").asText()).getDeclaredConstructor().newInstance();
             made.configure(JSON.convertValue(stage.get("config"), Map.class));
             chain.add(made);
@@ -61,13 +63,17 @@ public class Reference {
         return made;
     }
 
-    static SinkRecord read(JsonNode record, JsonConverter keys, JsonConverter values) {
+    static ConnectRecord read(JsonNode record, JsonConverter keys, JsonConverter values) {
         String topic = record.get("topic").asText();
         SchemaAndValue key = keys.toConnectData(topic, bytes(record.get("key")));
         SchemaAndValue value = values.toConnectData(topic, bytes(record.get("value")));
         ConnectHeaders headers = new ConnectHeaders();
         for (JsonNode header : record.get("headers")) {
             headers.addString(header.get(0).asText(), header.get(1).asText());
+        }
+        if (record.has("source")) {
+            return new SourceRecord(Map.of(), Map.of(), topic, null, key.schema(), key.value(),
+                    value.schema(), value.value(), null, headers);
         }
         return new SinkRecord(topic, record.get("partition").asInt(), key.schema(), key.value(),
                 value.schema(), value.value(), record.get("offset").asLong(),
@@ -78,11 +84,11 @@ public class Reference {
         return text.isNull() ? null : text.asText().getBytes(StandardCharsets.UTF_8);
     }
 
-    static Map<String, Object> result(List<Transformation<SinkRecord>> chain, SinkRecord record) {
+    static Map<String, Object> result(List<Transformation> chain, ConnectRecord record) {
         Map<String, Object> found = new HashMap<>();
         try {
-            for (Transformation<SinkRecord> transform : chain) {
-                record = transform.apply(record);
+            for (Transformation transform : chain) {
+                record = (ConnectRecord) transform.apply(record);
                 if (record == null) {
                     found.put("dropped", true);
                     return found;
@@ -94,6 +100,7 @@ public class Reference {
             return found;
         }
         found.put("topic", record.topic());
+        found.put("timestamp", record.timestamp());
         found.put("key", shown(record.key()));
         found.put("value", shown(record.value()));
         found.put("type", record.valueSchema() == null ? null : type(record.valueSchema()));
@@ -101,7 +108,7 @@ public class Reference {
                 String.valueOf(record.valueSchema().name()), String.valueOf(record.valueSchema().version())));
         List<Object> headers = new ArrayList<>();
         SimpleHeaderConverter simple = new SimpleHeaderConverter();
-        for (Header header : record.headers()) {
+        for (Header header : (Iterable<Header>) record.headers()) {
             byte[] text = simple.fromConnectHeader(record.topic(), header.key(), header.schema(), header.value());
             headers.add(new Object[] {header.key(), text == null ? null : new String(text, StandardCharsets.UTF_8)});
         }

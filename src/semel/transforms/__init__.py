@@ -71,6 +71,7 @@ _DEBEZIUM = "io.debezium.transforms."
 _OURS |= {
     _DEBEZIUM + "ByLogicalTableRouter": "semel.transforms.logical_tables:ByLogicalTableRouter",
     _DEBEZIUM + "ExtractNewRecordState": "semel.transforms.debezium:ExtractNewRecordState",
+    _DEBEZIUM + "outbox.EventRouter": "semel.transforms.outbox:EventRouter",
     _DEBEZIUM + "UnwrapFromEnvelope": "semel.transforms.debezium:ExtractNewRecordState",
     _DEBEZIUM + "ToLogicalTopicRouter": "semel.transforms.logical_tables:ToLogicalTopicRouter",
 }
@@ -99,6 +100,28 @@ _OURS |= {
     for project in ("org.apache.iceberg", "io.tabular.iceberg")
     for name in ("CopyValue", "DebeziumTransform", "DmsTransform")
 }
+_COMMON = "com.github.jcustenborder.kafka.connect.transform.common."
+_OURS |= {
+    _COMMON + name: f"semel.transforms.jcustenborder:{name}"
+    for name in (
+        "ChangeTopicCase",
+        "ExtractTimestamp",
+        "LowerCaseTopic",
+        "PatternFilter",
+        "PatternRename",
+        "SetNull",
+        "TopicNameToField",
+    )
+}
+_AGAIN = "a record would get another one whenever it is read again"
+_INSTEAD = {
+    "TimestampNow": f"{_AGAIN}. Leave it out: Kafka's own time is kept",
+    "TimestampNowField": f"{_AGAIN}. Use InsertField with timestamp.field",
+    "InsertUuid": f"{_AGAIN}. Use InsertField with topic.field, partition.field and offset.field",
+    "ChangeCase": "name fields with ReplaceField's renames, or with PatternRename",
+    "ExtractNestedField": "use type=sql: SELECT *, outer_field.inner_field AS name FROM records",
+}
+"""What to use in place of well-known transforms."""
 _OUR_PREDICATES = {
     _KAFKA + "predicates.HasHeaderKey": "semel.transforms.predicates:HasHeaderKey",
     _KAFKA + "predicates.RecordIsTombstone": "semel.transforms.predicates:RecordIsTombstone",
@@ -297,6 +320,8 @@ def _with_sides(known: Mapping[str, str]) -> dict[str, str]:
 def _unknown(kind: str, given: str, known: Mapping[str, str]) -> str:
     shorts = sorted({full.rpartition(".")[2] for full in known})
     base = given.partition("$")[0]
+    if kind == "transforms" and base.rpartition(".")[2] in _INSTEAD:
+        return f"not available: {_INSTEAD[base.rpartition('.')[2]]}"
     near = difflib.get_close_matches(base, [*known, *shorts], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     own = "; type=sql and type=python run what you write" if kind == "transforms" else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -57,6 +58,7 @@ class JsonSchemaConverter(RegistryConverter):
         self._optional = optional
         self._additional = additional
         self._numeric = numeric
+        self._names: dict[str, Any] = {}
 
     @classmethod
     def configured(
@@ -95,9 +97,18 @@ class JsonSchemaConverter(RegistryConverter):
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
         found = schema_of(kind, additional=self._additional)
+        if pa.types.is_struct(kind):
+            found |= self._names
         if "properties" not in found:  # Apicurio knows it for a JSON Schema by one or the other
             found = {"$schema": _DRAFT, **found}
-        return json.dumps(found), ""
+        return json.dumps(found), found.get("title", "")
+
+    def named(self, name: str, version: int | None) -> Converter:
+        made = copy.copy(self)
+        names = {"title": name or None, "connect.version": version}
+        made._names = {k: v for k, v in names.items() if v is not None}
+        made._writers, made._topics = {}, {}
+        return made
 
     def _writer(self, schema: Schema, derived: str | None) -> Writer:
         if derived is not None:

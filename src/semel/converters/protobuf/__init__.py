@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -109,6 +110,12 @@ class ProtobufConverter(RegistryConverter):
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
         return schema_of(kind, self._writing)
+
+    def named(self, name: str, version: int | None) -> Converter:
+        made = copy.copy(self)
+        made._writing = replace(self._writing, name=name)
+        made._writers, made._topics = {}, {}
+        return made
 
     def _writer(self, schema: Schema, derived: str | None) -> Writer:
         linked = self._linked(schema)

@@ -23,11 +23,12 @@ _META = "confluent/meta.proto"
 class Writing:
     """How schemas are written: nullable fields as ``optional`` (``optional.for.nullables``) or as
     wrappers (``wrapper.for.nullables``), and with valid names in place of names that Protobuf does
-    not allow (``scrub.invalid.names``)."""
+    not allow (``scrub.invalid.names``). ``name`` is that of the whole: package and message."""
 
     optional: bool = False
     wrappers: bool = False
     scrub: bool = False
+    name: str = ""
 
 
 class Unnamed(ValueError):
@@ -41,7 +42,7 @@ def schema_of(kind: pa.DataType, writing: Writing) -> tuple[str, str]:
         ValueError: Protobuf has no such type, or allows no such name.
     """
     if pa.types.is_struct(kind):
-        return _Writer(writing).file(kind), f"{NAME}1"
+        return _Writer(writing).file(kind)
     return known.text(_WRAPPERS_FILE), wrapper_of(kind)
 
 
@@ -76,11 +77,26 @@ class _Writer:
         self._imports: set[str] = set()
         self._names = 0
 
-    def file(self, kind: pa.StructType) -> str:
-        lines = self._message(self._new_name(), list(kind))
+    def file(self, kind: pa.StructType) -> tuple[str, str]:
+        """The schema, and the full name of its message."""
+        full = self._full_name() or self._new_name()
+        package, _, message = full.rpartition(".")
+        lines = self._message(message, list(kind))
         imports = [f'import "{name}";' for name in sorted(self._imports)]
-        head = ['syntax = "proto3";', "", *imports, *([""] if imports else [])]
-        return "\n".join([*head, *lines, ""])
+        head = ['syntax = "proto3";', *([f"package {package};"] if package else []), ""]
+        return "\n".join([*head, *imports, *([""] if imports else []), *lines, ""]), full
+
+    def _full_name(self) -> str:
+        parts = self._writing.name.split(".") if self._writing.name else []
+        if self._writing.scrub:
+            parts = [scrubbed(part) for part in parts]
+        if not all(map(_VALID.fullmatch, parts)):
+            raise Unnamed(
+                f"schema name {self._writing.name}: Protobuf allows letters, digits and "
+                "underscores between dots only. Set scrub.invalid.names=true, or another name in "
+                "SetSchemaMetadata"
+            )
+        return ".".join(parts)
 
     def _new_name(self) -> str:
         self._names += 1

@@ -103,8 +103,10 @@ def registry(config: Mapping[str, str], where: str) -> Registry:
     wrong = [url for url in urls if urlsplit(url).scheme not in ("http", "https")]
     if not urls or wrong:
         key = f"{where}.{_URL}"
+        unfilled = ". Shell variables are not filled in; write ${env:NAME}"
         said = (
             f"{key}={wrong[0]} must begin with http:// or https://"
+            + (unfilled if wrong[0].startswith("$") else "")
             if wrong
             else (f"{key} is required: the schema registry, such as http://localhost:8081")
         )

@@ -142,11 +142,11 @@ class Hazards(Recovery):
         they hold."""
         self._stage.remember()
         process = self._stage.running
-        family = process.family()
+        crew = process.crew()
         os.kill(process.pid, signal.SIGKILL)
         self._stage.until(lambda: process.status is not None, PATIENCE, "the driver did not die")
         self._stage.until(
-            lambda: not psutil.wait_procs(family, timeout=0)[1],
+            lambda: not psutil.wait_procs(crew, timeout=0)[1],
             PATIENCE,
             "its tasks did not end",
         )

@@ -14,6 +14,9 @@ import psutil
 
 from semel.lab.embedded import leash
 
+_WARM_UP = "semel.warmup"
+"""The module that makes an archive."""
+
 
 class Process:
     """One process of the connector, which dies with the drill; with another ``verb`` a worker."""
@@ -49,6 +52,11 @@ class Process:
             return list(psutil.Process(self.pid).children(recursive=True))
         except psutil.NoSuchProcess:
             return []
+
+    def crew(self) -> list[psutil.Process]:
+        """Its child processes except those that make an archive of classes in the background: they
+        outlive the driver, at the lowest priority, and touch no store."""
+        return [process for process in self.family() if not _makes_archive(process)]
 
     def workers(self) -> list[psutil.Process]:
         """The Python workers that run tasks: children of Spark's daemon, which Java forks."""
@@ -88,6 +96,12 @@ class Process:
     def says(self, words: str) -> bool:
         """Whether its log contains these words, even across lines."""
         return words in " ".join(self.log.read_text(errors="replace").split())
+
+
+def _makes_archive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any(_WARM_UP in p.cmdline() for p in (process, *process.parents()))
+    return False
 
 
 def _is_daemon(process: psutil.Process) -> bool:

@@ -1,0 +1,307 @@
+"""The common ones among Jeremy Custenborder's transforms: fields, topics and times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import key
+from semel.records import TIMESTAMP_TYPE
+from semel.transforms.base import (
+    Batch,
+    NoKeys,
+    Refused,
+    Router,
+    Side,
+    Sided,
+    SideTransform,
+    reasons,
+)
+from semel.transforms.patterns import compiled, replacement
+from semel.transforms.structs import (
+    Columns,
+    column,
+    columns,
+    java_class,
+    refuse_duplicate,
+    required,
+    struct,
+)
+from semel.transforms.texts import milliseconds
+
+_UNSUPPORTED = "java.lang.UnsupportedOperationException"
+_FLAGS = {"CASE_INSENSITIVE": re.IGNORECASE, "DOTALL": re.DOTALL, "MULTILINE": re.MULTILINE}
+
+
+def _regex(text: str) -> None:
+    compiled(text)
+
+
+def _flags(names: tuple[str, ...]) -> None:
+    unknown = [name for name in names if name not in _FLAGS]
+    if unknown:
+        raise ValueError(f"{unknown[0]} is not one of {', '.join(_FLAGS)}")
+
+
+@dataclass(frozen=True)
+class ExtractTimestampConfig:
+    """The keys of ExtractTimestamp."""
+
+    field: str = key(
+        "field.name", doc="The field that holds the time, in milliseconds if a number."
+    )
+
+
+class ExtractTimestamp(Sided):
+    """See the transform of this name. Its variant for keys reads the value, too."""
+
+    section = ExtractTimestampConfig
+
+    def __init__(self, config: ExtractTimestampConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._field = config.field
+
+    @property
+    def needs_key(self) -> bool:
+        return False
+
+    @property
+    def changes_key(self) -> bool:
+        return False
+
+    @property
+    def changes_contents(self) -> bool:
+        return False
+
+    @property
+    def sets_timestamp(self) -> bool:
+        return True
+
+    def apply(self, batch: Batch) -> Batch:
+        values = batch.values.array
+        there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+        others = np.flatnonzero(~there) if batch.values.is_struct else np.arange(len(batch))
+        if len(others):
+            why = "the value is no object that a timestamp can be taken from"
+            raise Refused(reasons(others, why), _UNSUPPORTED)
+        found = columns(values).get(self._field)
+        every = np.arange(len(batch))
+        if found is None and batch.values.has_schema:
+            raise Refused(reasons(every, f"Schema does not have field '{self._field}'"))
+        times = pa.nulls(len(batch)) if found is None else found.array
+        missing = np.flatnonzero(np.asarray(times.is_null()))
+        if pa.types.is_null(times.type) or not batch.values.has_schema:
+            _refuse(missing, f"Field '{self._field}' cannot be null.")
+        if pa.types.is_timestamp(times.type):
+            made = milliseconds(times)
+        elif pa.types.is_int64(times.type):
+            made = times
+        else:
+            kind = java_class(times.type, has_schema=batch.values.has_schema)
+            _refuse(every, f"Cannot convert {kind} to timestamp.")
+        _refuse(missing, f"Field '{self._field}' cannot be null.")
+        return replace(batch, times=made.cast(TIMESTAMP_TYPE))
+
+
+def _refuse(rows: np.ndarray, why: str) -> None:
+    if len(rows):
+        raise Refused(reasons(rows, why))
+
+
+@dataclass(frozen=True)
+class PatternRenameConfig:
+    """The keys of PatternRename."""
+
+    pattern: str = key("field.pattern", doc="What is searched in names.", validator=_regex)
+    flags: tuple[str, ...] = key(
+        "field.pattern.flags",
+        ("CASE_INSENSITIVE",),
+        "CASE_INSENSITIVE, DOTALL, MULTILINE.",
+        validator=_flags,
+    )
+    replacement: str = key("field.replacement", doc="What each match becomes; $1 is a group.")
+
+
+class PatternRename(SideTransform):
+    """See the transform of this name: renames the fields at the top."""
+
+    section = PatternRenameConfig
+
+    def __init__(self, config: PatternRenameConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        pattern = compiled(config.pattern)
+        flags = pattern.flags
+        for name in config.flags:
+            flags |= _FLAGS[name]
+        self._pattern = re.compile(pattern.pattern, flags)
+        self._template = replacement(config.replacement, self._pattern)
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        array = required(side, "field renaming", nulls=True)
+        renamed: Columns = {}
+        for name, found in columns(array).items():
+            new = self._pattern.sub(self._template, name)
+            refuse_duplicate(new, renamed, side, array)
+            renamed[new] = found
+        return side.holding(struct(renamed, array))
+
+
+@dataclass(frozen=True)
+class PatternFilterConfig:
+    """The keys of PatternFilter."""
+
+    pattern: str = key("pattern", doc="Matches the whole text.", validator=_regex)
+    fields: tuple[str, ...] = key("fields", doc="The fields; one that matches drops the record.")
+
+
+class PatternFilter(Sided):
+    """See the transform of this name."""
+
+    section = PatternFilterConfig
+
+    def __init__(self, config: PatternFilterConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._fields = config.fields
+        self._pattern = compiled(config.pattern)
+
+    @property
+    def changes_key(self) -> bool:
+        return False
+
+    @property
+    def changes_contents(self) -> bool:
+        return False
+
+    def apply(self, batch: Batch) -> Batch:
+        side = batch.side(self.of_key)
+        if not side.is_struct:
+            return batch
+        found = columns(side.array)
+        gone = np.zeros(len(batch), dtype=bool)
+        for name in self._fields:
+            if name in found and pa.types.is_string(found[name].type):
+                gone |= self._matches(found[name].array)
+        return batch.take(np.flatnonzero(~gone)) if gone.any() else batch
+
+    def _matches(self, texts: pa.Array) -> np.ndarray:
+        encoded = texts.dictionary_encode()
+        found = [
+            t is not None and bool(self._pattern.fullmatch(t))
+            for t in encoded.dictionary.to_pylist()
+        ]
+        matches = pa.array(found, pa.bool_()).take(encoded.indices)
+        return np.asarray(pc.fill_null(matches, False).to_numpy(zero_copy_only=False))
+
+
+class SetNull(SideTransform):
+    """See the transform of this name: the key or the value becomes null."""
+
+    section = NoKeys
+
+    @property
+    def needs_key(self) -> bool:
+        return False
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        return Side(pa.nulls(len(batch), side.array.type), side.has_schema)
+
+
+@dataclass(frozen=True)
+class TopicNameToFieldConfig:
+    """The keys of TopicNameToField."""
+
+    field: str = key("field", doc="The field that holds the topic.")
+
+
+class TopicNameToField(SideTransform):
+    """See the transform of this name."""
+
+    section = TopicNameToFieldConfig
+
+    def __init__(self, config: TopicNameToFieldConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._field = config.field
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        array = required(side, "the name of the topic", nulls=True)
+        found = columns(array)
+        refuse_duplicate(self._field, found, side, array)
+        found[self._field] = column(self._field, batch.topics)
+        return side.holding(struct(found, array))
+
+
+class LowerCaseTopic(Router):
+    """See the transform of this name."""
+
+    section = NoKeys
+
+    def __init__(self, config: NoKeys) -> None:
+        """There is nothing to configure."""
+
+    def route(self, topic: str) -> str:
+        return topic.lower()
+
+
+def _capitalized(word: str) -> str:
+    return word[:1].upper() + word[1:].lower()
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A way to write a name of several words."""
+
+    boundary: re.Pattern[str]
+    separator: str
+    word: Callable[[str], str]
+    first: Callable[[str], str]
+
+
+_CAPITAL = re.compile("[A-Z]")
+_CASES = {
+    "lower_camel": _Case(_CAPITAL, "", _capitalized, str.lower),
+    "lower_hyphen": _Case(re.compile("-"), "-", str.lower, str.lower),
+    "lower_underscore": _Case(re.compile("_"), "_", str.lower, str.lower),
+    "upper_camel": _Case(_CAPITAL, "", _capitalized, _capitalized),
+    "upper_underscore": _Case(re.compile("_"), "_", str.upper, str.upper),
+}
+
+
+def recased(name: str, given: str, wanted: str) -> str:
+    """A name of one case in another, as Guava's ``CaseFormat`` writes it. A capital begins a word,
+    or what separates words stands before it."""
+    if given == wanted:
+        return name
+    old, new = _CASES[given], _CASES[wanted]
+    words, begin = [], 0
+    for boundary in old.boundary.finditer(name):
+        if old.separator or boundary.start() > begin:
+            words.append(name[begin : boundary.start()])
+        begin = boundary.start() + len(old.separator)
+    words.append(name[begin:])
+    first, *others = words
+    return new.separator.join([new.first(first), *map(new.word, others)])
+
+
+@dataclass(frozen=True)
+class ChangeTopicCaseConfig:
+    """The keys of ChangeTopicCase."""
+
+    given: str = key("from", doc="The case of topics.", choices=tuple(_CASES))
+    wanted: str = key("to", doc="The case that they get.", choices=tuple(_CASES))
+
+
+class ChangeTopicCase(Router):
+    """See the transform of this name."""
+
+    section = ChangeTopicCaseConfig
+
+    def __init__(self, config: ChangeTopicCaseConfig) -> None:
+        self._given, self._wanted = config.given.lower(), config.wanted.lower()
+
+    def route(self, topic: str) -> str:
+        return recased(topic, self._given, self._wanted)

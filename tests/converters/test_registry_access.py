@@ -1,0 +1,96 @@
+"""How the registry is reached: several addresses, bearer tokens, and one that is away."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from semel.converters.registry.config import registry
+from semel.errors import ConfigError, ServiceError, Unavailable
+from semel.lab.embedded.process import LOOPBACK
+
+SCHEMA = '"long"'
+
+
+class Server(HTTPServer):
+    """A registry with one schema, which wants ``login`` and answers with ``status``."""
+
+    login: str | None = None
+    status = 200
+    asked = 0
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.asked += 1
+        status = self.server.status
+        if self.server.login not in (None, self.headers["Authorization"]):
+            status = 401
+        answer = {"schema": SCHEMA, "schemaType": "AVRO"} if status == 200 else {"error_code": 1}
+        body = json.dumps(answer | {"message": "no"}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Tests are silent."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server((LOOPBACK, 0), _Answers)
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def _asked(url: str, **more: str) -> str:
+    config = {"schema.registry.url": url, **{k.replace("_", "."): v for k, v in more.items()}}
+    return registry(config, "value.converter").schema(1).text
+
+
+def _url(server: Server) -> str:
+    return f"http://{LOOPBACK}:{server.server_port}"
+
+
+def test_a_variable_of_a_shell_is_refused_with_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"=\$REGISTRY must begin .* write \$\{env:NAME\}"):
+        _asked("$REGISTRY")
+
+
+def test_the_second_address_answers_if_the_first_is_down(server: Server) -> None:
+    with socket.socket() as taken:  # bound, but nothing listens
+        taken.bind((LOOPBACK, 0))
+        down = f"http://{LOOPBACK}:{taken.getsockname()[1]}"
+        assert _asked(f"{down},{_url(server)}") == SCHEMA
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            _asked(down)
+
+
+def test_a_bearer_token_is_sent(server: Server) -> None:
+    server.login = "Bearer t0ken"
+    bearer = {"bearer_auth_credentials_source": "STATIC_TOKEN", "bearer_auth_token": "t0ken"}
+    assert _asked(_url(server), **bearer) == SCHEMA
+    with pytest.raises(ServiceError, match="refuses the login"):
+        _asked(_url(server), **{**bearer, "bearer_auth_token": "old"})
+
+
+def test_a_registry_that_cannot_answer_now_is_asked_again_and_then_away(server: Server) -> None:
+    server.status = 503
+    with pytest.raises(Unavailable, match="cannot answer now"):
+        _asked(_url(server))
+    assert server.asked > 1
+    server.status = 200
+    assert _asked(_url(server)) == SCHEMA

@@ -1,0 +1,44 @@
+"""The connector's processes, as the drill sees them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from semel.lab.drill.process import Process
+
+_CHILD = "import sys; print(flush=True); sys.stdin.read()"
+_PARENT = f"""
+import subprocess, sys
+def child(*names):
+    made = subprocess.Popen(
+        [sys.executable, "-c", {_CHILD!r}, *names], stdin=sys.stdin, stdout=subprocess.PIPE
+    )
+    made.stdout.readline()
+    return made.pid
+print(child("a task"), child("semel.warmup"), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def parent() -> Iterator[subprocess.Popen[bytes]]:
+    made = subprocess.Popen(
+        [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    yield made
+    made.communicate(timeout=60)
+
+
+def test_a_killed_driver_is_not_waited_for_until_its_archive_is_made(
+    parent: subprocess.Popen[bytes],
+) -> None:
+    assert parent.stdout is not None
+    task, archive = map(int, parent.stdout.readline().split())
+    process = Process.__new__(Process)
+    process._popen = parent  # type: ignore[assignment]
+    assert {p.pid for p in process.family()} == {task, archive}
+    assert [p.pid for p in process.crew()] == [task]
