@@ -32,6 +32,8 @@ pytestmark = [
 HOME = Path(__file__).parent.parent
 DOCKERFILE = HOME / "examples" / "deploy" / "Dockerfile"
 MIRROR = "http://deb.debian.org/debian"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""As container engines set it."""
 BUILT_IN = 3000.0
 """Seconds for a step: some of them download."""
 
@@ -50,7 +52,7 @@ class Root:
 
     def __init__(self, path: Path, ends: ExitStack) -> None:
         self.path = path
-        self.user, self.folder, self.variables = "root", "/", {"PATH": os.defpath}
+        self.user, self.folder, self.variables = "root", "/", {"PATH": PATH}
         self.entry: list[str] = []
         base = ["debootstrap", "--variant=minbase", "bookworm", str(path), MIRROR]
         subprocess.run(base, check=True, timeout=BUILT_IN, stdout=subprocess.DEVNULL)

@@ -79,12 +79,13 @@ def _take_over(listener: socket.socket) -> socket.socket | None:
 def _import_connector(raw: dict[str, str]) -> None:
     """Import what a task of this configuration needs; the task says what is missing. A worker's
     names no connector: what it is most likely to run is imported once, not by each task."""
-    from semel.sinks import sink_class
+    from semel.sinks import names, sink_class
     from semel.sources import is_source, source_class
 
     with suppress(Exception):
         name = raw.get("connector.class", "").strip()
         if not name:
+            names()
             for module in _LIKELY:
                 importlib.import_module(module)
             return
