@@ -32,6 +32,8 @@ pytestmark = [
 HOME = Path(__file__).parent.parent
 DOCKERFILE = HOME / "examples" / "deploy" / "Dockerfile"
 MIRROR = "http://deb.debian.org/debian"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""As container engines set it."""
 BUILT_IN = 3000.0
 """Seconds for a step: some of them download."""
 
@@ -50,19 +52,20 @@ class Root:
 
     def __init__(self, path: Path, ends: ExitStack) -> None:
         self.path = path
-        self.user, self.folder, self.variables = "root", "/", {"PATH": os.defpath}
+        self.user, self.folder, self.variables = "root", "/", {"PATH": PATH}
         self.entry: list[str] = []
         base = ["debootstrap", "--variant=minbase", "bookworm", str(path), MIRROR]
         subprocess.run(base, check=True, timeout=BUILT_IN, stdout=subprocess.DEVNULL)
         for name in ("proc", "dev"):
             subprocess.run(["mount", "--bind", f"/{name}", str(path / name)], check=True)
             ends.callback(subprocess.run, ["umount", "--lazy", str(path / name)], check=True)
-        # What a container gets from its engine, and pip from its surroundings.
-        certificates = os.environ.get("PIP_CERT", "")
-        for file in filter(None, ("/etc/resolv.conf", "/etc/hosts", certificates)):
-            copy = path / file.lstrip("/")
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
+        for file in ("/etc/resolv.conf", "/etc/hosts"):  # what a container gets from its engine
+            shutil.copyfile(file, path / file.lstrip("/"))
+        self.pip = {k: v for k, v in os.environ.items() if k.startswith("PIP_")}
+        if certificates := self.pip.get("PIP_CERT"):
+            # Debian's package of certificates would replace it where it is.
+            self.pip["PIP_CERT"] = "/opt/certificates.pem"
+            shutil.copyfile(certificates, path / "opt" / "certificates.pem")
 
     def take(self, instruction: str, argument: str) -> None:
         """Do what an instruction says."""
@@ -88,13 +91,12 @@ class Root:
         self, command: list[str], *, wait: bool = False, **variables: str
     ) -> subprocess.Popen[bytes]:
         """Run a command in it."""
-        surroundings = {k: v for k, v in os.environ.items() if k.startswith("PIP_")}
         home = 'export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"'
         script = f'cd {self.folder}; {home}; exec "$@"'
         process = subprocess.Popen(
             ["chroot", f"--userspec={self.user}", self.path, "sh", "-c", script, "sh", *command],
             stdin=subprocess.DEVNULL,
-            env={**surroundings, **self.variables, **variables},
+            env={**self.pip, **self.variables, **variables},
         )
         if wait:
             assert process.wait(BUILT_IN) == 0, command

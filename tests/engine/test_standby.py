@@ -92,3 +92,11 @@ os.kill(os.getpid(), 9)
     assert done.returncode == -9, done.stderr
     pid = int(done.stdout)
     assert wait_gone(pid)
+
+
+def test_it_imports_for_a_worker_what_its_tasks_would_import_one_by_one() -> None:
+    code = (
+        "import sys; from semel.engine.standby import _import_connector; _import_connector({}); "
+        "sys.exit('adbc_driver_postgresql.dbapi' not in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -84,15 +84,15 @@ class Cluster:
             raise self._failed(error) from None
         return str(found.cluster_id)
 
-    def topics(self) -> dict[str, int]:
+    def topics(self, timeout: float = _TIMEOUT) -> dict[str, int]:
         """Every topic with its number of partitions."""
         try:
-            metadata = self._admin.list_topics(timeout=_TIMEOUT)
+            metadata = self._admin.list_topics(timeout=timeout)
         except KafkaException as error:
             raise self._failed(error) from None
         return {name: len(t.partitions) for name, t in metadata.topics.items() if t.error is None}
 
-    def matching(self, connector: ConnectorConfig) -> dict[str, int]:
+    def matching(self, connector: ConnectorConfig, timeout: float = _TIMEOUT) -> dict[str, int]:
         """The connector's topics with their numbers of partitions.
 
         ``topics.regex`` must match the whole name; Kafka's internal topics are left out.
@@ -100,7 +100,7 @@ class Cluster:
         Raises:
             ConfigError: a topic named in ``topics`` does not exist; it is never created.
         """
-        found = self.topics()
+        found = self.topics(timeout)
         if connector.topics_regex:
             pattern = re.compile(connector.topics_regex)
             chosen = {n: p for n, p in found.items() if pattern.fullmatch(n)}

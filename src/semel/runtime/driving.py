@@ -30,6 +30,8 @@ LEAVE = 25.0
 """Seconds from a stop until what does not end is left behind: the engines cancel what is under way
 after 20, and Kubernetes kills after 30."""
 _LOOK = 0.1
+_AT_ONCE = 0.25
+"""Seconds in which a cluster answers that is there."""
 
 
 def check_runnable(planned: AnyPlan, transform: Callable[..., Any] | None) -> None:
@@ -194,8 +196,15 @@ def _cluster(connector: CommonConfig) -> Cluster:
 def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
     """The cluster, and the topics with their targets prepared: mistakes about Kafka or the store
     are reported while Spark starts, and nothing is left to wait for once it has started."""
-    cluster = _cluster(planned.connector)
-    topics = cluster.matching(planned.connector)
+    from semel.kafka.cluster import Cluster
+
+    connector = planned.connector
+    try:  # most clusters answer at once, and then one client and one question will do
+        cluster = Cluster(client_config(connector, "admin"))
+        topics = cluster.matching(connector, _AT_ONCE)
+    except (ServiceError, TransientError):
+        cluster = _cluster(connector)
+        topics = cluster.matching(connector)
     _reached(lambda: planned.sink.prepare(topics), planned.sink.address)
     return cluster, topics
 

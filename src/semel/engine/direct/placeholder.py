@@ -27,7 +27,7 @@ from semel.kafka.groups import Groups
 
 log = logging.getLogger(__name__)
 
-_LOOK = 0.05
+_LOOK = 0.02
 _PATIENCE = 6.0
 """Seconds that tasks wait for it at most."""
 _LATE = 0.5
