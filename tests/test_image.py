@@ -31,7 +31,6 @@ pytestmark = [
 
 HOME = Path(__file__).parent.parent
 DOCKERFILE = HOME / "examples" / "deploy" / "Dockerfile"
-MIRROR = "http://deb.debian.org/debian"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """As container engines set it."""
 BUILT_IN = 3000.0
@@ -54,11 +53,15 @@ class Root:
         self.path = path
         self.user, self.folder, self.variables = "root", "/", {"PATH": PATH}
         self.entry: list[str] = []
-        base = ["debootstrap", "--variant=minbase", "bookworm", str(path), MIRROR]
+        base = ["debootstrap", "--variant=minbase", "bookworm", str(path)]
         subprocess.run(base, check=True, timeout=BUILT_IN, stdout=subprocess.DEVNULL)
         for name in ("proc", "dev"):
-            subprocess.run(["mount", "--bind", f"/{name}", str(path / name)], check=True)
-            ends.callback(subprocess.run, ["umount", "--lazy", str(path / name)], check=True)
+            subprocess.run(
+                ["mount", "--bind", f"/{name}", str(path / name)], check=True, timeout=60
+            )
+            ends.callback(
+                subprocess.run, ["umount", "--lazy", str(path / name)], check=True, timeout=60
+            )
         for file in ("/etc/resolv.conf", "/etc/hosts"):  # what a container gets from its engine
             shutil.copyfile(file, path / file.lstrip("/"))
         self.pip = {k: v for k, v in os.environ.items() if k.startswith("PIP_")}

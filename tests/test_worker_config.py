@@ -81,7 +81,8 @@ def test_a_java_class_that_logs_in_is_refused() -> None:
 def test_each_documented_key_of_kafka_connect_is_accepted_with_its_default() -> None:
     classpath = jars.classpath(jars.CONNECT)
     command = [find_java(), "-cp", classpath, CLUSTER_CLASS]
-    page = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    page = done.stdout
     pattern = r'<h4><a id="([^"]*)"></a>.*?<th>Default:</th><td>(.*?)</td>'
     found = {
         key: html.unescape(re.sub(r"\s*\(.*\)$", "", default.strip()))

@@ -52,7 +52,7 @@ def server() -> Iterator[Server]:
     thread.start()
     yield made
     made.shutdown()
-    thread.join()
+    thread.join(60)
     made.server_close()
 
 

@@ -46,7 +46,7 @@ def url(authority: Authority) -> Iterator[str]:
     thread.start()
     yield f"https://{LOOPBACK}:{server.server_port}"
     server.shutdown()
-    thread.join()
+    thread.join(60)
     server.server_close()
 
 

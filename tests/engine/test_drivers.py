@@ -155,7 +155,7 @@ def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_sp
         return coming.pop(0)
 
     server: Any = SimpleNamespace(reports=SimpleNamespace(get=get))
-    supervisor._listen(server)
+    supervisor._listen(server, 0.1)
     assert isinstance(supervisor._tasks[0].error, Fenced) is not replaced
 
 

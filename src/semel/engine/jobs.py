@@ -182,7 +182,7 @@ class TaskJobs:
     def _start(self) -> None:
         self._again = False
         context = self._spark()
-        self._elsewhere = re.match(r"local(\[|$)", getattr(context, "master", "local")) is None
+        self._elsewhere = re.match(r"local(\[|$)", str(context.master)) is None
         self.job = Job(context, self._spec, self.index, self.jobs)
         self.jobs += 1
         self._started, self._ended = time.monotonic(), None

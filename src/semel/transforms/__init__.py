@@ -14,6 +14,7 @@ from semel.config import Definition
 from semel.errors import ConfigError, Problem
 from semel.extras import entries
 from semel.problems import together
+from semel.redact import redacted
 from semel.transforms import iceberg_cdc, source_names
 from semel.transforms.base import Predicate, Sided, Transform
 from semel.transforms.chain import Chain, Outcome, Stage
@@ -184,6 +185,8 @@ def declared(raw: Mapping[str, str]) -> Iterator[Definition]:
     """The keys of the transforms and predicates that a configuration names."""
     for kind, own in (("transforms", StageKeys), ("predicates", PredicateKeys)):
         for name in dict.fromkeys(_list(raw, kind)):
+            if redacted(name) != name:  # a URL with a password, which its keys would show
+                continue
             prefix, group = f"{kind}.{name}.", f"{kind.capitalize()}: {name}"
             yield from below(prefix, group, own)
             with suppress(ConfigError):  # there is no such class
