@@ -130,3 +130,13 @@ def test_json_carries_them_in_its_schema() -> None:
     assert (schema["name"], schema["version"]) == ("orders", 2)
     (plain,) = named(made, raw, is_key=True).encode(ROW).to_pylist()
     assert "name" not in json.loads(plain)["schema"]
+
+
+def test_a_later_transform_that_makes_another_schema_takes_the_name_back() -> None:
+    raw = chain(schema_name="com.acme.Order") | {
+        "transforms": "t,h",
+        "transforms.h.type": "org.apache.kafka.connect.transforms.HoistField$Value",
+        "transforms.h.field": "order",
+    }
+    assert "title" not in written(JSON_SCHEMA, raw)["orders-value"]
+    assert "title" in written(JSON_SCHEMA, raw | {"transforms": "h,t"})["orders-value"]

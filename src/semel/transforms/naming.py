@@ -6,16 +6,31 @@ from collections.abc import Mapping
 
 from semel.converters import Converter
 from semel.transforms import known_chain
+from semel.transforms.base import Transform
+from semel.transforms.extract_field import ExtractField
+from semel.transforms.hoist_field import HoistField
 from semel.transforms.set_schema_metadata import SetSchemaMetadata
+from semel.transforms.sql import Sql
+from semel.transforms.value_to_key import ValueToKey
 
 
 def named(converter: Converter, raw: Mapping[str, str], *, is_key: bool) -> Converter:
     """The converter, with the name and version that a connector's transforms set for all keys or
-    values. Those that a predicate chooses records for are left out."""
+    values. Those that a predicate chooses records for are left out, and a later transform that
+    makes another schema takes them back."""
     name, version = "", None
     for stage in known_chain(raw).stages:
         made = stage.transform
+        if _makes_schema(made, is_key=is_key):
+            name, version = "", None
         if isinstance(made, SetSchemaMetadata) and made.of_key is is_key and not stage.predicate:
             name = made.config.name or name
             version = version if made.config.version is None else made.config.version
     return converter.named(name, version) if name or version is not None else converter
+
+
+def _makes_schema(made: Transform, *, is_key: bool) -> bool:
+    """Whether keys or values have another schema after it, which has a name of its own or none."""
+    if isinstance(made, (HoistField, ExtractField)):
+        return made.of_key is is_key
+    return isinstance(made, ValueToKey) if is_key else isinstance(made, Sql)
