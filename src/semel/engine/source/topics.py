@@ -55,5 +55,5 @@ class Topics:
         except ServiceError as error:
             raise ServiceError(
                 f"connector {self._connector.name}: {error}. Correct "
-                f"topic.creation.{group.name}.*, or create the topic"
+                f"topic.creation.{group.name}.*, allow this user to create topics, or create it"
             ) from None
