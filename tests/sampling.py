@@ -13,6 +13,8 @@ import pytest
 SIZE = 40
 BEGIN_WITHIN = 240.0
 """Seconds in which tests of a sample may begin."""
+TOO_LONG = ("tests/test_image.py", "tests/rest/test_cluster_faults.py")
+"""Take longer than a whole sample: only `make long` runs them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,7 +30,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def drawn(item: pytest.Item) -> bytes:
         return hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest()
 
-    long = [item for item in items if item.get_closest_marker("long")]
+    long = [
+        item
+        for item in items
+        if item.get_closest_marker("long") and not item.nodeid.startswith(TOO_LONG)
+    ]
     chosen = sorted(long, key=drawn)[:SIZE]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in long if item in chosen]
