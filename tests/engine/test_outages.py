@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.abandoned import MOST, Abandoned, within
+from semel.audit import audit
+from semel.lab.drill.disk import Disk
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
-from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until
+from tests.engine.harness import assert_nothing_lost_nothing_twice, records, some, wait_until
 from tests.faults import Faults, proxied
+from tests.patience import PATIENCE
 from tests.s3 import Bucket
 from tests.sinks.test_object_store_faults import DeltaPlace
 
@@ -131,7 +135,7 @@ def test_an_object_store_that_is_silent_is_left_and_one_that_is_away_is_waited_f
             "value.converter.schemas.enable": "false",
             "processingTime": "100 milliseconds",
             "retry.backoff.ms": "10",
-            "store.timeout.ms": "1000",
+            "store.timeout.ms": "5000",
             **{f"storage.options.{k}": v for k, v in options.items()},
         }
         running = start(config)
@@ -149,6 +153,71 @@ def test_an_object_store_that_is_silent_is_left_and_one_that_is_away_is_waited_f
         f"{bucket.where}/{source}", storage_options=DeltaPlace.options(faulty_aws.backend)
     )
     assert sorted(table.to_pyarrow_table().column("id").to_pylist()) == list(range(20))
+
+
+LAKES = {
+    "delta": {"delta.table.path": "{}/lake", "auto.create": "true"},
+    "files": {"path": "{}/files"},
+    "iceberg": {
+        "iceberg.catalog.type": "sql",
+        "iceberg.catalog.uri": "sqlite:///{}/catalog.db",
+        "iceberg.catalog.warehouse": "file://{}/warehouse",
+        "iceberg.tables": "db.t",
+        "iceberg.tables.auto-create-enabled": "true",
+    },
+}
+
+
+@contextmanager
+def read_only(disk: Disk) -> Iterator[None]:
+    def mount(options: str) -> bool:
+        command = ["mount", "-o", f"remount,{options}", str(disk.directory)]
+        return subprocess.run(command, check=False, timeout=PATIENCE).returncode == 0
+
+    wait_until(lambda: mount("ro"))  # refused while a file is open for writing
+    try:
+        yield
+    finally:
+        assert mount("rw")
+
+
+@pytest.mark.parametrize("kind", some(LAKES, {"delta"}))
+@pytest.mark.parametrize("full", some((False, True), {False}))
+def test_a_lake_that_becomes_read_only_or_full_is_waited_for(
+    full: bool,
+    kind: str,
+    disk: Disk,
+    topic: MakeTopic,
+    produce: Produce,
+    start: Start,
+    kafka: Kafka,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = topic(partitions=2)
+    produce(source, records(10))
+    config = {
+        "name": f"c-{source}",
+        "connector.class": kind,
+        "topics": source,
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "value.converter": "JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "processingTime": "100 milliseconds",
+        "retry.backoff.ms": "10",
+        "tasks.max": "2",
+        "provenance": "true",
+        **{key: value.format(disk.directory) for key, value in LAKES[kind].items()},
+    }
+    running = start(config)
+    running.until(lambda p: p.rows == 10)
+    with disk.full(1, lambda: []) if full else read_only(disk):
+        produce(source, records(200, start=10))
+        wait_until(lambda: "waiting for it to recover" in caplog.text)
+        assert running.alive
+    running.until(lambda p: p.rows == 210)
+    running.stop()
+    report = audit(config)
+    assert (report.lost, report.duplicated) == (0, 0)
 
 
 def test_a_task_that_has_left_calls_behind_starts_again_in_a_new_process(

@@ -23,6 +23,7 @@ from semel.converters.avro.schema import (
     Recursion,
     Union,
 )
+from semel.converters.python_values import mask, offsets
 
 _DEEPEST = 200
 _EXACT = decimal.Context(prec=100)
@@ -193,7 +194,7 @@ def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
             return _map(node.entries, values)
         case Array(item):
             flat = [each for v in values for each in v or ()]
-            return pa.ListArray.from_arrays(_offsets(values), arrow(item, flat), mask=_mask(values))
+            return pa.ListArray.from_arrays(offsets(values), arrow(item, flat), mask=mask(values))
         case Map():
             return _map(node.entry, values)
         case Recursion():
@@ -209,7 +210,7 @@ def _struct(node: Record, values: Sequence[Any]) -> pa.Array:
     if not arrays:
         return pa.array([None if v is None else {} for v in values], pa.struct([]))
     fields = [f.arrow for f in node.fields]
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=_mask(values))
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask(values))
 
 
 def _union(node: Union, values: Sequence[Any]) -> pa.Array:
@@ -221,26 +222,15 @@ def _union(node: Union, values: Sequence[Any]) -> pa.Array:
         return columns[0]
     if not columns:
         return pa.nulls(len(values))
-    mask = pa.array([v is None or v[0] == node.null for v in values], pa.bool_())
-    return pa.StructArray.from_arrays(columns, fields=list(node.type), mask=mask)
+    empty = pa.array([v is None or v[0] == node.null for v in values], pa.bool_())
+    return pa.StructArray.from_arrays(columns, fields=list(node.type), mask=empty)
 
 
 def _map(entry: Record, values: Sequence[Any]) -> pa.Array:
     flat = [each for v in values for each in v or ()]
     keys = arrow(entry.fields[0].node, [k for k, _ in flat])
     items = arrow(entry.fields[1].node, [v for _, v in flat])
-    return pa.MapArray.from_arrays(_offsets(values), keys, items, mask=_mask(values))
-
-
-def _offsets(values: Sequence[Any]) -> pa.Array:
-    ends = [0]
-    for value in values:
-        ends.append(ends[-1] + len(value or ()))
-    return pa.array(ends, pa.int32())
-
-
-def _mask(values: Sequence[Any]) -> pa.Array:
-    return pa.array([v is None for v in values], pa.bool_())
+    return pa.MapArray.from_arrays(offsets(values), keys, items, mask=mask(values))
 
 
 def plain(node: Node, value: Any) -> Any:

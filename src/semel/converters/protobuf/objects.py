@@ -20,6 +20,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
+from semel.converters.python_values import mask, offsets
 
 
 def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
@@ -39,7 +40,7 @@ def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
                 _column(field, [pair[n] for pair in flat])
                 for n, field in enumerate(node.entry.fields)
             )
-            return pa.MapArray.from_arrays(_offsets(values), keys, items, mask=_mask(values))
+            return pa.MapArray.from_arrays(offsets(values), keys, items, mask=mask(values))
         case Recursion():
             return pa.ExtensionArray.from_storage(node.type, pa.array(values, pa.string()))
     return pa.array(values, node.type)
@@ -55,25 +56,14 @@ def _column(column: Field | Oneof, values: Sequence[Any]) -> pa.Array:
     if column.repeated and not column.is_map:
         flat = [each for v in values for each in v or ()]
         items = arrow(column.node, flat)
-        return pa.ListArray.from_arrays(_offsets(values), items, mask=_mask(values))
+        return pa.ListArray.from_arrays(offsets(values), items, mask=mask(values))
     return arrow(column.node, values)
 
 
 def _struct(columns: list[pa.Array], fields: list[pa.Field], values: Sequence[Any]) -> pa.Array:
     if not columns:
         return pa.array([None if v is None else {} for v in values], pa.struct([]))
-    return pa.StructArray.from_arrays(columns, fields=fields, mask=_mask(values))
-
-
-def _offsets(values: Sequence[Any]) -> pa.Array:
-    ends = [0]
-    for value in values:
-        ends.append(ends[-1] + len(value or ()))
-    return pa.array(ends, pa.int32())
-
-
-def _mask(values: Sequence[Any]) -> pa.Array:
-    return pa.array([v is None for v in values], pa.bool_())
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=mask(values))
 
 
 def plain(node: Node, value: Any) -> Any:
