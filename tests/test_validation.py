@@ -10,6 +10,7 @@ import pytest
 
 from semel.config.checks import VALUE_CONVERTER
 from semel.errors import ConfigError
+from semel.kafka import cluster, groups
 from semel.planning import plan
 from semel.validation import validate
 
@@ -197,3 +198,13 @@ def test_a_connector_that_there_is_not_names_what_there_is(name: str, said: str)
     with pytest.raises(ConfigError, match=said) as told:
         plan({**raw, "connection.url": "x"})
     assert told.value.warnings == [VALUE_CONVERTER]
+
+
+@pytest.mark.parametrize("sink", [{}, {"connector.class": "kafka", "topic.rename.format": "copy"}])
+def test_nothing_connects_to_kafka(sink: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a client waits for the name of its brokers to be resolved, 5 s perhaps."""
+    connected: list[Any] = []
+    for module in (cluster, groups):
+        monkeypatch.setattr(module, "admin_client", connected.append)
+    infos, _warnings = validate(RAW | sink)
+    assert (infos.error_count, connected) == (0, [])

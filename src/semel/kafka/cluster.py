@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from confluent_kafka import (
@@ -47,9 +48,11 @@ class Cluster:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._servers = config["bootstrap.servers"]
         self._config = config
-        self._admin = self._connected()
 
-    def _connected(self) -> AdminClient:
+    @cached_property
+    def _admin(self) -> AdminClient:
+        # The first question connects: a plan asks none, and a name that nothing resolves would
+        # hold up the end of its client for seconds.
         return admin_client(self._config)
 
     @property
@@ -74,7 +77,7 @@ class Cluster:
 
     def connect_anew(self) -> None:
         """Reconnect after a failed question: a client may never find its brokers again."""
-        self._admin = self._connected()
+        self._admin = admin_client(self._config)
 
     def cluster_id(self) -> str:
         """The cluster's id, which does not depend on the names of its brokers."""
@@ -187,7 +190,7 @@ class Cluster:
                     raise self._failed(error) from None
                 # After a leader election librdkafka's ListOffsets asks with the old leader epoch,
                 # and goes on to do so however often it is refused: only a new client asks anew.
-                self._admin = self._connected()
+                self.connect_anew()
                 if time.monotonic() - began >= wait:  # it may just take long
                     wait = min(2 * wait, _TIMEOUT)
                 time.sleep(0.1)

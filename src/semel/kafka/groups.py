@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -15,7 +16,7 @@ from confluent_kafka import (
     KafkaException,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import ConsumerGroupDescription
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from semel.errors import SemelError
 from semel.kafka.cluster import admin_client
@@ -51,8 +52,11 @@ class Groups:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
-        self._admin = admin_client(self._config)
         self._readers: dict[tuple[str, bool], Consumer] = {}
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return admin_client(self._config)  # not before the first question, as in Cluster
 
     def offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
