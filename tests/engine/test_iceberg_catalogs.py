@@ -121,7 +121,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
         ("rest", {}, "sink.before_commit", 1),
         pytest.param("glue", {}, "sink.before_commit", 1, marks=pytest.mark.long),
         # First positions, columns and the first trigger are a commit each.
-        ("hive", {}, "hive.before_alter", 3),
+        pytest.param("hive", {}, "hive.before_alter", 3, marks=pytest.mark.long),
     ],
     indirect=["anywhere"],
     ids=["sqlite", "sqlite-upsert", "rest", "glue", "hive"],

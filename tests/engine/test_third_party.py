@@ -93,7 +93,7 @@ def stored(config: Config, database: str) -> dict[bytes, bytes]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("delivery", some(matrix.DELIVERIES, {"transactional", "at-least-once"}))
+@pytest.mark.parametrize("delivery", some(matrix.DELIVERIES, {"transactional"}))
 def test_killed_at_every_place(
     delivery: str,
     kafka: Kafka,

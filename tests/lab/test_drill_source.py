@@ -271,19 +271,17 @@ class TestOthers:
         assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
 
 
+@pytest.mark.long
 @pytest.mark.integration
 class TestFileStream:
     @pytest.mark.parametrize(
         "kinds",
         [
             (Kind.WORKER_KILL, Kind.FILE_ROTATED),
-            pytest.param(
-                (
-                    *(Kind.DRIVER_KILL, Kind.ZOMBIE, Kind.ERROR, Kind.SECOND_DRIVER),
-                    *(Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE, Kind.FILE_CUT),
-                    *(Kind.TIME_OUT, Kind.BROKER_RESTART, Kind.BROKER_KILL),
-                ),
-                marks=pytest.mark.long,
+            (
+                *(Kind.DRIVER_KILL, Kind.ZOMBIE, Kind.ERROR, Kind.SECOND_DRIVER),
+                *(Kind.EXECUTOR_KILL, Kind.REPLACED_ZOMBIE, Kind.FILE_CUT),
+                *(Kind.TIME_OUT, Kind.BROKER_RESTART, Kind.BROKER_KILL),
             ),
         ],
         ids=["short", "others"],
@@ -295,7 +293,6 @@ class TestFileStream:
         assert report.final is not None
         assert report.final.records > 1000
 
-    @pytest.mark.long
     def test_what_at_least_once_repeats_is_seen(self) -> None:
         config = {**BUILT_IN, "delivery": "at-least-once"}
         report = drill_source(config, 6, 1, kinds=[Kind.ERROR, Kind.TIME_OUT])

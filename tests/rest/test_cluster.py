@@ -172,6 +172,7 @@ def workers_of(api: httpx.Client, name: str) -> Counter[str]:
     return Counter(worker for is_in, worker in spread(api, name) if is_in == "RUNNING")
 
 
+@pytest.mark.long
 def test_the_tasks_of_a_sink_spread_over_workers_and_few_of_them_move(
     join: Join, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

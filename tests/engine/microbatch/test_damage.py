@@ -35,7 +35,8 @@ def damaged(own_kafka: Callable[[], Kafka], produce: Produce) -> Kafka:
     return kafka.start()
 
 
-@pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("transform", [None, passing])
 def test_a_damaged_batch_stops_it_and_with_tolerance_is_passed_over(
     damaged: Kafka, configure: MakeConfig, query: Query, go: Go, transform: Any
 ) -> None:
