@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FAULTS ?= 50
 SEED ?= 1
 CRASHES ?= 4
-WORKERS ?= 4
+WORKERS ?= 3
 
 # Tests, demo and drills start many processes: none should have to compile semel again.
 unexport PYTHONDONTWRITEBYTECODE
