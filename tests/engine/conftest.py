@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from semel.engine import triggers
-from semel.lab.drill.disk import Disk
 from semel.lab.embedded import Kafka
 from tests.engine.harness import Running, name
 
@@ -94,17 +93,6 @@ def warehouse(kafka: Kafka, tmp_path: Path) -> Configure:
         return {k: v for k, v in config.items() if v is not None}
 
     return make
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A file system of its own, which can be full."""
-    made = Disk(tmp_path / "disk")
-    made.open(mount=True)
-    if not made.directory.is_mount():
-        pytest.skip("may not mount a disk")
-    yield made
-    made.close()
 
 
 @pytest.fixture

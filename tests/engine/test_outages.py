@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,10 @@ from semel.lab.drill.disk import Disk
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
+from tests.disks import read_only
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import assert_nothing_lost_nothing_twice, records, some, wait_until
 from tests.faults import Faults, proxied
-from tests.patience import PATIENCE
 from tests.s3 import Bucket
 from tests.sinks.test_object_store_faults import DeltaPlace
 
@@ -156,34 +155,21 @@ def test_an_object_store_that_is_silent_is_left_and_one_that_is_away_is_waited_f
 
 
 LAKES = {
-    "delta": {"delta.table.path": "{}/lake", "auto.create": "true"},
-    "files": {"path": "{}/files"},
+    "delta": {"delta.table.path": "{0}/lake", "auto.create": "true"},
+    "files": {"path": "{0}/files"},
     "iceberg": {
         "iceberg.catalog.type": "sql",
-        "iceberg.catalog.uri": "sqlite:///{}/catalog.db",
-        "iceberg.catalog.warehouse": "file://{}/warehouse",
+        "iceberg.catalog.uri": "sqlite:///{0.parent}/catalog.db",
+        "iceberg.catalog.warehouse": "file://{0}/warehouse",
         "iceberg.tables": "db.t",
         "iceberg.tables.auto-create-enabled": "true",
     },
 }
 
 
-@contextmanager
-def read_only(disk: Disk) -> Iterator[None]:
-    def mount(options: str) -> bool:
-        command = ["mount", "-o", f"remount,{options}", str(disk.directory)]
-        return subprocess.run(command, check=False, timeout=PATIENCE).returncode == 0
-
-    wait_until(lambda: mount("ro"))  # refused while a file is open for writing
-    try:
-        yield
-    finally:
-        assert mount("rw")
-
-
 @pytest.mark.parametrize("kind", some(LAKES, {"delta"}))
 @pytest.mark.parametrize("full", some((False, True), {False}))
-def test_a_lake_that_becomes_read_only_or_full_is_waited_for(
+def test_a_lake_whose_disk_becomes_read_only_or_full_is_waited_for(
     full: bool,
     kind: str,
     disk: Disk,

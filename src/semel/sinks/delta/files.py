@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake.transaction import AddAction
 
-from semel.errors import TransientError
 from semel.sinks.delta import statistics
 from semel.sinks.delta.table import Table, reason
+from semel.sinks.outages import passing
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
 
 log = logging.getLogger(__name__)
@@ -96,9 +96,8 @@ def _writing(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TransientError(
-            f"Delta table {where}: a file cannot be written: {reason(error)}"
-        ) from None
+        message = f"Delta table {where}: a file cannot be written: {reason(error)}"
+        raise passing(message, error) from None
 
 
 def delete(filesystem: Any, paths: Sequence[str]) -> None:

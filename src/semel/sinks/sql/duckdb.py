@@ -33,6 +33,7 @@ from semel.sinks.sql.files import (
     check_directory,
     database_path,
     holder,
+    is_read_only,
 )
 from semel.sinks.sql.names import Name, literal
 from semel.sinks.sql.sink import SqlSink
@@ -133,6 +134,8 @@ class Duckdb(Dialect):
             return SchemaChanged(text)
         if re.search("No space left|disk is full", text):
             return Unavailable(text)
+        if is_read_only(self._path):
+            return Unavailable(f"{text} (the disk is read-only)")
         if isinstance(error, (*_PASSING, duckdb.ConnectionException)):
             return TransientError(text)
         return ServiceError(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ConfigError, ServiceError, TransientError, Unavailable
 from semel.sinks import jdbc
 
 _PAUSE = 0.005
@@ -57,6 +58,14 @@ def room(path: Path) -> str:
     return f" ({found.f_bavail * found.f_frsize} bytes are free there)"
 
 
+def is_read_only(path: Path) -> bool:
+    """Whether the disk that holds a file takes no writes, as after an error of the disk itself."""
+    try:
+        return bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 class LockFile:
     """A lock of the whole file system's, which ends with the process that holds it."""
 
@@ -70,7 +79,10 @@ class LockFile:
             try:
                 self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
-                raise ServiceError(f"cannot open the lock file {self.path}: {error}") from None
+                told = f"cannot open the lock file {self.path}: {error}"
+                if error.errno in (errno.EROFS, errno.ENOSPC):
+                    raise Unavailable(told) from None
+                raise ServiceError(told) from None
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         deadline = time.monotonic() + timeout
         while True:

@@ -20,7 +20,15 @@ from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import STAGE, Dialect, column, listed, ranks, table
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
-from semel.sinks.sql.files import RunLock, anchored, check_directory, database_path, holder, room
+from semel.sinks.sql.files import (
+    RunLock,
+    anchored,
+    check_directory,
+    database_path,
+    holder,
+    is_read_only,
+    room,
+)
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Rows
 from semel.sinks.sql.sink import SqlSink
@@ -89,6 +97,8 @@ class Sqlite(Dialect):
             return DataRefused(text)
         if re.search(r"no such (table|column)|has no column|syntax error", message):
             return SchemaChanged(text)
+        if is_read_only(self._path):
+            return Unavailable(f"{text} (the disk is read-only)")
         if "failed to open" in message:  # the driver's reason is another one
             return ServiceError(
                 f"{self.where}: the file cannot be opened or made. Let this user write to "
