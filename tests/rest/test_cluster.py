@@ -78,7 +78,11 @@ def wait_for(true: Callable[[Any], bool], of: Any) -> None:
 
 
 def test_workers_share_connectors_and_any_of_them_answers(
-    join: Join, topic: MakeTopic, produce: Produce, configure: Configure
+    keys: dict[str, str],
+    join: Join,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
 ) -> None:
     sources = [topic(partitions=2) for _ in range(4)]
     for source in sources:
@@ -98,6 +102,13 @@ def test_workers_share_connectors_and_any_of_them_answers(
         wait_for(lambda name: offset(two.api, name) == 100, config["name"])
         wait_for(lambda name: len(tasks(one.api, name)) == 2, config["name"])
         wait_for(lambda config: topics(one.api, config["name"]) == [config["topics"]], config)
+
+    leads = (
+        f'kafka_connect_worker_rebalance_leader_name{{leader_name="http://{leader_of(keys)}"}} 1'
+    )
+    for api in (one.api, two.api):
+        assert leads in api.get("/metrics").text
+        assert "kafka_connect_worker_rebalance_rebalancing 0" in api.get("/metrics").text
 
     # Whoever is asked, the leader writes, and a connector's own worker acts.
     for api in (one.api, two.api):

@@ -145,6 +145,12 @@ class Herder(ABC):
         """Whether this worker has completed its startup (KIP-1017)."""
         return True
 
+    @property
+    def rebalances(self) -> Mapping[str, float | str]:
+        """Kafka Connect's attributes of ``connect-worker-rebalance-metrics``; none for a worker
+        that runs alone."""
+        return {}
+
     # Configurations
 
     def connectors(self) -> list[str]:
