@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from semel.engine import startup
 from semel.engine.states import State
-from semel.errors import BadRecord, ConfigError
+from semel.errors import BadRecord, ConfigError, ServiceError
 from semel.runtime import Connector, Runtime
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Lake
@@ -20,6 +21,7 @@ from tests.engine.harness import (
     records,
     wait_until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -145,6 +147,39 @@ def test_a_connector_that_fails_says_why_and_disturbs_no_other(
         runtime.start(configure(source, {"name": "bad"}))
     runtime.remove("bad")
     assert set(runtime.connectors) == {good.name}
+
+
+def test_tasks_start_while_the_run_is_prepared_and_end_if_it_cannot_be(
+    runtime: Runtime,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark: Any = runtime._spark._given
+    enter = startup.enter
+    trouble = [ServiceError("no database")]
+
+    def late(run: Any) -> None:
+        wait_until(lambda: 0 in spark.workers)
+        if trouble:
+            raise trouble.pop()
+        enter(run)
+
+    monkeypatch.setattr(startup, "enter", late)
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    connector = runtime.start(config)
+    wait_until(lambda: state(connector) is State.FAILED)
+    assert connector.wait(PATIENCE)
+    assert connector.status().connector.trace == "no database"
+    assert not spark.workers[0].is_alive()
+    spark.workers.clear()
+    connector.restart()
+    wait_until(reached(connector, 10))
+    assert spark.jobs == 2
+    assert_nothing_lost_nothing_twice(config, range(10))
 
 
 def test_restarting_the_failed_tasks_leaves_the_others_alone(

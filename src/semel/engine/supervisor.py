@@ -46,24 +46,53 @@ class Supervisor:
         self._round = 0
         self._paused = False
         self._warned = False
+        self._begun = False
         self._error: SemelError | None = None
 
-    def supervise(
-        self, server: ControlServer, spec: TaskSpec, count: int, over: Callable[[Progress], bool]
-    ) -> Progress:
-        """Start the tasks, of so many, that must run here; listen to them and restart them, until
-        the run is ``over`` and all tasks have ended. May be called again, with other tasks.
+    def begin(self, server: ControlServer, spec: TaskSpec, count: int) -> None:
+        """Start the tasks, of so many, that must run here, while the run is still being prepared.
+        They wait for their plan, which :meth:`supervise` gives them.
 
         Raises:
-            SemelError: what ended the run.
+            SparkGone: there is no Spark to start them.
         """
         self._round += 1
         self._error = None
         self._paused = False
         self.progress.tasks.clear()
         self._tasks, self._leaving, self._jobs = {}, {}, {}
+        self._begun = True
+        self._heed_share(server, spec, count)
+        self._look((), stopping=False)
+
+    def give_up(self, server: ControlServer) -> None:
+        """End tasks that were begun for a run that cannot be prepared."""
+        server.stop_tasks()
+        self._end_jobs()
+        self._orders.share.let_go()
+
+    def supervise(
+        self,
+        server: ControlServer,
+        spec: TaskSpec,
+        count: int,
+        over: Callable[[Progress], bool],
+        plan: object = None,
+    ) -> Progress:
+        """Start the tasks, of so many, that must run here; listen to them and restart them, until
+        the run is ``over`` and all tasks have ended. May be called again, with other tasks.
+        ``plan`` is what those that have begun wait for.
+
+        Raises:
+            SemelError: what ended the run.
+        """
+        if not self._begun:
+            self.begin(server, spec, count)
+        self._begun = False
         began, deadline = time.monotonic(), None
         try:
+            self._follow_orders(server)  # one that is paused must not read before
+            server.announce(plan)
             while deadline is None or any(task.job for task in self._tasks.values()):
                 are_new = deadline is None and self._heed_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
