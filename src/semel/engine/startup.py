@@ -5,6 +5,7 @@ from __future__ import annotations
 from semel.engine import ranges
 from semel.engine.base import Run
 from semel.engine.first_positions import first_positions
+from semel.kafka.groups import Groups
 from semel.kafka.retention import create_dead_letter_topic
 from semel.ledger import TopicPartition
 
@@ -21,7 +22,8 @@ def enter(run: Run) -> None:
         create_dead_letter_topic(run.connector, run.cluster)
     if run.share.has_first:
         lenient = not run.share.is_whole
-        first_positions(run.connector, run.sink, run.cluster, run.topics, lenient=lenient)
+        groups = run.groups or Groups(run.cluster.config)
+        first_positions(run.connector, run.sink, run.cluster, run.topics, groups, lenient=lenient)
 
 
 def targets(run: Run) -> dict[TopicPartition, int]:

@@ -85,6 +85,10 @@ class Groups:
                     found[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
         return found
 
+    def meet(self, group: str) -> None:
+        """Begin to look for a group's coordinator, without waiting for it."""
+        self._reader(group, stable=False)
+
     def _reader(self, group: str, stable: bool) -> Consumer:
         """A consumer that never joins the group.
 

@@ -111,6 +111,7 @@ class Task:
             SemelError: what ends the connector.
         """
         try:
+            self._subscription.meet()
             plan: Mapping[str, pa.Schema] | None = self._line.plan()
             if plan is None:
                 return
