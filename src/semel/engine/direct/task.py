@@ -105,19 +105,20 @@ class Task:
     def run(self) -> None:
         """Loop until the driver says stop; finishes the poll in hand.
 
-        Until the driver has prepared the run, the task touches neither the store nor the group.
+        Until the driver has prepared the run, the task only connects: it fences nobody, and does
+        not join the group.
 
         Raises:
             SemelError: what ends the connector.
         """
         try:
             self._subscription.meet()
+            self._committer.retrying(self._sink.claim)
             plan: Mapping[str, pa.Schema] | None = self._line.plan()
             if plan is None:
                 return
             self._pipeline.know(plan)
             self._reporter.report("started")
-            self._committer.retrying(self._sink.claim)
             self._committer.retrying(lambda: protocols.joining(self._sink, self._index))
             matching = self._subscription.cluster.matching
             self._subscription.ask(self._committer.retrying(lambda: matching(self._connector)))
