@@ -18,10 +18,12 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from semel.config import load, under
 from semel.config.providers import refers
+from semel.context import LOG_FORMAT
 from semel.errors import SemelError, ServiceError
 from semel.gateway import MEMORY, OPTIONS, Jvm, connected, spark_archive
 
@@ -55,6 +57,8 @@ class _Early:
 def begin_early(arguments: Sequence[str]) -> None:
     """Start Spark for the only configuration that is named in arguments of ``semel run``. What is
     wrong with them is told later, by those who read them."""
+    if "--log-format=json" in arguments or ("--log-format", "json") in pairwise(arguments):
+        os.environ[LOG_FORMAT] = "json"
     files = [a for a in arguments if a.endswith(_SUFFIXES) and not a.startswith("-")]
     if len(files) != 1 or "--help" in arguments or "--env" in arguments:
         return
