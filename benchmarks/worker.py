@@ -202,7 +202,7 @@ def _many(rig: Rig, side: Side, topic: str, connectors: int, requests: int) -> d
             side.ask("POST", "/connectors", {"name": name, "config": config})
             names.append(name)
         for name in names:
-            _wait(lambda name=name: _rows(rig, name) == RECORDS, f"{side.name}: {name} is behind")
+            _wait(lambda name=name: _caught_up(rig, side, name), f"{side.name}: {name} is behind")
         idle = _idle(meter.usage["side"])
         times = _timed(rig, side, topic, names, requests)
     for name in names:
@@ -268,6 +268,17 @@ def _sink(rig: Rig, topic: str) -> tuple[str, Mapping[str, str]]:
 
 def _has_rows(rig: Rig, table: str) -> bool:
     return bool(rig.value(f"SELECT EXISTS (SELECT FROM {table})"))
+
+
+def _caught_up(rig: Rig, side: Side, name: str) -> bool:
+    """Raises RuntimeError: it has failed."""
+    if _rows(rig, name) == RECORDS:
+        return True
+    status = side.ask("GET", f"/connectors/{name}/status")
+    for part in (status["connector"], *status["tasks"]):
+        if part["state"] == "FAILED":
+            raise RuntimeError(f"{side.name}: {name} has failed: {part['trace'][:500]}")
+    return False
 
 
 def _rows(rig: Rig, table: str) -> int:
