@@ -38,6 +38,10 @@ RATE = 1000
 """Records a second, while requests are timed."""
 
 
+class Missing(RuntimeError):
+    """An answer of 404."""
+
+
 class Side(ABC):
     """A worker that is running."""
 
@@ -48,7 +52,8 @@ class Side(ABC):
         """An answer of its REST API.
 
         Raises:
-            RuntimeError: it is none of success.
+            Missing: it has no status yet, or is not there.
+        RuntimeError: it is none of success.
         """
         link = http.client.HTTPConnection(LOOPBACK, self.port, timeout=PATIENCE)
         try:
@@ -56,6 +61,8 @@ class Side(ABC):
             link.request(method, path, content, {"Content-Type": "application/json"})
             answer = link.getresponse()
             found = answer.read()
+            if answer.status == 404:
+                raise Missing(path)
             if answer.status >= 300:
                 raise RuntimeError(f"{self.name}: {method} {path}: {answer.status} {found!r}")
             return json.loads(found) if found else None
@@ -274,7 +281,10 @@ def _caught_up(rig: Rig, side: Side, name: str) -> bool:
     """Raises RuntimeError: it has failed."""
     if _rows(rig, name) == RECORDS:
         return True
-    status = side.ask("GET", f"/connectors/{name}/status")
+    try:
+        status = side.ask("GET", f"/connectors/{name}/status")
+    except Missing:  # its worker has yet to write one
+        return False
     for part in (status["connector"], *status["tasks"]):
         if part["state"] == "FAILED":
             raise RuntimeError(f"{side.name}: {name} has failed: {part['trace'][:500]}")
