@@ -29,6 +29,8 @@ from semel.gateway import MEMORY, OPTIONS, Jvm, connected, spark_archive
 
 HEAP = "512m"
 """Of a JVM that records do not pass through."""
+_FIRST_HEAP = "-Xms64m"
+"""By default the heap begins with a 64th of the machine's memory, and all of that gets used."""
 STANDBY = "SEMEL_STANDBY"
 """The variable that names the socket of the daemon on standby."""
 
@@ -183,4 +185,4 @@ def java_options(*, works: bool) -> str:
     path = Path(directory) / "log4j2.properties"
     path.write_text(_LOG4J.format(level=os.environ.get("SEMEL_SPARK_LOG", "fatal")))
     compile_little = "" if works else " -XX:TieredStopAtLevel=1"
-    return f"-Dlog4j2.configurationFile={path} -XX:+UseSerialGC{compile_little}"
+    return f"-Dlog4j2.configurationFile={path} -XX:+UseSerialGC {_FIRST_HEAP}{compile_little}"

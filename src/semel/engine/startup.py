@@ -20,10 +20,11 @@ def enter(run: Run) -> None:
     run.sink.claim()
     if run.connector.dead_letter_topic and not run.sink.capabilities.takes_dead_letters:
         create_dead_letter_topic(run.connector, run.cluster)
+    groups = run.groups or Groups(run.cluster.config)
     if run.share.has_first:
         lenient = not run.share.is_whole
-        groups = run.groups or Groups(run.cluster.config)
         first_positions(run.connector, run.sink, run.cluster, run.topics, groups, lenient=lenient)
+    groups.part()  # a client takes memory, and is not needed any more
 
 
 def targets(run: Run) -> dict[TopicPartition, int]:

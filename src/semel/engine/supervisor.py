@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 
 from pyspark import SparkContext
 
+from semel.engine import memory
 from semel.engine.attempt import TaskSpec
 from semel.engine.base import Progress, SparkGone
 from semel.engine.control import ControlServer, Report
@@ -28,6 +29,7 @@ _SUCCESSOR = 1.0
 """Seconds by which the first report of a task's new attempt may follow the last one of its old
 attempt."""
 _SILENT = 60.0
+_TIDIES_AFTER = 2.0
 _LISTENS = 0.1
 """Seconds for which a look at the tasks waits for a report."""
 
@@ -89,7 +91,7 @@ class Supervisor:
         if not self._begun:
             self.begin(server, spec, count)
         self._begun = False
-        began, deadline = time.monotonic(), None
+        began, deadline, is_tidy = time.monotonic(), None, False
         try:
             self._follow_orders(server)  # one that is paused must not read before
             server.announce(plan)
@@ -100,6 +102,9 @@ class Supervisor:
                 self._look(speak, stopping=deadline is not None)
                 self._follow_orders(server)
                 self._complain(server, spec, began)
+                if not is_tidy and time.monotonic() - began > _TIDIES_AFTER:
+                    is_tidy = True
+                    memory.give_back()  # what the preparation has used
                 self._orders.observe(self.progress)
                 ends = self._error is not None or over(self.progress)
                 if ends and deadline is None:

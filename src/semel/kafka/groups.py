@@ -15,7 +15,7 @@ from confluent_kafka import (
     KafkaException,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import ConsumerGroupDescription
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from semel.errors import SemelError
 from semel.kafka.cluster import admin_client
@@ -51,7 +51,7 @@ class Groups:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
-        self._admin = admin_client(self._config)
+        self._made: AdminClient | None = None
         self._readers: dict[tuple[str, bool], Consumer] = {}
 
     def offsets(
@@ -85,9 +85,20 @@ class Groups:
                     found[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
         return found
 
+    @property
+    def _admin(self) -> AdminClient:
+        if self._made is None:
+            self._made = admin_client(self._config)
+        return self._made
+
     def meet(self, group: str) -> None:
         """Begin to look for a group's coordinator, without waiting for it."""
         self._reader(group, stable=False)
+
+    def part(self) -> None:
+        """Disconnect; the next question connects again."""
+        self._made = None
+        self._readers.clear()
 
     def _reader(self, group: str, stable: bool) -> Consumer:
         """A consumer that never joins the group.
@@ -161,13 +172,9 @@ class Groups:
                 if error.args[0].code() not in _MOVED or time.monotonic() > deadline:
                     raise
                 log.debug("%s; asking again", error)
-            self._connect_anew()
+            self.part()
             time.sleep(_PAUSE)
 
-    def _connect_anew(self) -> None:
-        self._admin = admin_client(self._config)
-        self._readers.clear()
-
     def _failed(self, error: KafkaException) -> SemelError:
-        self._connect_anew()
+        self.part()
         return failure(str(self._config["bootstrap.servers"]), error)
