@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from types import SimpleNamespace
+
 import pytest
 
 from semel.engine import memory
@@ -13,7 +16,7 @@ def test_an_idle_task_gives_memory_back_but_not_after_each_small_commit(
     given = []
     now = [100.0]
     monkeypatch.setattr(memory, "give_back", lambda: given.append(now[0]))
-    monkeypatch.setattr(memory.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now[0]))
     garbage = memory.Garbage()
     garbage.collect()
     assert given == []  # nothing was committed
@@ -22,3 +25,4 @@ def test_an_idle_task_gives_memory_back_but_not_after_each_small_commit(
         garbage.note(1000)
         garbage.collect()
     assert given == [100.0, 111.0]
+    gc.unfreeze()  # it is this process's garbage

@@ -340,14 +340,12 @@ def of_akhq(state: str) -> Iterator[Ask]:
     yield Ask("POST", "/connectors", {"name": "NAME", "config": "CONFIG"}, headers=json)
     if state != "RUNNING":
         return
-    for content in (None, '""'):
-        for part, then in (("/pause", "PAUSED"), ("/resume", "RUNNING")):
-            yield Ask("PUT", f"/connectors/NAME{part}", headers=json, content=content)
-            for task in (0, 1):
-                yield Ask("GET", f"/connectors/NAME/tasks/{task}/status", until=then)
-        for part in ("/restart", "/tasks/0/restart"):
-            yield Ask("POST", f"/connectors/NAME{part}", headers=json, content=content)
-            yield Ask("GET", "/connectors/NAME/tasks/0/status", until="RUNNING")
+    for part, content, then in (("/pause", None, "PAUSED"), ("/resume", '""', "RUNNING")):
+        yield Ask("PUT", f"/connectors/NAME{part}", headers=json, content=content)
+        for task in (0, 1):
+            yield Ask("GET", f"/connectors/NAME/tasks/{task}/status", until=then)
+    yield Ask("POST", "/connectors/NAME/tasks/0/restart", headers=json, content='""')
+    yield Ask("GET", "/connectors/NAME/tasks/0/status", until="RUNNING")
     yield Ask("PUT", "/connectors/NAME/config", {}, words=False, headers=json)
     yield Ask("DELETE", "/connectors/none", headers=json)
 
