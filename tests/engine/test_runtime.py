@@ -12,6 +12,7 @@ import pytest
 from semel.engine import startup
 from semel.engine.states import State
 from semel.errors import BadRecord, ConfigError, ServiceError
+from semel.ledger import UNKNOWN_LOG, TopicPartition, first
 from semel.runtime import Connector, Runtime
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Lake
@@ -19,6 +20,7 @@ from tests.engine.harness import (
     LocalSpark,
     assert_nothing_lost_nothing_twice,
     records,
+    sql,
     wait_until,
 )
 from tests.patience import PATIENCE
@@ -180,6 +182,35 @@ def test_tasks_start_while_the_run_is_prepared_and_end_if_it_cannot_be(
     wait_until(reached(connector, 10))
     assert spark.jobs == 2
     assert_nothing_lost_nothing_twice(config, range(10))
+
+
+def test_positions_may_be_moved_while_tasks_wait_for_their_plan(
+    runtime: Runtime,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where another program has continued the connector: that takes a ledger without runs."""
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    enter = startup.enter
+    sessions = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        f"AND application_name = 'semel/{config['name']}'"
+    )
+
+    def moving(run: Any) -> None:
+        wait_until(lambda: sql(config["connection.url"], sessions) == [2])
+        run.sink.claim()
+        run.sink.set_positions([first(TopicPartition(source, 0), 4, UNKNOWN_LOG)])
+        enter(run)
+
+    monkeypatch.setattr(startup, "enter", moving)
+    connector = runtime.start(config)
+    wait_until(reached(connector, 10))
+    assert_nothing_lost_nothing_twice(config, range(4, 10))
 
 
 def test_restarting_the_failed_tasks_leaves_the_others_alone(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -112,13 +113,13 @@ class Task:
             SemelError: what ends the connector.
         """
         try:
-            self._subscription.meet()
-            self._committer.retrying(self._sink.claim)
+            self._meet()
             plan: Mapping[str, pa.Schema] | None = self._line.plan()
             if plan is None:
                 return
             self._pipeline.know(plan)
             self._reporter.report("started")
+            self._committer.retrying(self._sink.claim)
             self._committer.retrying(lambda: protocols.joining(self._sink, self._index))
             matching = self._subscription.cluster.matching
             self._subscription.ask(self._committer.retrying(lambda: matching(self._connector)))
@@ -135,6 +136,12 @@ class Task:
             raise raised(self._connector, self._index, error) from error
         finally:
             self._close()
+
+    def _meet(self) -> None:
+        """Connect to Kafka and to the store while the driver prepares the run."""
+        self._subscription.meet()
+        with suppress(SemelError):  # the first call that needs the store says what is wrong
+            protocols.connect(self._sink)
 
     def _close(self) -> None:
         """Never raises: it would hide what ended the task."""
