@@ -24,7 +24,7 @@ from benchmarks.report import Column, Figures, count, megabytes, milliseconds, t
 from benchmarks.rig import BROKER_HEAP, Rig
 from benchmarks.sides import ENVELOPE, connector
 from benchmarks.start import DELAYS
-from semel.lab.embedded import Kafka
+from semel.lab.embedded import Kafka, Postgres
 from semel.lab.embedded.connect import ConnectWorker
 from semel.lab.embedded.process import LOOPBACK, ServerProcess, free_port, listening
 from semel.warmup import warm_up_spark
@@ -32,8 +32,14 @@ from semel.warmup import warm_up_spark
 RECORDS, PARTITIONS = 1000, 4
 PATIENCE = 300.0
 IDLE = 20.0
+SESSIONS = {"max_connections": "500"}
+"""A connector of Debezium's holds five, one of semel's two."""
 RATE = 1000
 """Records a second, while requests are timed."""
+
+
+class Missing(RuntimeError):
+    """An answer of 404."""
 
 
 class Side(ABC):
@@ -46,7 +52,8 @@ class Side(ABC):
         """An answer of its REST API.
 
         Raises:
-            RuntimeError: it is none of success.
+            Missing: it has no status yet, or is not there.
+        RuntimeError: it is none of success.
         """
         link = http.client.HTTPConnection(LOOPBACK, self.port, timeout=PATIENCE)
         try:
@@ -54,6 +61,8 @@ class Side(ABC):
             link.request(method, path, content, {"Content-Type": "application/json"})
             answer = link.getresponse()
             found = answer.read()
+            if answer.status == 404:
+                raise Missing(path)
             if answer.status >= 300:
                 raise RuntimeError(f"{self.name}: {method} {path}: {answer.status} {found!r}")
             return json.loads(found) if found else None
@@ -127,8 +136,11 @@ def worker(rig: Rig, repeats: int, connectors: int, requests: int) -> Figures:
         for delay in DELAYS:
             settings = {"group.initial.rebalance.delay.ms": delay}
             place = rig.directory / rig.unique(f"delay-{delay}")
-            with Kafka(place, heap=BROKER_HEAP, settings=settings) as kafka:
-                mine = Rig(rig.directory, kafka, rig.postgres, rig.console, rig._numbers)
+            with (
+                Kafka(place / "kafka", heap=BROKER_HEAP, settings=settings) as kafka,
+                Postgres(place / "postgres", settings=SESSIONS) as postgres,
+            ):
+                mine = Rig(rig.directory, kafka, postgres, rig.console, rig._numbers)
                 topic = produce(
                     mine, Workload.of(RECORDS, PARTITIONS, updates=False, envelope=True)
                 )
@@ -138,7 +150,7 @@ def worker(rig: Rig, repeats: int, connectors: int, requests: int) -> Figures:
                         f"first_{delay}": _firsts(mine, side, topic, repeats),
                     }
                     if not delay:
-                        row |= _many(mine, side, topic, connectors, requests)
+                        row |= _many_or_why_not(mine, side, topic, connectors, requests)
             rig.say(f"worker: {side.name}, delay {delay}: {row}")
         rows.append(row)
     return Figures(
@@ -147,11 +159,11 @@ def worker(rig: Rig, repeats: int, connectors: int, requests: int) -> Figures:
         columns=[
             Column("side", "side"),
             *(Column(f"first_{d}", f"POST to row, delay {d} ms: s", _median) for d in DELAYS),
-            Column("pss", "memory, MB", megabytes),
-            Column("idle", "idle CPU, % of a core", _tenths),
-            Column("p50", "GET status p50, ms", milliseconds),
-            Column("p99", "p99, ms", milliseconds),
-            Column("rate", "GETs/s", count),
+            Column("pss", "memory, MB", _unless_failed(megabytes)),
+            Column("idle", "idle CPU, % of a core", _unless_failed(_tenths)),
+            Column("p50", "GET status p50, ms", _unless_failed(milliseconds)),
+            Column("p99", "p99, ms", _unless_failed(milliseconds)),
+            Column("rate", "GETs/s", _unless_failed(count)),
         ],
         rows=rows,
         notes=[
@@ -177,6 +189,17 @@ def _firsts(rig: Rig, side: Side, topic: str, repeats: int) -> list[float]:
     return found[1:]
 
 
+def _many_or_why_not(
+    rig: Rig, side: Side, topic: str, connectors: int, requests: int
+) -> dict[str, Any]:
+    """The figures of :func:`_many`, or why there are none: the other side is still measured."""
+    try:
+        return _many(rig, side, topic, connectors, requests)
+    except (OSError, RuntimeError) as error:
+        rig.say(f"worker: {side.name}: {error}")
+        return dict.fromkeys(("idle", "pss", "p50", "p99", "rate")) | {"error": str(error)}
+
+
 def _many(rig: Rig, side: Side, topic: str, connectors: int, requests: int) -> dict[str, Any]:
     """Memory and CPU of many connectors that have caught up, then requests while data flows."""
     with Meter({"side": side.pid}, weigh=("side",)) as meter:
@@ -186,7 +209,7 @@ def _many(rig: Rig, side: Side, topic: str, connectors: int, requests: int) -> d
             side.ask("POST", "/connectors", {"name": name, "config": config})
             names.append(name)
         for name in names:
-            _wait(lambda name=name: _rows(rig, name) == RECORDS, f"{side.name}: {name} is behind")
+            _wait(lambda name=name: _caught_up(rig, side, name), f"{side.name}: {name} is behind")
         idle = _idle(meter.usage["side"])
         times = _timed(rig, side, topic, names, requests)
     for name in names:
@@ -254,6 +277,20 @@ def _has_rows(rig: Rig, table: str) -> bool:
     return bool(rig.value(f"SELECT EXISTS (SELECT FROM {table})"))
 
 
+def _caught_up(rig: Rig, side: Side, name: str) -> bool:
+    """Raises RuntimeError: it has failed."""
+    if _rows(rig, name) == RECORDS:
+        return True
+    try:
+        status = side.ask("GET", f"/connectors/{name}/status")
+    except Missing:  # its worker has yet to write one
+        return False
+    for part in (status["connector"], *status["tasks"]):
+        if part["state"] == "FAILED":
+            raise RuntimeError(f"{side.name}: {name} has failed: {part['trace'][:500]}")
+    return False
+
+
 def _rows(rig: Rig, table: str) -> int:
     return int(rig.value(f"SELECT count(*) FROM {table}"))
 
@@ -268,6 +305,10 @@ def _wait(true: Callable[[], bool], otherwise: str, every: float = 0.1) -> None:
 
 def _median(values: list[float]) -> str:
     return text(f"{statistics.median(values):.2f}")
+
+
+def _unless_failed(show: Callable[[float], str]) -> Callable[[float | None], str]:
+    return lambda value: "failed" if value is None else show(value)
 
 
 def _tenths(value: float) -> str:

@@ -1,12 +1,17 @@
-"""Which connector a thread works for, so that the lines of its log can say so."""
+"""What lines of the log say: which connector a thread works for, and whether they are JSON."""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
+import threading
 from contextvars import ContextVar
 
 CONNECTOR: ContextVar[str] = ContextVar("connector", default="")
+LOG_FORMAT = "SEMEL_LOG_FORMAT"
+"""The variable that is ``json`` if each line on standard error is to be a JSON object."""
+LOG_STARTED = threading.Event()
 _NAMED = re.compile(r"connector (\S+?):? ")
 
 
@@ -14,10 +19,16 @@ def of_record(record: logging.LogRecord) -> dict[str, str | int]:
     """The connector and the task that a line of the log is about, as far as they are known."""
     found: dict[str, str | int] = {}
     named = _NAMED.match(record.getMessage())
-    name = CONNECTOR.get() or (named[1] if named is not None else "")
+    told = str(getattr(record, "connector", ""))
+    name = told or CONNECTOR.get() or (named[1] if named is not None else "")
     if name:
         found["connector"] = name
     task = getattr(record, "task", None)
     if isinstance(task, int):
         found["task"] = task
     return found
+
+
+def logs_json() -> bool:
+    """Whether each line on standard error is to be a JSON object."""
+    return os.environ.get(LOG_FORMAT, "").strip().lower() == "json"

@@ -24,9 +24,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from semel.archives import Archive, key
+from semel.context import LOG_STARTED, logs_json
 from semel.errors import ServiceError
 from semel.jars import PYSPARK_VERSION
 
@@ -49,6 +50,12 @@ _SHAPES_COMMAND = (
 _HARMLESS = ("SPARK_HOME", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP", "SPARK_USER")
 _STARTS_IN = 120.0
 _ENDS_IN = 5.0
+_LOG_STARTS_IN = 10.0
+_CHATTER = (
+    "WARNING: Using incubator modules",
+    "Setting default log level",
+    "To adjust logging level",
+)
 _HEAP_FULL = 52
 """The exit code by which Spark says so."""
 
@@ -264,10 +271,12 @@ def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
     """A session of its own: Ctrl-C in a terminal goes to the whole process group, and would end
     Spark before the batch in hand is finished."""
     surroundings = {} if command[0].endswith("spark-submit") else _surroundings()
+    piped = logs_json()
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE if piped else None,
             start_new_session=True,
             env={
                 **os.environ,
@@ -278,6 +287,20 @@ def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise ServiceError(f"Spark cannot be started: {error}") from None
+    if piped:
+        relay = threading.Thread(target=_relay, args=(process.stderr,), name="semel-spark-log")
+        relay.daemon = True
+        relay.start()
+    return process
+
+
+def _relay(lines: IO[bytes]) -> None:
+    """Log what Spark's processes write to standard error, so that it is JSON, too."""
+    LOG_STARTED.wait(_LOG_STARTS_IN)
+    spark = logging.getLogger("spark")
+    for line in lines:
+        if text := line.decode(errors="replace").rstrip():
+            spark.log(logging.DEBUG if text.startswith(_CHATTER) else logging.WARNING, "%s", text)
 
 
 def _surroundings() -> dict[str, str]:

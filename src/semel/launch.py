@@ -18,15 +18,19 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from semel.config import load, under
 from semel.config.providers import refers
+from semel.context import LOG_FORMAT
 from semel.errors import SemelError, ServiceError
 from semel.gateway import MEMORY, OPTIONS, Jvm, connected, spark_archive
 
 HEAP = "512m"
 """Of a JVM that records do not pass through."""
+_FIRST_HEAP = "-Xms64m"
+"""By default the heap begins with a 64th of the machine's memory, and all of that gets used."""
 STANDBY = "SEMEL_STANDBY"
 """The variable that names the socket of the daemon on standby."""
 
@@ -55,6 +59,8 @@ class _Early:
 def begin_early(arguments: Sequence[str]) -> None:
     """Start Spark for the only configuration that is named in arguments of ``semel run``. What is
     wrong with them is told later, by those who read them."""
+    if "--log-format=json" in arguments or ("--log-format", "json") in pairwise(arguments):
+        os.environ[LOG_FORMAT] = "json"
     files = [a for a in arguments if a.endswith(_SUFFIXES) and not a.startswith("-")]
     if len(files) != 1 or "--help" in arguments or "--env" in arguments:
         return
@@ -179,4 +185,4 @@ def java_options(*, works: bool) -> str:
     path = Path(directory) / "log4j2.properties"
     path.write_text(_LOG4J.format(level=os.environ.get("SEMEL_SPARK_LOG", "fatal")))
     compile_little = "" if works else " -XX:TieredStopAtLevel=1"
-    return f"-Dlog4j2.configurationFile={path} -XX:+UseSerialGC{compile_little}"
+    return f"-Dlog4j2.configurationFile={path} -XX:+UseSerialGC {_FIRST_HEAP}{compile_little}"

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import contextvars
+import io
 import json
 import logging
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from semel import gateway
 from semel.cli.logs import JsonFormatter
-from semel.context import CONNECTOR
+from semel.context import CONNECTOR, LOG_FORMAT, LOG_STARTED
+from tests.cli.conftest import Ended
+from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
 
 
 def line(message: str, *args: object, **more: Any) -> dict[str, Any]:
@@ -36,6 +45,7 @@ def test_a_line_names_connector_and_task() -> None:
         "message": 'task 3: waits for "it"',
     }
     assert line("connector a-b: stopped")["connector"] == "a-b"
+    assert line("stopped", extra={"connector": "a-b"})["connector"] == "a-b"
     assert "connector" not in line("worker stops")
 
 
@@ -46,3 +56,29 @@ def test_secrets_are_hidden_in_messages_and_traces() -> None:
         found = line("password=s3cr3t", exc_info=sys.exc_info())
     assert "s3cr3t" not in json.dumps(found)
     assert "ValueError" in found["trace"]
+
+
+def test_mistakes_in_the_command_are_json_too(
+    semel: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOG_FORMAT, "json")
+    for arguments in (("run", "nothing.json"), ("run", "--nope")):
+        found = json.loads(semel(*arguments).err)
+        assert (found["level"], found["logger"]) == ("ERROR", "semel")
+
+
+def test_what_spark_writes_is_logged_without_its_chatter(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    LOG_STARTED.set()
+    gateway._relay(io.BytesIO(b"Setting default log level to WARN\n\nOutOfMemoryError\n"))
+    assert [(r.name, r.getMessage()) for r in caplog.records] == [("spark", "OutOfMemoryError")]
+
+
+def test_spark_writes_to_a_pipe_where_lines_are_json(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    LOG_STARTED.set()
+    monkeypatch.setenv(LOG_FORMAT, "json")
+    gateway._popen(["/bin/sh", "-c", "echo trouble >&2"], tmp_path / "told").wait(PATIENCE)
+    wait_until(lambda: "trouble" in caplog.text)

@@ -87,6 +87,26 @@ def test_one_that_is_told_to_stop_ends_in_peace(run_task: Run) -> None:
     server.close()
 
 
+def test_tasks_get_the_drivers_plan_whether_they_come_before_or_after_it() -> None:
+    server = ControlServer("127.0.0.1")
+    address = server.address("127.0.0.1")
+    early = ControlLine(address)
+    wait_until(lambda: server.reached)
+    server.announce({"t": 1})
+    late = ControlLine(address)
+    assert early.plan() == late.plan() == {"t": 1}
+    assert not early.stop.is_set()
+    server.close()
+
+
+def test_a_task_that_waits_for_its_plan_is_stopped() -> None:
+    server = ControlServer("127.0.0.1")
+    line = ControlLine(server.address("127.0.0.1"))
+    server.stop_tasks()
+    assert line.plan() is None
+    server.close()
+
+
 def test_what_a_task_has_said_is_heard_when_it_speaks_no_more() -> None:
     server = ControlServer("127.0.0.1")
     address = server.address("127.0.0.1")

@@ -9,8 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from semel.engine import startup
 from semel.engine.states import State
-from semel.errors import BadRecord, ConfigError
+from semel.errors import BadRecord, ConfigError, ServiceError
+from semel.ledger import UNKNOWN_LOG, TopicPartition, first
 from semel.runtime import Connector, Runtime
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Lake
@@ -18,8 +20,10 @@ from tests.engine.harness import (
     LocalSpark,
     assert_nothing_lost_nothing_twice,
     records,
+    sql,
     wait_until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -145,6 +149,68 @@ def test_a_connector_that_fails_says_why_and_disturbs_no_other(
         runtime.start(configure(source, {"name": "bad"}))
     runtime.remove("bad")
     assert set(runtime.connectors) == {good.name}
+
+
+def test_tasks_start_while_the_run_is_prepared_and_end_if_it_cannot_be(
+    runtime: Runtime,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark: Any = runtime._spark._given
+    enter = startup.enter
+    trouble = [ServiceError("no database")]
+
+    def late(run: Any) -> None:
+        wait_until(lambda: 0 in spark.workers)
+        if trouble:
+            raise trouble.pop()
+        enter(run)
+
+    monkeypatch.setattr(startup, "enter", late)
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    connector = runtime.start(config)
+    wait_until(lambda: state(connector) is State.FAILED)
+    assert connector.wait(PATIENCE)
+    assert connector.status().connector.trace == "no database"
+    assert not spark.workers[0].is_alive()
+    spark.workers.clear()
+    connector.restart()
+    wait_until(reached(connector, 10))
+    assert spark.jobs == 2
+    assert_nothing_lost_nothing_twice(config, range(10))
+
+
+def test_positions_may_be_moved_while_tasks_wait_for_their_plan(
+    runtime: Runtime,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where another program has continued the connector: that takes a ledger without runs."""
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    enter = startup.enter
+    sessions = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        f"AND application_name = 'semel/{config['name']}'"
+    )
+
+    def moving(run: Any) -> None:
+        wait_until(lambda: sql(config["connection.url"], sessions) == [2])
+        run.sink.claim()
+        run.sink.set_positions([first(TopicPartition(source, 0), 4, UNKNOWN_LOG)])
+        enter(run)
+
+    monkeypatch.setattr(startup, "enter", moving)
+    connector = runtime.start(config)
+    wait_until(reached(connector, 10))
+    assert_nothing_lost_nothing_twice(config, range(4, 10))
 
 
 def test_restarting_the_failed_tasks_leaves_the_others_alone(

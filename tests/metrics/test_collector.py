@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import httpx
@@ -129,6 +130,17 @@ def test_a_worker_counts_connectors_and_tasks_by_state() -> None:
     orders = frozenset({("connector", "orders")})
     assert found["kafka_connect_worker_connector_failed_task_count", orders] == 1
     assert found["kafka_connect_worker_connector_total_task_count", orders] == 2
+
+
+def test_a_cluster_tells_its_leader_and_its_rebalances() -> None:
+    facts = {"leader-name": "http://w:1", "epoch": 7, "time-since-last-rebalance-ms": math.inf}
+    found = generate_latest(registry(list, dict, lambda: facts)).decode()
+    for line in (
+        'kafka_connect_worker_rebalance_leader_name{leader_name="http://w:1"} 1.0',
+        "kafka_connect_worker_rebalance_epoch 7.0",
+        "kafka_connect_worker_rebalance_time_since_last_rebalance_ms +Inf",
+    ):
+        assert line in found.splitlines()
 
 
 def test_commits_are_timed_and_replays_conflicts_and_fences_counted() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from semel.metrics.collector import registry
-from semel.metrics.names import prometheus_name
+from semel.metrics.names import OF_REBALANCES, prometheus_name
 from tests.metrics.test_collector import SOURCE, observed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
@@ -31,7 +31,9 @@ def documented() -> Iterator[str]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_names_every_metric_and_no_other() -> None:
-    families = registry(lambda: [observed(), observed(SOURCE)]).collect()
+    shown = [observed(), observed(SOURCE)]
+    rebalances = dict.fromkeys(OF_REBALANCES, 1.0)
+    families = registry(lambda: shown, dict, lambda: rebalances).collect()
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name for family in families
     }

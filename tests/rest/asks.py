@@ -325,13 +325,29 @@ def of_redpanda_console(state: str) -> Iterator[Ask]:
 
 
 def of_akhq(state: str) -> Iterator[Ask]:
-    """What its Java client sends: each connector by itself, and each task."""
-    yield Ask("GET", "/connectors")
-    yield Ask("GET", "/connectors/NAME")
-    yield Ask("GET", "/connectors/NAME/status")
-    yield Ask("GET", "/connectors/NAME/tasks", words=state != "RUNNING")
-    yield Ask("GET", "/connectors/NAME/tasks/0/status")
-    yield Ask("GET", "/connector-plugins", words=False)
+    """What its Java client sends: all requests call their content JSON, even where there is none.
+    Former versions then send an empty text."""
+    json = {"Accept": "application/json", "Content-Type": "application/json"}
+    yield Ask("GET", "/connectors?expand=info&expand=status", headers=json)
+    for path in ("/connectors", "/connectors/NAME", "/connectors/NAME/status"):
+        yield Ask("GET", path, headers=json)
+    yield Ask("GET", "/connectors/NAME/tasks", words=state != "RUNNING", headers=json)
+    yield Ask("GET", "/connectors/NAME/tasks/0/status", headers=json)
+    yield Ask("GET", "/connector-plugins", words=False, headers=json)
+    plugin = {"connector.class": JDBC, "topics": "getPlugins"}
+    validate = f"/connector-plugins/{JDBC}/config/validate"
+    yield Ask("PUT", validate, plugin, words=False, headers=json)
+    yield Ask("POST", "/connectors", {"name": "NAME", "config": "CONFIG"}, headers=json)
+    if state != "RUNNING":
+        return
+    for part, content, then in (("/pause", None, "PAUSED"), ("/resume", '""', "RUNNING")):
+        yield Ask("PUT", f"/connectors/NAME{part}", headers=json, content=content)
+        for task in (0, 1):
+            yield Ask("GET", f"/connectors/NAME/tasks/{task}/status", until=then)
+    yield Ask("POST", "/connectors/NAME/tasks/0/restart", headers=json, content='""')
+    yield Ask("GET", "/connectors/NAME/tasks/0/status", until="RUNNING")
+    yield Ask("PUT", "/connectors/NAME/config", {}, words=False, headers=json)
+    yield Ask("DELETE", "/connectors/none", headers=json)
 
 
 def of_tools(state: str) -> Iterator[Ask]:

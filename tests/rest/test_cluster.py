@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from semel.audit.source import audit_source
-from semel.connect.cluster.records import configured
+from semel.connect.cluster.records import StateRecord, configured
 from semel.errors import ConfigError
 from semel.lab.embedded import Kafka
 from semel.planning import plan_source
@@ -78,7 +78,11 @@ def wait_for(true: Callable[[Any], bool], of: Any) -> None:
 
 
 def test_workers_share_connectors_and_any_of_them_answers(
-    join: Join, topic: MakeTopic, produce: Produce, configure: Configure
+    keys: dict[str, str],
+    join: Join,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
 ) -> None:
     sources = [topic(partitions=2) for _ in range(4)]
     for source in sources:
@@ -98,6 +102,13 @@ def test_workers_share_connectors_and_any_of_them_answers(
         wait_for(lambda name: offset(two.api, name) == 100, config["name"])
         wait_for(lambda name: len(tasks(one.api, name)) == 2, config["name"])
         wait_for(lambda config: topics(one.api, config["name"]) == [config["topics"]], config)
+
+    leads = (
+        f'kafka_connect_worker_rebalance_leader_name{{leader_name="http://{leader_of(keys)}"}} 1'
+    )
+    for api in (one.api, two.api):
+        assert leads in api.get("/metrics").text
+        assert "kafka_connect_worker_rebalance_rebalancing 0" in api.get("/metrics").text
 
     # Whoever is asked, the leader writes, and a connector's own worker acts.
     for api in (one.api, two.api):
@@ -218,6 +229,33 @@ def test_the_tasks_of_a_sink_spread_over_workers_and_few_of_them_move(
     wait_until(lambda: one.id not in workers_of(three.api, name))
     wait_until(lambda: workers_of(three.api, name).total() == 2)
     assert_nothing_lost_nothing_twice(config, range(300))
+
+
+@pytest.mark.long
+def test_a_task_starts_beside_a_worker_of_an_earlier_semel(
+    join: Join,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = StateRecord.value
+
+    def earlier(state: StateRecord) -> dict[str, Any]:
+        facts = written(state)
+        hashed = facts.pop("configuration", None)
+        return facts | ({"version": hashed} if hashed else {})
+
+    monkeypatch.setattr(StateRecord, "value", earlier)
+    source = topic(partitions=2)
+    produce(source, records(100))
+    one, two = join(), join()
+    config = configure(source, {"tasks.max": "2"})
+    name = config["name"]
+    assert one.api.post("/connectors", json={"name": name, "config": config}).status_code == 201
+    wait_until(lambda: workers_of(one.api, name) == {one.id: 1, two.id: 1})
+    wait_until(lambda: offset(one.api, name) == 100)
+    assert_nothing_lost_nothing_twice(config, range(100))
 
 
 @pytest.mark.long

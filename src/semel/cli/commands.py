@@ -5,6 +5,7 @@ Errors are printed without their stack trace. ``SEMEL_DEBUG=1`` shows it.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -15,6 +16,8 @@ import typer
 
 from semel.cli import connector, demo, drill, offsets, proof, services, warmup, worker
 from semel.cli.console import console
+from semel.cli.logs import json_line
+from semel.context import logs_json
 from semel.errors import ConfigError, SemelError
 from semel.redact import redacted
 
@@ -107,6 +110,10 @@ def _warn(message: Warning | str, *_where: Any, **_more: Any) -> None:
 
 
 def _say(text: str, kind: str = "bold red]error") -> None:
+    if logs_json():
+        level = logging.WARNING if kind.endswith("warning") else logging.ERROR
+        print(json_line(level, text), file=sys.stderr)
+        return
     from rich.markup import escape
 
     console(stderr=True).print(f"[{kind}:[/] {escape(redacted(text))}")

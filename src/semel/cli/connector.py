@@ -162,6 +162,7 @@ def run_(
             "stopped: %s records read, %s rows written, %s failed, %s commits, %.1f s",
             *(summary[k] for k in ("records", "rows", "failed", "commits")),
             seconds,
+            extra={"connector": planned.connector.name},
         )
 
 
@@ -262,7 +263,8 @@ class Watcher:
             self._rate = (progress.records - before) / (now - then)
             self._last = (now, progress.records)
             if self._live is None and progress.records != before:
-                logging.getLogger("semel").info("%s", self._text(progress))
+                about = {"connector": self._name}
+                logging.getLogger("semel").info("%s", self._text(progress), extra=about)
         if self._live is not None:
             self._live.update(self._text(progress))
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from semel.cli.console import RedactingFormatter
-from semel.context import of_record
+from semel.context import LOG_FORMAT, LOG_STARTED, of_record
 from semel.redact import redacted
 
 
@@ -30,7 +30,7 @@ Format = Annotated[
     LogFormat,
     typer.Option(
         "--log-format",
-        envvar="SEMEL_LOG_FORMAT",
+        envvar=LOG_FORMAT,
         help="The log as text, or as a JSON object in each line.",
     ),
 ]
@@ -54,11 +54,18 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(facts, ensure_ascii=False)
 
 
+def json_line(level: int, message: str) -> str:
+    """A line about the command itself, which may be wrong before there is a log."""
+    record = logging.getLogger("semel").makeRecord("semel", level, "", 0, message, (), None)
+    return JsonFormatter().format(record)
+
+
 def start_log(out: Console, form: LogFormat = LogFormat.TEXT) -> None:
     """Log to standard error; a terminal gets colours."""
     level = os.environ.get("SEMEL_LOG", "INFO").upper()
     handler: logging.Handler
     if form is LogFormat.JSON:
+        os.environ[LOG_FORMAT] = form.value  # for what this process starts, too
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(JsonFormatter())
     elif out.is_terminal:
@@ -72,3 +79,4 @@ def start_log(out: Console, form: LogFormat = LogFormat.TEXT) -> None:
     logging.basicConfig(level="WARNING", handlers=[handler])
     logging.getLogger("semel").setLevel(level)
     logging.getLogger("py4j").setLevel("CRITICAL")
+    LOG_STARTED.set()

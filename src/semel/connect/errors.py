@@ -35,6 +35,12 @@ class Conflict(RequestError):
     status = 409
 
 
+class Unanswered(RequestError):
+    """A connector's store, or Kafka, does not answer."""
+
+    status = 503
+
+
 class Elsewhere(RequestError):
     """Another worker, at ``url``, must do it."""
 

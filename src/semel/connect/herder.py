@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from semel.abandoned import Abandoned, within
 from semel.config.infos import ConfigInfos
 from semel.config.worker import WorkerConfig
 from semel.connect import plugins
-from semel.connect.errors import BadRequest, Forbidden, NotFound
+from semel.connect.errors import BadRequest, Forbidden, NotFound, Unanswered
 from semel.connect.offsets import as_answer, of_source, parsed, parsed_of_source
 from semel.engine.states import State
 from semel.errors import ConfigError
@@ -27,6 +28,9 @@ from semel.runtime.source_positions import (
 from semel.sources import is_source
 
 Answer = dict[str, Any]
+
+_READS_IN, _CHANGES_IN = 30.0, 90.0
+"""Seconds in which a store answers a request. Kafka Connect bounds all requests by the latter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,12 @@ class Herder(ABC):
     def is_ready(self) -> bool:
         """Whether this worker has completed its startup (KIP-1017)."""
         return True
+
+    @property
+    def rebalances(self) -> Mapping[str, float | str]:
+        """Kafka Connect's attributes of ``connect-worker-rebalance-metrics``; none for a worker
+        that runs alone."""
+        return {}
 
     # Configurations
 
@@ -263,7 +273,7 @@ class Herder(ABC):
             }
             set_positions(planned, found)
 
-        self._with_plan(name, alter)
+        self._with_plan(name, alter, changes=True)
         return {"message": "The offsets for this connector have been altered successfully"}
 
     def reset_offsets(self, name: str) -> Answer:
@@ -276,7 +286,7 @@ class Herder(ABC):
             else:
                 reset_positions(planned)
 
-        self._with_plan(name, reset)
+        self._with_plan(name, reset, changes=True)
         return {"message": "The offsets for this connector have been reset successfully"}
 
     def _check_stopped(self, name: str) -> None:
@@ -292,15 +302,34 @@ class Herder(ABC):
         """Call ``look`` with a plan of its own, and return what it finds."""
         return self._with_plan(name, call)
 
-    def _with_plan(self, name: str, call: Callable[[AnyPlan], Any]) -> Any:
-        """Plan the connector again, because the run's sink or source belongs to the run."""
+    def _with_plan(
+        self, name: str, call: Callable[[AnyPlan], Any], *, changes: bool = False
+    ) -> Any:
+        """Plan the connector again, because the run's sink or source belongs to the run.
+
+        Raises:
+            Unanswered: a store or Kafka takes too long. Where ``call`` ``changes`` something, it
+                may still do so.
+        """
         planned = plan_any(self._worker.inherited(self.config(name)))
+
+        def done() -> Any:
+            try:
+                return call(planned)
+            except ConfigError as error:
+                raise BadRequest(str(error)) from None
+            finally:
+                planned.close()
+
+        bound = _CHANGES_IN if changes else _READS_IN
         try:
-            return call(planned)
-        except ConfigError as error:
-            raise BadRequest(str(error)) from None
-        finally:
-            planned.close()
+            return within(bound, f"a request about connector {name}", done)
+        except Abandoned:
+            outcome = ". It may still be done: ask for the offsets before you repeat it"
+            raise Unanswered(
+                f"connector {name}: no answer from where it keeps its offsets within {bound:.0f} s"
+                + (outcome if changes else "")
+            ) from None
 
 
 def _type(config: Mapping[str, str]) -> str:

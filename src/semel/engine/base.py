@@ -18,6 +18,7 @@ from semel.engine.orders import Orders, Share
 from semel.engine.states import State, Status
 from semel.errors import ConfigError, SemelError, ServiceError
 from semel.kafka.cluster import Cluster
+from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
 from semel.sinks.base import Sink
 
@@ -50,7 +51,8 @@ class Run:
     have been prepared. ``observe`` is told the progress several times a second; ``stop`` and
     ``paused`` are set from outside, and ``restarts`` holds the tasks to start anew. With
     ``keeps_going`` a task that fails leaves the others running, as in Kafka Connect; otherwise it
-    ends the connector. ``share`` are the tasks that run in this process.
+    ends the connector. ``share`` are the tasks that run in this process. ``groups`` has begun to
+    look for the consumer group's coordinator.
     """
 
     connector: ConnectorConfig
@@ -65,6 +67,7 @@ class Run:
     restarts: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     keeps_going: bool = False
     share: Share = field(default_factory=Share)
+    groups: Groups | None = None
 
     @property
     def orders(self) -> Orders:

@@ -95,6 +95,7 @@ class ControlServer:
         self.reached = False
         self._open = 0
         self._word = "resume"
+        self._plan: _Plan | None = None
         self._closed = False
         threading.Thread(target=self._accept, daemon=True, name="semel-control").start()
 
@@ -129,6 +130,14 @@ class ControlServer:
         with self._lock:
             unknown = self._open > len(self._attempts)
             return unknown or any(index == task for index, _ in self._attempts.values())
+
+    def announce(self, plan: object) -> None:
+        """Give every task, including those that have not connected yet, the plan that it waits
+        for."""
+        with self._lock:
+            self._plan = _Plan(plan)
+            for line in self._lines:
+                _send(line, self._plan)
 
     def _say(self, word: str) -> None:
         with self._lock:
@@ -177,6 +186,8 @@ class ControlServer:
             self.reached = True
             if self._word != "resume":
                 _send(line, self._word)
+            if self._plan is not None:
+                _send(line, self._plan)
             if self._closed:
                 _hang_up(line)
         with contextlib.suppress(OSError, EOFError):
@@ -218,6 +229,13 @@ def _receive_within(line: Connection[Any, Any], seconds: int) -> None:
         handle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What tasks that were started early wait for."""
+
+    content: object
+
+
 class ControlLine:
     """The task's end of the connection. ``stop`` is set when the driver says so or is gone,
     ``paused`` while the task must not read."""
@@ -226,6 +244,8 @@ class ControlLine:
         self._line = Client((address.host, address.port), family="AF_INET", authkey=address.key)
         self.stop = threading.Event()
         self.paused = threading.Event()
+        self._plan: _Plan | None = None
+        self._has_plan = threading.Event()
         self.orphaned = False
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -248,6 +268,12 @@ class ControlLine:
 
         threading.Thread(target=send, daemon=True, name="semel-alive").start()
 
+    def plan(self) -> Any | None:
+        """The driver's plan, once it is ready; None if the task is to stop before that. Waits as
+        long as the driver is there."""
+        self._has_plan.wait()
+        return self._plan.content if self._plan is not None else None
+
     def close(self) -> None:
         self._closed.set()
         _hang_up(self._line)
@@ -255,16 +281,20 @@ class ControlLine:
     def _listen(self) -> None:
         try:
             while (word := self._line.recv()) != "stop":
-                if word == "pause":
+                if isinstance(word, _Plan):
+                    self._plan = word
+                    self._has_plan.set()
+                elif word == "pause":
                     self.paused.set()
                 else:
                     self.paused.clear()
         except (OSError, EOFError):
             self.orphaned = True
         self.stop.set()
+        self._has_plan.set()
 
 
-def _send(line: Connection[Any, Any], word: str) -> None:
+def _send(line: Connection[Any, Any], word: str | _Plan) -> None:
     with contextlib.suppress(OSError):
         line.send(word)
 

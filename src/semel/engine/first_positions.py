@@ -26,6 +26,7 @@ def first_positions(
     sink: Sink,
     cluster: Cluster,
     topics: Mapping[str, int],
+    groups: Groups,
     *,
     lenient: bool = False,
 ) -> None:
@@ -43,7 +44,9 @@ def first_positions(
     entries = sink.entries()
     known = {e.topic_partition for e in entries}
     if not sink.capabilities.ledger_in_group:
-        _follow_the_group(connector, sink, cluster, [e for e in entries if e.topic in topics])
+        _follow_the_group(
+            connector, sink, cluster, groups, [e for e in entries if e.topic in topics]
+        )
     check_targets(connector, sink, entries, topics, lenient=lenient)
     present = set(ranges.partitions(topics))
     missing = present - known
@@ -57,7 +60,7 @@ def first_positions(
     if connector.offset_reset == "latest":
         found |= cluster.latest(fresh)
     if connector.first_position != "reset" and fresh and not sink.capabilities.ledger_in_group:
-        found |= _where_the_group_stands(connector, sink, cluster, fresh, earliest)
+        found |= _where_the_group_stands(connector, sink, cluster, groups, fresh, earliest)
     sink.start(ranges.made(sink, found, logs))
 
 
@@ -65,12 +68,13 @@ def _where_the_group_stands(
     connector: ConnectorConfig,
     sink: Sink,
     cluster: Cluster,
+    groups: Groups,
     partitions: Collection[TopicPartition],
     earliest: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """The group's offsets, if it has any; they are checked as positions are."""
     group = connector.group_id
-    found, _ = Groups(cluster.config).offsets(group, partitions)
+    found, _ = groups.offsets(group, partitions)
     if not found:
         return {}
     copies = {tp: text for tp, (_, text) in found.items() if is_copy(text)}
@@ -124,7 +128,11 @@ def _where_the_group_stands(
 
 
 def _follow_the_group(
-    connector: ConnectorConfig, sink: Sink, cluster: Cluster, entries: Collection[LedgerEntry]
+    connector: ConnectorConfig,
+    sink: Sink,
+    cluster: Cluster,
+    groups: Groups,
+    entries: Collection[LedgerEntry],
 ) -> None:
     """Notice that another program has continued this connector since the ledger was written: its
     group is then beyond the ledger, at offsets that semel has not marked."""
@@ -132,7 +140,7 @@ def _follow_the_group(
     if connector.first_position == "reset" or not ledger:
         return
     try:
-        found, _ = Groups(cluster.config).offsets(group, ledger)
+        found, _ = groups.offsets(group, ledger)
     except ServiceError as error:
         log.info("cannot look at consumer group %s: %s", group, error)
         return

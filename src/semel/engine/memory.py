@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
+import time
 from contextlib import suppress
 
 import pyarrow as pa
@@ -18,6 +20,8 @@ freed. By default glibc raises this limit with each such allocation, up to 32 Mi
 LARGE = 4 * 1024 * 1024
 """Bytes of a batch after which memory is given back."""
 _COMMITS_A_COLLECTION = 256
+_BETWEEN = 10.0
+"""Seconds, at least, after which a task that has nothing to do gives memory back again."""
 
 
 def limit_caches() -> None:
@@ -28,13 +32,17 @@ def limit_caches() -> None:
         mallopt(_MMAP_THRESHOLD, _MAPPED)
 
 
-def give_back_after(nbytes: int) -> None:
-    """Return unused memory to the system after a large batch. It takes some milliseconds."""
-    if nbytes <= LARGE:
-        return
+def give_back() -> None:
+    """Return unused memory to the system. It takes some milliseconds."""
     pa.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def give_back_after(nbytes: int) -> None:
+    """Do so after a large batch."""
+    if nbytes > LARGE:
+        give_back()
 
 
 class Garbage:
@@ -43,6 +51,7 @@ class Garbage:
     def __init__(self) -> None:
         self._commits = 0
         self._warm = False
+        self._gave_back = -math.inf
 
     def note(self, nbytes: int) -> None:
         """A commit of so many bytes has ended."""
@@ -60,3 +69,6 @@ class Garbage:
                 gc.freeze()
                 self._warm = True
             self._commits = 0
+            if (now := time.monotonic()) - self._gave_back > _BETWEEN:
+                self._gave_back = now
+                give_back()

@@ -111,6 +111,10 @@ class Pipeline:
                 self._schemas[topic] = found
         return self._schemas.get(topic)
 
+    def know(self, schemas: Mapping[str, pa.Schema]) -> None:
+        """Take what the driver has inferred."""
+        self._schemas |= schemas
+
     def infer(self, topic: str, raw: pa.Table) -> pa.Schema | None:
         """The fields found in a sample; remembered for :meth:`convert`."""
         column = one_array(raw.column("value"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from semel.engine import ranges
 from semel.engine.base import Run
 from semel.engine.first_positions import first_positions
+from semel.kafka.groups import Groups
 from semel.kafka.retention import create_dead_letter_topic
 from semel.ledger import TopicPartition
 
@@ -19,9 +20,11 @@ def enter(run: Run) -> None:
     run.sink.claim()
     if run.connector.dead_letter_topic and not run.sink.capabilities.takes_dead_letters:
         create_dead_letter_topic(run.connector, run.cluster)
+    groups = run.groups or Groups(run.cluster.config)
     if run.share.has_first:
         lenient = not run.share.is_whole
-        first_positions(run.connector, run.sink, run.cluster, run.topics, lenient=lenient)
+        first_positions(run.connector, run.sink, run.cluster, run.topics, groups, lenient=lenient)
+    groups.part()  # a client takes memory, and is not needed any more
 
 
 def targets(run: Run) -> dict[TopicPartition, int]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 
 from pyspark import SparkContext
 
+from semel.engine import memory
 from semel.engine.attempt import TaskSpec
 from semel.engine.base import Progress, SparkGone
 from semel.engine.control import ControlServer, Report
@@ -28,6 +29,7 @@ _SUCCESSOR = 1.0
 """Seconds by which the first report of a task's new attempt may follow the last one of its old
 attempt."""
 _SILENT = 60.0
+_TIDIES_AFTER = 2.0
 _LISTENS = 0.1
 """Seconds for which a look at the tasks waits for a report."""
 
@@ -46,24 +48,53 @@ class Supervisor:
         self._round = 0
         self._paused = False
         self._warned = False
+        self._begun = False
         self._error: SemelError | None = None
 
-    def supervise(
-        self, server: ControlServer, spec: TaskSpec, count: int, over: Callable[[Progress], bool]
-    ) -> Progress:
-        """Start the tasks, of so many, that must run here; listen to them and restart them, until
-        the run is ``over`` and all tasks have ended. May be called again, with other tasks.
+    def begin(self, server: ControlServer, spec: TaskSpec, count: int) -> None:
+        """Start the tasks, of so many, that must run here, while the run is still being prepared.
+        They wait for their plan, which :meth:`supervise` gives them.
 
         Raises:
-            SemelError: what ended the run.
+            SparkGone: there is no Spark to start them.
         """
         self._round += 1
         self._error = None
         self._paused = False
         self.progress.tasks.clear()
         self._tasks, self._leaving, self._jobs = {}, {}, {}
-        began, deadline = time.monotonic(), None
+        self._begun = True
+        self._heed_share(server, spec, count)
+        self._look((), stopping=False)
+
+    def give_up(self, server: ControlServer) -> None:
+        """End tasks that were begun for a run that cannot be prepared."""
+        server.stop_tasks()
+        self._end_jobs()
+        self._orders.share.let_go()
+
+    def supervise(
+        self,
+        server: ControlServer,
+        spec: TaskSpec,
+        count: int,
+        over: Callable[[Progress], bool],
+        plan: object = None,
+    ) -> Progress:
+        """Start the tasks, of so many, that must run here; listen to them and restart them, until
+        the run is ``over`` and all tasks have ended. May be called again, with other tasks.
+        ``plan`` is what those that have begun wait for.
+
+        Raises:
+            SemelError: what ended the run.
+        """
+        if not self._begun:
+            self.begin(server, spec, count)
+        self._begun = False
+        began, deadline, is_tidy = time.monotonic(), None, False
         try:
+            self._follow_orders(server)  # one that is paused must not read before
+            server.announce(plan)
             while deadline is None or any(task.job for task in self._tasks.values()):
                 are_new = deadline is None and self._heed_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
@@ -71,6 +102,9 @@ class Supervisor:
                 self._look(speak, stopping=deadline is not None)
                 self._follow_orders(server)
                 self._complain(server, spec, began)
+                if not is_tidy and time.monotonic() - began > _TIDIES_AFTER:
+                    is_tidy = True
+                    memory.give_back()  # what the preparation has used
                 self._orders.observe(self.progress)
                 ends = self._error is not None or over(self.progress)
                 if ends and deadline is None:

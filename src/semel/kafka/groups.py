@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -52,11 +51,8 @@ class Groups:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
+        self._made: AdminClient | None = None
         self._readers: dict[tuple[str, bool], Consumer] = {}
-
-    @cached_property
-    def _admin(self) -> AdminClient:
-        return admin_client(self._config)  # not before the first question, as in Cluster
 
     def offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
@@ -88,6 +84,21 @@ class Groups:
                 if p.offset >= 0:
                     found[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
         return found
+
+    @property
+    def _admin(self) -> AdminClient:
+        if self._made is None:
+            self._made = admin_client(self._config)
+        return self._made
+
+    def meet(self, group: str) -> None:
+        """Begin to look for a group's coordinator, without waiting for it."""
+        self._reader(group, stable=False)
+
+    def part(self) -> None:
+        """Disconnect; the next question connects again."""
+        self._made = None
+        self._readers.clear()
 
     def _reader(self, group: str, stable: bool) -> Consumer:
         """A consumer that never joins the group.
@@ -161,13 +172,9 @@ class Groups:
                 if error.args[0].code() not in _MOVED or time.monotonic() > deadline:
                     raise
                 log.debug("%s; asking again", error)
-            self._connect_anew()
+            self.part()
             time.sleep(_PAUSE)
 
-    def _connect_anew(self) -> None:
-        self._admin = admin_client(self._config)
-        self._readers.clear()
-
     def _failed(self, error: KafkaException) -> SemelError:
-        self._connect_anew()
+        self.part()
         return failure(str(self._config["bootstrap.servers"]), error)

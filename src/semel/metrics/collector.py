@@ -26,6 +26,7 @@ from semel.metrics.rates import Rates
 
 Observe = Callable[[], Sequence[Observed]]
 Audits = Callable[[], Mapping[str, Mapping[str, float]]]
+Rebalances = Callable[[], Mapping[str, float | str]]
 _CONNECTOR = ("connector",)
 _TASK = ("connector", "task")
 _TOTALS: tuple[tuple[str, str, Callable[[Observed], float]], ...] = (
@@ -41,15 +42,18 @@ _TOTALS: tuple[tuple[str, str, Callable[[Observed], float]], ...] = (
 )
 
 
-def registry(observe: Observe, audits: Audits = dict) -> CollectorRegistry:
+def registry(
+    observe: Observe, audits: Audits = dict, rebalances: Rebalances = dict
+) -> CollectorRegistry:
     """The registry behind ``/metrics``: the connectors, and this process.
 
     Args:
         observe: the connectors at a scrape.
         audits: the figures of the last audit of each connector.
+        rebalances: the figures of a cluster, by Kafka Connect's names.
     """
     made = CollectorRegistry()
-    made.register(ConnectorCollector(observe, audits))
+    made.register(ConnectorCollector(observe, audits, rebalances))
     ProcessCollector(registry=made)
     PlatformCollector(registry=made)
     return made
@@ -58,9 +62,10 @@ def registry(observe: Observe, audits: Audits = dict) -> CollectorRegistry:
 class ConnectorCollector:
     """The connectors of a process."""
 
-    def __init__(self, observe: Observe, audits: Audits) -> None:
+    def __init__(self, observe: Observe, audits: Audits, rebalances: Rebalances = dict) -> None:
         self._observe = observe
         self._audits = audits
+        self._rebalances = rebalances
         self._lags = Lags()
         self._rates = Rates()
         self._lock = threading.Lock()
@@ -75,6 +80,7 @@ class ConnectorCollector:
             found = list(self._observe())
             lags = self._lags.of(found)
             yield from _worker(found)
+            yield from _cluster(self._rebalances())
             yield from _connectors(found)
             yield from self._tasks(found, lags)
             yield from _own(found, lags)
@@ -131,6 +137,19 @@ def _worker(found: Sequence[Observed]) -> Iterator[Metric]:
         family = _family(prometheus_name(names.WORKER, attribute), text, _CONNECTOR)
         for name, count in states.items():
             family.add_metric((name,), count[state] if state else count.total())
+        yield family
+
+
+def _cluster(facts: Mapping[str, float | str]) -> Iterator[Metric]:
+    for attribute, value in facts.items():
+        name = prometheus_name(names.REBALANCES, attribute)
+        label = attribute.replace("-", "_")
+        in_words = isinstance(value, str)
+        family = _family(name, names.OF_REBALANCES[attribute], (label,) if in_words else ())
+        if isinstance(value, str):
+            family.add_metric((value,), 1)
+        else:
+            family.add_metric((), value)
         yield family
 
 

@@ -15,7 +15,7 @@ from semel.engine.states import State
 from semel.metrics.observed import Observed
 
 TASK, SINK, SOURCE, ERRORS = "connector-task", "sink-task", "source-task", "task-error"
-WORKER = "connect-worker"
+WORKER, REBALANCES = "connect-worker", "connect-worker-rebalance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,14 @@ OF_SOURCE_TASKS = (
     TaskMetric(SOURCE, "transaction-size-avg", "Average records of a transaction.", _average_size),
 )
 LAG_MAX = prometheus_name(SINK, "sink-record-lag-max")
+
+OF_REBALANCES = {
+    "leader-name": "The worker that leads the cluster.",
+    "epoch": "Number of the present assignment.",
+    "completed-rebalances-total": "Assignments that have changed.",
+    "rebalancing": "Whether no worker leads.",
+    "time-since-last-rebalance-ms": "Time since the assignment has changed.",
+}
 
 TASK_COUNTS = {
     f"connector-{state.lower()}-task-count": str(state)

@@ -21,7 +21,7 @@ from semel.connect.errors import BadRequest, Elsewhere, NotFound, RequestError
 from semel.connect.herder import Herder
 from semel.connect.secrets import kept, shown
 from semel.engine.states import State
-from semel.errors import SemelError
+from semel.errors import SemelError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
 from semel.redact import redacted
 from semel.rest.forwarding import forwarded
@@ -116,7 +116,8 @@ def _errors(app: FastAPI, worker: WorkerConfig) -> None:
 
     @app.exception_handler(SemelError)
     def failed(_request: Request, error: SemelError) -> JSONResponse:
-        return answer(500, str(error))
+        is_away = isinstance(error, ServiceError | TransientError)
+        return answer(503 if is_away else 500, str(error))
 
     @app.exception_handler(Exception)
     def unforeseen(_request: Request, error: Exception) -> JSONResponse:

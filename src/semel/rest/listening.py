@@ -49,7 +49,8 @@ def serving(
     audits = Audits()
     routes = application(herder, worker, cluster)
     add_semel(routes, herder, audits)
-    add_metrics(routes, registry(lambda: of_runtime(runtime), audits.figures))
+    figures = registry(lambda: of_runtime(runtime), audits.figures, lambda: herder.rebalances)
+    add_metrics(routes, figures)
     app = _guarded(routes, worker, known)
     sites = _sites(app, worker, worker.listeners, LISTENERS)
     if worker.admin_listeners:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from semel import watchdog
 from semel.engine.orders import Orders, Share
 from semel.engine.states import State, Status
-from semel.errors import Fenced, SemelError
+from semel.errors import Fenced, SemelError, ServiceError
 from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.redact import redacted
-from semel.runtime.driving import check_runnable, drive
+from semel.runtime.driving import LEAVE, check_runnable, drive
 from semel.runtime.sharing import SharedSpark
 
 if TYPE_CHECKING:
     from semel.engine.base import Progress
 
 log = logging.getLogger(__name__)
+
+_FORMER_ENDS_IN = LEAVE + 5.0
+"""Seconds for which a run waits for the one before, which leaves behind what does not end."""
+_FIRST_WORD = 2.0
+_LOOK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +251,10 @@ class _Run:
         self.progress: Progress | None = None
         self.error: SemelError | None = None
         self.trace = ""
+        self._before = before
         self._arguments = (planned, spark, transform)
         self._thread = threading.Thread(
-            target=self._work, args=(before,), daemon=True, name=f"semel-{planned.connector.name}"
+            target=self._work, daemon=True, name=f"semel-{planned.connector.name}"
         )
         self._thread.start()
 
@@ -258,9 +266,7 @@ class _Run:
         self._thread.join(timeout)
         return not self.alive
 
-    def _work(self, before: _Run | None) -> None:
-        if before is not None:
-            before.join(None)
+    def _work(self) -> None:
         planned, spark, transform = self._arguments
         orders, observe = self.orders, self.orders.observe
 
@@ -268,14 +274,48 @@ class _Run:
             self.progress = progress
             observe(progress)
 
+        is_next = False
         try:
-            drive(planned, spark.of(planned), transform, orders.observed_by(note))
+            if is_next := self._is_next(planned.connector.name):
+                drive(planned, spark.of(planned), transform, orders.observed_by(note))
         except SemelError as error:
             self.trace = redacted(_trace(error))
             self.error = error
             self._tally.failures += 1
             self._tally.fences += isinstance(error, Fenced)
             log.error("connector %s: %s", planned.connector.name, error)
+        finally:
+            if not is_next:
+                planned.close()
+
+    def _is_next(self, connector: str) -> bool:
+        """Wait until runs before have ended; returns whether they have, because this one may be
+        stopped meanwhile.
+
+        Raises:
+            ServiceError: one does not end.
+        """
+        began, told = time.monotonic(), False
+        while (former := self._former()) is not None and not self.orders.stop.is_set():
+            waited = time.monotonic() - began
+            waits = "".join(f" ({wait})" for wait in watchdog.waits()[:1])
+            if waited > _FORMER_ENDS_IN:
+                raise ServiceError(
+                    f"connector {connector}: its previous run has not ended within "
+                    f"{_FORMER_ENDS_IN:.0f} s{waits}; two would conflict. Restart the connector "
+                    "later, or this process"
+                )
+            if waited > _FIRST_WORD and not told:
+                told = True
+                log.warning("connector %s waits until its previous run ends%s", connector, waits)
+            former.join(_LOOK)
+        return former is None
+
+    def _former(self) -> _Run | None:
+        """The run before that has not ended: perhaps one that the last one waited for in vain."""
+        while self._before is not None and not self._before.alive:
+            self._before = self._before._before
+        return self._before
 
 
 def _trace(error: SemelError) -> str:

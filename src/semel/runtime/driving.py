@@ -23,6 +23,7 @@ from semel.sinks.staging import StagingSink
 if TYPE_CHECKING:
     from semel.engine.base import Progress
     from semel.kafka.cluster import Cluster
+    from semel.kafka.groups import Groups
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ def _work(
     try:
         if isinstance(planned, SourcePlan):
             return _run_source(planned, spark, orders)
-        cluster, topics = _met(planned)
+        cluster, topics, groups = _met(planned)
 
         from semel.engine.base import Run
 
@@ -150,6 +151,7 @@ def _work(
             orders.restarts,
             orders.keeps_going,
             orders.share,
+            groups,
         )
         if planned.engine == "micro-batch":
             from semel.engine.microbatch.engine import MicroBatchEngine
@@ -193,10 +195,11 @@ def _cluster(connector: CommonConfig) -> Cluster:
     return Cluster(client)
 
 
-def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
+def _met(planned: Plan) -> tuple[Cluster, dict[str, int], Groups | None]:
     """The cluster, and the topics with their targets prepared: mistakes about Kafka or the store
     are reported while Spark starts, and nothing is left to wait for once it has started."""
     from semel.kafka.cluster import Cluster
+    from semel.kafka.groups import Groups
 
     connector = planned.connector
     try:  # most clusters answer at once, and then one client and one question will do
@@ -205,8 +208,12 @@ def _met(planned: Plan) -> tuple[Cluster, dict[str, int]]:
     except (ServiceError, TransientError):
         cluster = _cluster(connector)
         topics = cluster.matching(connector)
+    groups = None
+    if not planned.sink.capabilities.ledger_in_group:
+        groups = Groups(cluster.config)
+        groups.meet(connector.group_id)
     _reached(lambda: planned.sink.prepare(topics), planned.sink.address)
-    return cluster, topics
+    return cluster, topics, groups
 
 
 def _reached(meets: Callable[[], None], key: str) -> None:

@@ -55,6 +55,23 @@ def transactional(sink: Sink) -> Transactional:
 
 
 @runtime_checkable
+class Connecting(Protocol):
+    """A store whose connection takes a while to open."""
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Open the connection. Tasks call it while the driver prepares the run, so it must change
+        nothing and hold nothing, not even what :meth:`~semel.sinks.base.Sink.claim` holds: the
+        driver may be moving positions."""
+
+
+def connect(sink: Sink) -> None:
+    """See :meth:`Connecting.connect`. Other sinks connect when they are first used."""
+    if isinstance(sink, Connecting):
+        sink.connect()
+
+
+@runtime_checkable
 class Adopting(Protocol):
     """A store where the results of another program cannot be told from what a killed commit has
     left, such as the lines of a file beyond its ledger."""

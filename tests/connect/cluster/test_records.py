@@ -104,6 +104,16 @@ def test_states_are_written_as_kafka_connect_writes_them() -> None:
     }
 
 
+@pytest.mark.parametrize(("said", "read"), [("0123456789ab", "0123456789ab"), ("4.3.1", "")])
+def test_states_of_an_earlier_semel_hold_the_hash_of_a_configuration_as_version(
+    said: str, read: str
+) -> None:
+    key, value = records.task_stated("a", 0, StateRecord("RUNNING", "w:1", 7))
+    statuses = Statuses()
+    statuses.apply(key, json.dumps({**json.loads(value or b""), "version": said}).encode())
+    assert statuses.tasks["a"][0].version == read
+
+
 def test_states_are_read_and_forgotten() -> None:
     statuses = Statuses()
     running = StateRecord("RUNNING", "w:1", 7)

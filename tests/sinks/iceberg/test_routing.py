@@ -230,7 +230,7 @@ def test_a_new_partition_of_a_known_topic_is_read_from_its_start_where_a_table_i
     sink = warehouse.unprepared(keys=keys)
     sink.prepare(["t"])
     connector = read(ConnectorConfig, warehouse.config(keys=keys))
-    first_positions(connector, sink, cast(Any, Cluster()), {"t": 2, "u": 1})
+    first_positions(connector, sink, cast(Any, Cluster()), {"t": 2, "u": 1}, cast(Any, None))
     found = {str(e.topic_partition): e.position for e in sink.entries()}
     assert found == {"t-0": 5, "t-1": 0, "u-0": 9}
 

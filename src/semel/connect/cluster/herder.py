@@ -56,6 +56,19 @@ class ClusterHerder(Herder):
         with self._store.changed:
             return dict(self._store.configs.connectors)
 
+    @property
+    def rebalances(self) -> Mapping[str, float | str]:
+        leader = self._membership.group.leader
+        with self._store.changed:
+            return {
+                "leader-name": leader or "",
+                "epoch": self._store.configs.assignment.epoch,
+                "completed-rebalances-total": self._store.rebalances,
+                "rebalancing": float(leader is None),
+                "time-since-last-rebalance-ms": 1000
+                * (time.monotonic() - self._store.rebalanced_at),
+            }
+
     def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
         self._lead()
         self._check(config)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ _READ_BY = ":connector-"
 _LEAVING = "semel-worker-"
 _TARGETS = {State.RUNNING: "STARTED", State.PAUSED: "PAUSED", State.STOPPED: "STOPPED"}
 _STATES = {word: state for state, word in _TARGETS.items()}
+_HASH = re.compile("[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Configs:
     def version(self, connector: str) -> str:
         """The version of a connector's configuration."""
         text = json.dumps(self.connectors.get(connector, {}), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return hashlib.sha256(text.encode()).hexdigest()[:12]  # as _HASH reads it
 
     def target(self, connector: str) -> State:
         """The state that a connector should have."""
@@ -282,6 +284,9 @@ def _state(facts: Mapping[str, Any]) -> StateRecord:
     trace, generation = facts.get("trace") or "", int(facts.get("generation", 0))
     version, executor = (str(facts.get(name) or "") for name in ("configuration", "executor"))
     state, worker = str(facts["state"]), str(facts["worker_id"])
+    earlier = str(facts.get("version") or "")
+    if not version and _HASH.fullmatch(earlier):
+        version = earlier  # written by an earlier semel; the version of a plugin has dots
     return StateRecord(state, worker, generation, str(trace), version, executor)
 
 

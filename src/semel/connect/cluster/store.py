@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -34,6 +36,9 @@ class Store:
         self.statuses = Statuses()
         self._config = config
         self.on_restart: OnRestart = lambda _request: None
+        self.rebalances = 0
+        """assignments that have changed since this worker started"""
+        self.rebalanced_at = -math.inf
         self._is_new = False
         cluster = Cluster(client)
         self.config_topic = FollowedTopic(
@@ -94,7 +99,11 @@ class Store:
     def _configure(self, key: bytes, value: bytes | None) -> None:
         with self.changed:
             before = dict(self.configs.levels) if self._is_new else {}
+            epoch = self.configs.assignment.epoch
             restart = self.configs.apply(key, value)
+            if self._is_new and epoch != self.configs.assignment.epoch:
+                self.rebalances += 1
+                self.rebalanced_at = time.monotonic()
             after = dict(self.configs.levels) if self._is_new else {}
             is_new = self._is_new
         if restart is not None and is_new:

@@ -8,14 +8,18 @@ killing it loses nothing.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
+from contextvars import copy_context
 
 import pyarrow as pa
 from pyspark import SparkContext
 
 from semel import failpoints
+from semel.abandoned import Started
 from semel.engine import first_positions, ranges, sample, startup
 from semel.engine.base import Progress, Run
+from semel.engine.control import ControlServer
 from semel.engine.direct.placeholder import Placeholder
 from semel.engine.direct.task import DirectSpec
 from semel.engine.lines import serving
@@ -56,21 +60,17 @@ class DirectEngine:
 
     def _run_tasks(self, placeholder: Placeholder) -> Progress:
         run = self._run
-        schemas, targets = self._prepare() if run.share.is_whole else self._prepare_share()
-        context = self._spark()
+        launch = _Launch(run, self._spark, self._transform, self._supervisor)
+        try:
+            schemas, targets = self._prepare() if run.share.is_whole else self._prepare_share()
+            server, spec = launch.result()
+        except BaseException:
+            launch.cancel()
+            raise
         placeholder.wait(run.stop)
-        server, address = serving(context)
-        spec = DirectSpec(
-            connector=run.connector,
-            control=address,
-            environment=failpoints.environment(),
-            guarantee=run.guarantee,
-            transform=self._transform,
-            schemas=schemas,
-        )
         try:
             return self._supervisor.supervise(
-                server, spec, run.connector.tasks_max, lambda p: run.over(p, targets)
+                server, spec, run.connector.tasks_max, lambda p: run.over(p, targets), schemas
             )
         finally:
             server.close()
@@ -98,3 +98,56 @@ class DirectEngine:
             first_positions.check_targets(run.connector, run.sink, entries, topics, lenient=lenient)
         self._supervisor.progress.positions = dict(positions)
         return schemas, startup.targets(run)
+
+
+class _Launch:
+    """Starts the tasks, in a thread of its own, while the run is being prepared."""
+
+    def __init__(
+        self,
+        run: Run,
+        spark: Callable[[], SparkContext],
+        transform: Transform | None,
+        supervisor: Supervisor,
+    ) -> None:
+        self._run = run
+        self._spark = spark
+        self._transform = transform
+        self._supervisor = supervisor
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._server: ControlServer | None = None
+        what, context = f"starting tasks of connector {run.connector.name}", copy_context()
+        self._started = Started(what, lambda: context.run(self._work))
+
+    def result(self) -> tuple[ControlServer, DirectSpec]:
+        """Wait until the tasks have been started."""
+        while not self._started.ended(1.0):
+            pass
+        return self._started.result()
+
+    def cancel(self) -> None:
+        """End the tasks. Does not wait for Spark if that has not started yet."""
+        with self._lock:
+            self._cancelled = True
+            if self._server is not None:
+                self._supervisor.give_up(self._server)
+                self._server.close()
+
+    def _work(self) -> tuple[ControlServer, DirectSpec]:
+        context, run = self._spark(), self._run
+        with self._lock:
+            server, address = serving(context)
+            spec = DirectSpec(
+                connector=run.connector,
+                control=address,
+                environment=failpoints.environment(),
+                guarantee=run.guarantee,
+                transform=self._transform,
+            )
+            if self._cancelled:
+                server.close()
+            else:
+                self._server = server
+                self._supervisor.begin(server, spec, run.connector.tasks_max)
+            return server, spec

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _OUT = 30.0
 """A consumer gets at least so many seconds to reconnect to Kafka by itself."""
+_MEETS_IN = 1.0
 _NAP = 5.0
 """Seconds between two polls, at least, after which silence says nothing: the task was busy, or
 frozen."""
@@ -101,6 +102,11 @@ class Subscription:
         self._looked = 0.0
         self._outdated = False
         self._closing = self._closed = False
+
+    def meet(self) -> None:
+        """Connect to Kafka while the driver prepares the run: first questions take longest."""
+        with suppress(SemelError):
+            self.cluster.topics(timeout=_MEETS_IN)
 
     def said(self) -> list[Assigned | Revoked]:
         """The group's events since the last call, in order."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
 from confluent_kafka import KafkaException
@@ -53,12 +54,12 @@ _WORD = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class DirectSpec(TaskSpec):
-    """Everything a task needs; it travels in the Spark closure."""
+    """What a task needs to begin; it travels in the Spark closure. The plan that the driver gives
+    it then holds the fields of topics that were sampled."""
 
     connector: ConnectorConfig
     guarantee: Guarantee
     transform: Transform | None = None
-    schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
 
     def task(self, index: int, attempt: int, line: ControlLine) -> Task:
         return Task(self, index, attempt, line)
@@ -76,14 +77,10 @@ class Task:
         tell = self._reporter.tell
         self._sink = sinks.create(connector)
         self._mark = mark(self._sink)
-        pipeline = Pipeline(
-            connector,
-            self._sink,
-            target=self._target,
-            transform=spec.transform,
-            schemas=spec.schemas,
+        self._pipeline = Pipeline(
+            connector, self._sink, target=self._target, transform=spec.transform
         )
-        self._batcher = Batcher(connector, pipeline)
+        self._batcher = Batcher(connector, self._pipeline)
         self._subscription = Subscription(connector, index, tell, self._let_go)
         self.heartbeats = self._subscription.heartbeats
         self.excuse = self._subscription.excuse
@@ -109,11 +106,19 @@ class Task:
     def run(self) -> None:
         """Loop until the driver says stop; finishes the poll in hand.
 
+        Until the driver has prepared the run, the task only connects: it fences nobody, and does
+        not join the group.
+
         Raises:
             SemelError: what ends the connector.
         """
-        self._reporter.report("started")
         try:
+            self._meet()
+            plan: Mapping[str, pa.Schema] | None = self._line.plan()
+            if plan is None:
+                return
+            self._pipeline.know(plan)
+            self._reporter.report("started")
             self._committer.retrying(self._sink.claim)
             self._committer.retrying(lambda: protocols.joining(self._sink, self._index))
             matching = self._subscription.cluster.matching
@@ -131,6 +136,12 @@ class Task:
             raise raised(self._connector, self._index, error) from error
         finally:
             self._close()
+
+    def _meet(self) -> None:
+        """Connect to Kafka and to the store while the driver prepares the run."""
+        self._subscription.meet()
+        with suppress(SemelError):  # the first call that needs the store says what is wrong
+            protocols.connect(self._sink)
 
     def _close(self) -> None:
         """Never raises: it would hide what ended the task."""

@@ -55,6 +55,11 @@ class PostgresSink(DatabaseSink):
         connector = self._connector
         return Postgres(self._uri, idle_timeout_ms, connector.name, connector.store_timeout_ms)
 
+    def connect(self) -> None:
+        """See :class:`semel.sinks.protocols.Connecting`."""
+        with self._connection.transaction(reading=True):
+            pass  # which sends nothing once the session is open
+
     def _create_dead_letters(self, table: str) -> None:
         dead_letters.create(self._connection, table)
 

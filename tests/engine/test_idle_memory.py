@@ -1,0 +1,28 @@
+"""Memory that a task returns when it has nothing to do."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+from semel.engine import memory
+
+
+def test_an_idle_task_gives_memory_back_but_not_after_each_small_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = []
+    now = [100.0]
+    monkeypatch.setattr(memory, "give_back", lambda: given.append(now[0]))
+    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    garbage = memory.Garbage()
+    garbage.collect()
+    assert given == []  # nothing was committed
+    for second in (100.0, 101.0, 109.0, 111.0, 112.0):
+        now[0] = second
+        garbage.note(1000)
+        garbage.collect()
+    assert given == [100.0, 111.0]
+    gc.unfreeze()  # it is this process's garbage

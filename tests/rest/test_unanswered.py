@@ -1,0 +1,56 @@
+"""What the API says of a connector whose store refuses it, is away or does not answer."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from semel.connect import herder
+from semel.lab.embedded.process import LOOPBACK, free_port
+from tests.engine.conftest import Configure
+from tests.rest.conftest import Worker
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that takes connections and never says a word."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize("how", ["refuses", "is away", "is silent"])
+def test_questions_about_a_ledger_are_answered_while_its_store(
+    how: str,
+    worker: Worker,
+    configure: Configure,
+    database: str,
+    silent: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(herder, "_READS_IN", 10.0 if how != "is silent" else 0.5)
+    where, postgres = urlsplit(database), f"postgres@{LOOPBACK}"
+    place, said = {
+        "refuses": (f"stranger:wrong@{where.netloc.rpartition('@')[2]}", "stranger"),
+        "is away": (f"{postgres}:{free_port()}", "refused"),
+        "is silent": (f"{postgres}:{silent}", "no answer"),
+    }[how]
+    config = configure("nothing", {"connection.url": where._replace(netloc=place).geturl()})
+    name = config["name"]
+    api = worker()
+    body = {"name": name, "config": config, "initial_state": "STOPPED"}
+    assert api.post("/connectors", json=body).status_code == 201
+    for path in (
+        f"/connectors/{name}/offsets",
+        f"/semel/connectors/{name}/ledger",
+        f"/semel/connectors/{name}/lag",
+    ):
+        answer = api.get(path)
+        found = answer.json()
+        assert (answer.status_code, found["error_code"]) == (503, 503), (path, found)
+        assert said in found["message"], found
+        assert "Traceback" not in found["message"]
