@@ -161,10 +161,11 @@ class Auditor:
                         key=True, timestamp=True, headers=self._pipeline.wants_headers
                     )
                     converted = self._pipeline.convert(poll.topic, taken)
-                    replacing.add(poll.topic, converted.records)
+                    for part in converted.parts:
+                        replacing.add(poll.topic, part)
                     if self._wants.replaces and self._snapshot.records:
                         for partition in np.unique(poll.partitions).tolist():
-                            left_out = unmade(taken, converted.records, partition)
+                            left_out = unmade(taken, converted.parts, partition)
                             seen[TopicPartition(poll.topic, partition)].unmade.append(left_out)
                     if self._values is not None:
                         self._values.add(poll.topic, taken, converted)
@@ -384,7 +385,8 @@ class Auditor:
         if self._snapshot.incomplete & set(topics):
             return "the target may have dropped rows by itself, or have changed while it was read"
         if not self._wants.replaces:
-            return ""
+            unjudged = self._snapshot.unjudged
+            return next((unjudged[t] for t in topics if t in unjudged), "")
         ask = "; provenance=true lets the audit judge it"
         if not converts:
             return "rows replace each other by key, and a DataFrame transform makes them"

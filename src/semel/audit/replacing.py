@@ -23,7 +23,8 @@ _KEY = "k:"
 
 @dataclass(slots=True)
 class _Changes:
-    """The changes of one topic's records: coordinates, key columns, and whether they delete."""
+    """The changes that one topic's records make in one target: coordinates, key columns, and
+    whether they delete."""
 
     parts: Parts
     keys: tuple[str, ...]
@@ -71,24 +72,25 @@ class Replacing:
         self._sink = sink
         self._workspace = workspace
         self._stored = stored or {}
-        self._changes: dict[str, _Changes] = {}
+        self._changes: dict[tuple[str, str], _Changes] = {}
+        """By the topic that records were read from, and the one that they go to."""
 
     def add(self, topic: str, records: Records) -> None:
         if not self._sink.capabilities.replaces:
             return
         keys, gone = self._sink.key_of(records)
         if keys is not None:
-            self._add(topic, keys, records.rows, deleted=False)
+            self._add(topic, records.topic, keys, records.rows, deleted=False)
         if gone is not None and records.tombstones is not None:
-            self._add(topic, gone, records.tombstones, deleted=True)
+            self._add(topic, records.topic, gone, records.tombstones, deleted=True)
 
-    def _add(self, topic: str, keys: pa.Table, source: pa.Table, *, deleted: bool) -> None:
+    def _add(self, topic: str, to: str, keys: pa.Table, source: pa.Table, *, deleted: bool) -> None:
         if not keys.num_rows:
             return
-        if topic not in self._changes:
+        if (topic, to) not in self._changes:
             names = tuple(map(folded, keys.column_names))
-            self._changes[topic] = _Changes(self._workspace.parts(), names)
-        mine = self._changes[topic]
+            self._changes[topic, to] = _Changes(self._workspace.parts(), names)
+        mine = self._changes[topic, to]
         if topic in self._stored and not mine.why:
             try:
                 schema = self._stored[topic]
@@ -110,12 +112,12 @@ class Replacing:
 
     def keep(self, places: Mapping[TopicPartition, np.ndarray]) -> None:
         """Forget all records except those at these offsets."""
-        for topic, mine in list(self._changes.items()):
+        for (topic, to), mine in list(self._changes.items()):
             wanted = {tp.partition: o for tp, o in places.items() if tp.topic == topic and len(o)}
             kept = self._at(mine, wanted) if wanted else None
             mine.parts.clear()
             if kept is None or not kept.num_rows:
-                del self._changes[topic]
+                del self._changes[topic, to]
             else:
                 mine.parts.add(kept)
 
@@ -132,7 +134,7 @@ class Replacing:
 
     def live(self, topic: str) -> LiveKeys | None:
         """The number of a topic's keys that have a row; None if no record of it has a key."""
-        mine = self._changes.get(topic)
+        mine = self._changes.get((topic, topic))
         if mine is None:
             return None
         types = mine.parts.columns
@@ -156,7 +158,7 @@ class Replacing:
         Raises:
             ValueError: the keys cannot be compared. The message says why.
         """
-        mine = self._changes.get(topic)
+        mine = self._changes.get((topic, topic))
         if mine is None:
             return KeyDifferences(stray=stored.num_rows)
         if mine.why:
@@ -186,8 +188,8 @@ class Replacing:
     def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
         """By topic-partition: the offsets without a row, and those that may or may not have one,
         because their keys are in several partitions, whose order is not known."""
-        found = {}
-        for topic, mine in self._changes.items():
+        found: dict[TopicPartition, tuple[np.ndarray, np.ndarray]] = {}
+        for (topic, _), mine in self._changes.items():
             last = self._workspace.asked(
                 f"""SELECT partition, "offset", deleted,
                     count(*) OVER (PARTITION BY {mine.key}) > 1 AS unsure FROM ({mine.last})"""
@@ -202,10 +204,10 @@ class Replacing:
                 here = partitions == partition
                 alive, either = offsets[here & with_row], offsets[here & unsure]
                 others = every[1][every[0] == partition]
-                found[TopicPartition(topic, partition)] = (
-                    np.setdiff1d(others, np.concatenate([alive, either])),
-                    either,
-                )
+                tp = TopicPartition(topic, partition)
+                gone = np.setdiff1d(others, np.concatenate([alive, either]))
+                known = found.get(tp, (gone[:0], either[:0]))  # in other targets
+                found[tp] = np.concatenate([known[0], gone]), np.concatenate([known[1], either])
         return found
 
 

@@ -68,8 +68,8 @@ class Pipeline:
         self._transform = transform
         self._chain = transforms.chain_of(connector.originals)
         self._wants_all = transform is not None or frames
-        contents = self._chain.changes_contents or not self._chain.goes_by_topic
-        self._transforms = self._wants_all or contents
+        self._splits = not (self._chain.goes_by_topic or self._wants.ignores_topics)
+        self._transforms = self._wants_all or self._chain.changes_contents or self._splits
         self._schemas = dict(schemas or {})
         self._converters: dict[tuple[str, bool], Converter] = {}
         unwraps = connector.connector_class.startswith(CLASSES)
@@ -151,7 +151,9 @@ class Pipeline:
                 deletes=self._wants.takes_tombstones,
                 provenance=self._connector.provenance_columns,
             )
-            for part in ([records] if topics is None else by_topic(records, topics))
+            for part in (
+                [records] if topics is None or not self._splits else by_topic(records, topics)
+            )
         ]
         filtered = given - len(records) - (len(failed) - unreadable)
         return Converted(flat, [failed[i] for i in sorted(failed)], filtered)

@@ -197,6 +197,8 @@ def _check_chain(connector: ConnectorConfig, sink: Sink, chain: Chain | None, en
 
 def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine: str) -> None:
     """Raises ConfigError: the sink cannot follow where transforms send records."""
+    if sink.capabilities.ignores_topics:
+        return
     for stage in chain.routers:
         where = stage.where
         given = f"{where}={connector.originals[where]}"
@@ -219,7 +221,7 @@ def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine:
                     "topic. Remove it, or let the topic alone decide, as RegexRouter does",
                 )
             )
-        if engine != "direct":
+        if engine == "micro-batch":
             raise ConfigError(
                 Problem(
                     where,

@@ -20,7 +20,7 @@ def check(connector: ConnectorConfig, config: FilesConfig) -> None:
         lambda: _check_format(connector, config),
         lambda: _check_avro(config),
         lambda: _check_delivery(connector, config),
-        lambda: check_letters(connector, connector.topics),
+        lambda: check_letters(connector, config, connector.topics),
         lambda: _check_excluded(connector, config),
     )
 
@@ -58,14 +58,15 @@ def _check_excluded(connector: ConnectorConfig, config: FilesConfig) -> None:
         )
 
 
-def check_letters(connector: ConnectorConfig, topics: Collection[str]) -> None:
+def check_letters(connector: ConnectorConfig, config: FilesConfig, topics: Collection[str]) -> None:
     """Raises ConfigError if dead letters would be among a topic's files."""
     folder = connector.dead_letter_table
-    if folder in topics:
-        raise ConfigError(
-            f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder of "
-            f"topic {folder} too: dead letters need one of their own"
-        )
+    for topic in () if config.splits else topics:
+        if folder == config.routed(topic):
+            raise ConfigError(
+                f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder "
+                f"of topic {topic} too: dead letters need one of their own"
+            )
 
 
 def check_names(connector: ConnectorConfig, where: str, rebases: Sequence[Rebase]) -> None:

@@ -14,6 +14,7 @@ from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.keys import FilesKeys
 from semel.sinks.layout import selects
+from semel.sinks.routed import RoutedConfig
 
 HDFS = (
     "io.confluent.connect.hdfs.HdfsSinkConnector",
@@ -86,7 +87,7 @@ _OPTIONS = {
 
 
 @dataclass(frozen=True)
-class FilesConfig(FilesKeys):
+class FilesConfig(FilesKeys, RoutedConfig):
     """Which files to write, and where."""
 
     pk_mode: ClassVar[str] = "none"
@@ -195,7 +196,7 @@ class FilesConfig(FilesKeys):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        return selects(self.include, self.exclude, topic, field)
+        return selects(self.include, self.exclude, self.routed(topic), field)
 
     def format_name(self) -> str:
         """The format that any of the three keys says.

@@ -22,6 +22,7 @@ from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key, upgrade_refused
 from semel.sinks.layout import Layout, check_provenance, key_metadata, keys_of, layout
+from semel.sinks.protocols import Named, settled
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.ledger_tables import OFFSETS, Ledger
@@ -163,14 +164,29 @@ class DatabaseSink(Sink):
         return keys_of(self._config, records)
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
+        return self._taken({topic: [self._name(topic)] for topic in topics})
+
+    def gathered(self, topics: Collection[str], named: Named) -> Snapshot:
+        """See :class:`~semel.sinks.protocols.Gathering`."""
+        together = f"the tables that records name in {self._database.where}"
+
+        def taken(names: Collection[str]) -> Snapshot:
+            fold = str.lower if self._database.one_in_any_case else str
+            tables = {fold(str(name)): name for name in map(self._name, names)}
+            return self._taken(dict.fromkeys(topics, tables.values()), together)
+
+        return settled(taken, named)
+
+    def _taken(self, tables: Mapping[str, Collection[Name]], together: str = "") -> Snapshot:
         with self._database.transaction(reading=True):
             return take(
                 self._database,
                 self._ledger,
-                {topic: self._name(topic) for topic in topics},
+                tables,
                 self._connector.provenance_columns,
                 self._connector.dead_letter_table,
                 self._config.pk_fields if self.capabilities.replaces else None,
+                together,
             )
 
     # The ledger and committing
