@@ -681,7 +681,8 @@ def address(store: str, request: pytest.FixtureRequest, directory: Path) -> dict
     if store == "mariadb":
         return {"connection.url": request.getfixturevalue("mariadb").create_database(name())}
     if store == "opensearch":
-        return {"connection.url": request.getfixturevalue("opensearch").url}
+        url = request.getfixturevalue("opensearch").url
+        return {"connection.url": url, "read.timeout.ms": "600000"}
     if store == "files":
         return {"path": str(directory / "bucket")}
     if store == "lines":

@@ -19,6 +19,7 @@ def check(connector: ConnectorConfig, config: FilesConfig) -> None:
     together(
         lambda: _check_format(connector, config),
         lambda: _check_avro(config),
+        lambda: _check_bytes(connector, config),
         lambda: _check_delivery(connector, config),
         lambda: check_letters(connector, config, connector.topics),
         lambda: _check_excluded(connector, config),
@@ -37,6 +38,22 @@ def _check_format(connector: ConnectorConfig, config: FilesConfig) -> None:
 def _check_avro(config: FilesConfig) -> None:
     if config.format_name() == "avro":
         require("format=avro", "files", {"fastavro": "fastavro"})
+
+
+def _check_bytes(connector: ConnectorConfig, config: FilesConfig) -> None:
+    if config.format_name() != "bytes":
+        return
+    if connector.provenance:
+        raise ConfigError(
+            f"connector {connector.name}: with format=bytes a file holds values alone, so "
+            "provenance=true has no place there. Set provenance=false, or another format"
+        )
+    if connector.dead_letter_table:
+        raise ConfigError(
+            f"connector {connector.name}: errors.deadletterqueue.table="
+            f"{connector.dead_letter_table}: dead letters have columns, which format=bytes has "
+            "not. Set errors.deadletterqueue.topic.name, or another format"
+        )
 
 
 def _check_delivery(connector: ConnectorConfig, config: FilesConfig) -> None:

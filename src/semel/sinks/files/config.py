@@ -34,7 +34,7 @@ _AIVEN = (
 )
 CLASSES = ("files", "semel.files.FilesSink", *_CONFLUENT, *_AIVEN)
 
-_FORMATS = {"parquet": "parquet", "json": "json", "avro": "avro"}
+_FORMATS = {"parquet": "parquet", "json": "json", "avro": "avro", "bytearray": "bytes"}
 _PARTITIONERS = {
     "defaultpartitioner": "default",
     "fieldpartitioner": "field",
@@ -215,13 +215,18 @@ class FilesConfig(FilesKeys, RoutedConfig):
             name = self.format_class.rpartition(".")[2].removesuffix("Format").lower()
             if name not in _FORMATS:
                 raise ConfigError(
-                    f"format.class={self.format_class}: only ParquetFormat, JsonFormat and "
-                    "AvroFormat are available; csv by format=csv"
+                    f"format.class={self.format_class}: only ParquetFormat, JsonFormat, AvroFormat "
+                    "and ByteArrayFormat are available; csv by format=csv"
                 )
-            found["format.class"] = name
+            found["format.class"] = _FORMATS[name]
         if len(set(found.values())) > 1:
             raise ConfigError(f"{' and '.join(found)} are the same setting with different values")
         return next(iter(found.values()), "avro" if self.connector_class in HDFS else "parquet")
+
+    @property
+    def separator(self) -> bytes:
+        """What stands behind each value of format=bytes."""
+        return b"\n" if self.bytes_separator is None else self.bytes_separator.encode()
 
     def _partitioner(self) -> str | None:
         name = self.partitioner.rpartition(".")[2].lower()

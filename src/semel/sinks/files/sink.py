@@ -69,7 +69,12 @@ class FilesSink(StagingSink):
         self._schemas = Schemas(self._store, self._ledger.folder)
         clock = config.clock()
         self._format = Format(
-            config.format_name(), config.parquet_codec, config.compression, config.avro_codec
+            config.format_name(),
+            config.parquet_codec,
+            config.compression,
+            config.avro_codec,
+            config.bytes_extension,
+            config.separator,
         )
         by_record = config.rotate_ms > 0 and clock.reads_records
         self._naming = Naming(

@@ -69,7 +69,8 @@ def take(
             files = _of(files, named[topic], dead_folder)
         untraced[targets[topic]] = 0
         if not provenance:
-            rows[targets[topic]] = reader.count(files)
+            if reader.counts:
+                rows[targets[topic]] = reader.count(files)
             continue
         columns = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
         found = reader.columns(files, dict(zip(columns, _PLACE.types, strict=True)))
@@ -117,6 +118,11 @@ class Reader:
     def __init__(self, store: Store, kind: str) -> None:
         self._store = store
         self._kind = kind
+
+    @property
+    def counts(self) -> bool:
+        """Whether files show how many rows they have."""
+        return self._kind != "bytes"
 
     def count(self, files: Mapping[str, int]) -> int:
         return int(self.columns(files, {"__semel_none": pa.string()}).num_rows)

@@ -88,6 +88,16 @@ class Arranger:
             return "its folder holds dead letters (errors.deadletterqueue.table)"
         return self.schemas.store.too_long(folder_of(target), "")
 
+    def _check_bytes(self, topic: str, rows: pa.Table) -> None:
+        """Raises ConfigError: values are not bytes."""
+        if rows.column_names != ["value"] or not pa.types.is_binary(rows.schema.types[0]):
+            found = ", ".join(f"{f.name} {f.type}" for f in rows.schema)
+            raise ConfigError(
+                f"connector {self.connector.name}: format=bytes writes values that are bytes, and "
+                f"those of topic {topic} are {found}. Set value.converter="
+                "org.apache.kafka.connect.converters.ByteArrayConverter, or another format"
+            )
+
     def arranged(self, records: Records) -> tuple[pa.Table, Rows]:
         """Records as rows of their topic's files, and where they belong.
 
@@ -106,6 +116,8 @@ class Arranger:
                 "column yet. provenance=true gives every row some",
             )
         rows = made.inserts(self.config, self.connector.provenance_columns, records, columns).table
+        if self.format_name == "bytes":
+            self._check_bytes(topic, rows)
         if self.format_name == "json" and (unwritten := without_json(rows)):
             each = sorted(unwritten.items())
             raise RowsRejected([rejected(source, i, why) for i, why in each])
