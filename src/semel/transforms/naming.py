@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from semel.converters import Converter
 from semel.transforms import known_chain
+from semel.transforms.aiven import ConcatFields
 from semel.transforms.base import Transform
 from semel.transforms.debezium import ExtractNewRecordState
 from semel.transforms.extract_field import ExtractField
@@ -38,7 +39,7 @@ def named(converter: Converter, raw: Mapping[str, str], *, is_key: bool) -> Conv
 
 def _makes_schema(made: Transform, *, is_key: bool) -> bool:
     """Whether keys or values have another schema after it, which has a name of its own or none."""
-    if isinstance(made, (HoistField, ExtractField)):
+    if isinstance(made, (ConcatFields, HoistField, ExtractField)):
         return made.of_key is is_key
     if isinstance(made, TimestampConverter):
         return made.of_key is is_key and made.whole
