@@ -24,6 +24,7 @@ from semel.problems import refuse, together
 from semel.records import KEY, OFFSET, PARTITION, TOPIC, Commit, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
+from semel.sinks.protocols import Named, settled
 from semel.sinks.search import dead_letters, indices, snapshot
 from semel.sinks.search.bulk import Bulk
 from semel.sinks.search.checks import problems
@@ -351,13 +352,27 @@ class SearchSink(Sink):
     # For the audit
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
+        return self._taken({topic: [self._config.index(topic)] for topic in topics})
+
+    def gathered(self, topics: Collection[str], named: Named) -> Snapshot:
+        """See :class:`~semel.sinks.protocols.Gathering`."""
+        together = f"the indices that records name at {self._client.where}"
+
+        def taken(names: Collection[str]) -> Snapshot:
+            found = frozenset(map(self._config.index, names))
+            return self._taken(dict.fromkeys(topics, found), together)
+
+        return settled(taken, named)
+
+    def _taken(self, names: Mapping[str, Collection[str]], together: str = "") -> Snapshot:
         return snapshot.take(
             self._client,
             self._ledger,
-            {topic: self._config.index(topic) for topic in topics},
-            {topic for topic in topics if not self._config.ids_are_keys(topic)},
+            names,
+            {topic for topic in names if not self._config.ids_are_keys(topic)},
             self._connector.provenance_columns,
             self._connector.dead_letter_table,
+            together,
         )
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
