@@ -51,6 +51,13 @@ class Names:
         return self._found
 
 
+def target_of(snapshot: Snapshot, topic: str, to: str = "") -> str:
+    """What tells the target of a topic's records from all others: those that go ``to`` a topic, if
+    they may go to several."""
+    name = snapshot.targets.get(topic, topic)
+    return name if to in ("", topic) else f"{name}: {to}"
+
+
 def splitter(planned: Plan) -> Stage | None:
     """What makes the records of one topic go to several targets, if there is something."""
     if planned.sink.capabilities.ignores_topics:
