@@ -47,6 +47,7 @@ def test_keys_near_the_position_are_looked_at(
         "bootstrap.servers": kafka.bootstrap_servers,
         "topics": name,
         "pk.mode": "record_key",
+        "key.converter.schemas.enable": "false",
         "pk.fields": "k",
     }
     planned = plan(raw)
