@@ -163,7 +163,9 @@ class Pipeline:
 
     def _as_read(self, raw: pa.Table, records: ConnectRecords, index: np.ndarray) -> ConnectRecords:
         """The records with the bytes of their keys and values."""
-        left = raw.select(["key", "value"] if self.wants_key else ["value"]).take(pa.array(index))
+        left = raw.select(["key", "value"] if self.wants_key else ["value"])
+        if len(index) < raw.num_rows:
+            left = left.take(pa.array(index))
         keys = one_array(left.column("key")) if self.wants_key else records.keys
         return replace(records, keys=keys, values=one_array(left.column("value")))
 
