@@ -18,6 +18,8 @@ from semel.audit import audit, audit_source
 from semel.errors import ConfigError
 from semel.lab.embedded import Kafka
 from semel.planning import plan, plan_source
+from semel.sinks.capabilities import Capabilities
+from semel.sinks.files.sink import FilesSink
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Lake
 from tests.sinks.kafka.copying import consume
@@ -300,6 +302,17 @@ def test_a_router_that_the_sink_cannot_follow_is_refused_with_what_to_set(
     with pytest.raises(ConfigError) as refused:
         plan(config)
     assert message in str(refused.value)
+
+
+def test_a_router_is_refused_by_a_sink_that_does_not_name_targets_by_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(FilesSink, "capabilities", Capabilities())
+    config = connector("t", "nowhere:9092", "jdbc:postgresql://nowhere/x", {"transforms": "t"})
+    config |= {"connector.class": "files", "path": str(tmp_path)}
+    config |= {"transforms.t.type": f"{KAFKA}TimestampRouter"}
+    with pytest.raises(ConfigError, match="names what it writes by the topic that records were"):
+        plan(config)
 
 
 @pytest.mark.parametrize(
