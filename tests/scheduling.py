@@ -14,6 +14,7 @@ TOGETHER = {
     "micro-batches": ("tests/engine/microbatch/",),  # one Spark session
     "search servers": (  # two JVMs
         "tests/sinks/search/",
+        "tests/engine/test_published.py",
         "tests/engine/test_search.py",
         "tests/lab/embedded/test_opensearch.py",
     ),

@@ -67,6 +67,27 @@ def told(found: Replacing) -> dict[int, tuple[list[int], list[int]]]:
     }
 
 
+def test_keys_of_topics_in_one_target_replace_each_other_in_an_unknown_order(
+    workspace: Workspace,
+) -> None:
+    sink = Mock(capabilities=Capabilities(replaces=True))
+    found = Replacing(sink, workspace)
+    keys = {"a": ["x", "y", "x"], "b": ["x", "z"], "c": ["x", "x"]}
+    for topic, mine in keys.items():
+        places = pa.table(
+            {PARTITION: pa.array([0] * len(mine), pa.int32()), OFFSET: range(len(mine))}
+        )
+        sink.key_of.return_value = (pa.table({"Key": mine}), None)
+        found.add(topic, Records(topic, places), "other" if topic == "c" else "one")
+    gone = {tp.topic: (g.tolist(), u.tolist()) for tp, (g, u) in found.gone().items()}
+    assert gone == {"a": ([0], [2]), "b": ([], [0]), "c": ([0], [])}
+    found.keep(
+        {TopicPartition("a", 0): np.array([1, 2]), TopicPartition("c", 0): np.array([], int)}
+    )
+    gone = {tp.topic: (g.tolist(), u.tolist()) for tp, (g, u) in found.gone().items()}
+    assert gone == {"a": ([], [])}
+
+
 def test_a_key_is_live_unless_its_last_record_deletes_it(workspace: Workspace) -> None:
     found = replacing(
         workspace,

@@ -60,7 +60,7 @@ _HEAP_FULL = 52
 """The exit code by which Spark says so."""
 
 
-class Standby(Protocol):
+class Daemon(Protocol):
     """The process that Spark's Python workers are forked from, started beside the JVM."""
 
     path: str
@@ -72,8 +72,8 @@ class Standby(Protocol):
 class Jvm:
     """Spark's JVM, from its start on. It ends with this process: its standard input closes."""
 
-    def __init__(self, standby: Callable[[], Standby | None] = lambda: None) -> None:
-        self.standby: Standby | None = None
+    def __init__(self, standby: Callable[[], Daemon | None] = lambda: None) -> None:
+        self.standby: Daemon | None = None
         self._stand_by = standby
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = False

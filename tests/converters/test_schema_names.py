@@ -132,11 +132,38 @@ def test_json_carries_them_in_its_schema() -> None:
     assert "name" not in json.loads(plain)["schema"]
 
 
-def test_a_later_transform_that_makes_another_schema_takes_the_name_back() -> None:
-    raw = chain(schema_name="com.acme.Order") | {
-        "transforms": "t,h",
-        "transforms.h.type": "org.apache.kafka.connect.transforms.HoistField$Value",
-        "transforms.h.field": "order",
-    }
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"type": "HoistField$Value", "field": "order"},
+        {"type": "ExtractField$Value", "field": "order"},
+        {"type": "TimestampConverter$Value", "target.type": "Timestamp"},
+        {"type": "ExtractNewRecordState"},
+        {"type": "EventRouter"},
+        {"type": "sql", "query": "SELECT * FROM records"},
+    ],
+    ids=lambda later: later["type"],
+)
+def test_a_later_transform_that_makes_another_schema_takes_the_name_back(
+    later: dict[str, str],
+) -> None:
+    raw = chain(schema_name="com.acme.Order") | {"transforms": "t,h"}
+    raw |= {f"transforms.h.{name}": value for name, value in later.items()}
     assert "title" not in written(JSON_SCHEMA, raw)["orders-value"]
     assert "title" in written(JSON_SCHEMA, raw | {"transforms": "h,t"})["orders-value"]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"type": "Flatten$Value"},
+        {"type": "ReplaceField$Value", "exclude": "x"},
+        {"type": "TimestampConverter$Value", "target.type": "Timestamp", "field": "at"},
+        {"type": "HoistField$Key", "field": "order"},
+    ],
+    ids=lambda later: later["type"],
+)
+def test_a_later_transform_that_copies_the_schema_keeps_the_name(later: dict[str, str]) -> None:
+    raw = chain(schema_name="com.acme.Order") | {"transforms": "t,h"}
+    raw |= {f"transforms.h.{name}": value for name, value in later.items()}
+    assert written(JSON_SCHEMA, raw)["orders-value"]["title"] == "com.acme.Order"

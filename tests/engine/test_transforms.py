@@ -7,19 +7,25 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import duckdb
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from semel import run
 from semel.audit import audit, audit_source
-from semel.errors import ConfigError, NothingToAudit
+from semel.errors import ConfigError
 from semel.lab.embedded import Kafka
 from semel.planning import plan, plan_source
+from semel.sinks.capabilities import Capabilities
+from semel.sinks.files.sink import FilesSink
 from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Lake
+from tests.engine.conftest import Configure, Lake
 from tests.sinks.kafka.copying import consume
 from tests.sinks.target import Target
 
+DAY = 86_400_000
 KAFKA = "org.apache.kafka.connect.transforms."
 CHAIN = {
     "transforms": "route,key,id,where,drop,at,gone",
@@ -125,11 +131,10 @@ def test_a_router_splits_a_topic_into_tables_and_goes_on_after_a_restart(
     days = {"transforms": "t", "transforms.t.type": f"{KAFKA}TimestampRouter"}
     config = connector(name, kafka.bootstrap_servers, database, days)
     config |= {"value.converter.schemas.enable": "false", "table.name.format": "${topic}"}
-    day = 86_400_000
     written: list[int] = []
     for _ in range(2):
         texts = [json.dumps({"n": len(written) + n}).encode() for n in range(40)]
-        produce(name, texts, timestamps=[(n % 3 + 1) * day for n in range(40)])
+        produce(name, texts, timestamps=[(n % 3 + 1) * DAY for n in range(40)])
         written += range(len(written), len(written) + 40)
         run(config, until_caught_up=True)
         target = Target(database)
@@ -142,8 +147,103 @@ def test_a_router_splits_a_topic_into_tables_and_goes_on_after_a_restart(
         }
         target.close()
         assert found == {d: [n for n in written if n % 40 % 3 == d] for d in range(3)}
-    with pytest.raises(NothingToAudit, match="decides for each record where it goes"):
-        audit(config)
+        report = audit(config)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+        assert not report.not_judged
+    target = Target(database)
+    target.execute(f'DELETE FROM "{name}-19700103" WHERE n = 1')
+    target.execute(f'INSERT INTO "{name}-19700104" SELECT * FROM "{name}-19700104" WHERE n = 2')
+    target.close()
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (1, 1, False), report
+
+
+def _days(produce: Produce, topic: str, origin: int) -> None:
+    texts = [json.dumps({"n": origin + n}).encode() for n in range(40)]
+    produce(topic, texts, timestamps=[(n % 3 + 1) * DAY for n in range(40)])
+
+
+@pytest.mark.integration
+def test_a_router_splits_topics_into_folders_of_files_in_one_commit(
+    topic: MakeTopic, produce: Produce, lake: Lake, tmp_path: Path
+) -> None:
+    names = [topic(2), topic(2)]
+    keys = {
+        "connector.class": "files",
+        "delta.table.path": None,
+        "auto.create": None,
+        "path": str(tmp_path),
+        "transforms": "t,u",
+        "transforms.t.type": f"{KAFKA}RegexRouter",
+        "transforms.t.regex": ".*",
+        "transforms.t.replacement": "day",
+        "transforms.u.type": f"{KAFKA}TimestampRouter",
+    }
+    config = lake(",".join(names), keys)
+    for turn in range(2):
+        for number, name in enumerate(names):
+            _days(produce, name, turn * 100 + number * 1000)
+        run(config, until_caught_up=True)
+    for number in range(3):
+        found = duckdb.sql(f"SELECT n FROM '{tmp_path}/day-1970010{number + 2}/**/*.parquet'")
+        assert sorted(n for (n,) in found.fetchall()) == [
+            first + n for first in (0, 100, 1000, 1100) for n in range(40) if n % 3 == number
+        ]
+    for provenance in ("true", "false"):
+        report = audit(config | {"provenance": provenance})
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
+        assert not report.not_judged
+        assert {p.topic: p.kafka for p in report.partitions}.keys() == set(names)
+    gone = next((tmp_path / "day-19700103").rglob(f"{names[0]}+*.parquet"))
+    count = pq.read_metadata(gone).num_rows
+    gone.unlink()
+    for provenance in ("true", "false"):
+        report = audit(config | {"provenance": provenance})
+        assert (report.lost, report.duplicated, report.kept) == (count, 0, False), report
+
+
+@pytest.mark.integration
+@pytest.mark.long
+@pytest.mark.parametrize("splits", [False, True])
+def test_a_router_before_iceberg_changes_what_later_transforms_see(
+    topic: MakeTopic, produce: Produce, warehouse: Configure, splits: bool
+) -> None:
+    name = topic(2)
+    keys = {
+        "iceberg.tables": None,
+        "iceberg.tables.dynamic-enabled": "true",
+        "iceberg.tables.auto-create-enabled": "true",
+        "iceberg.tables.route-field": "where",
+        "transforms": "t,u",
+        "transforms.t.type": f"{KAFKA}TimestampRouter",
+        "transforms.t.topic.format": "db.day${timestamp}" if splits else "db.${topic}",
+        "transforms.u.type": f"{KAFKA}InsertField$Value",
+        "transforms.u.topic.field": "where",
+    }
+    if not splits:
+        keys |= {
+            "transforms.t.type": f"{KAFKA}RegexRouter",
+            "transforms.t.regex": ".*",
+            "transforms.t.replacement": "db.$0",
+        }
+        keys.pop("transforms.t.topic.format")
+    config = warehouse(name, keys)
+    for turn in range(2):
+        _days(produce, name, turn * 100)
+        run(config, until_caught_up=True)
+    expected = [turn + n for turn in (0, 100) for n in range(40)]
+    tables = {
+        f"db.day1970010{d + 2}" if splits else f"db.{name}": [
+            n for n in expected if not splits or n % 100 % 3 == d
+        ]
+        for d in range(3)
+    }
+    catalog = load_catalog("iceberg", type="sql", uri=config["iceberg.catalog.uri"])
+    for table, rows in tables.items():
+        found = catalog.load_table(table).scan().to_arrow()
+        assert sorted(found.column("n").to_pylist()) == rows
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
 
 
 @pytest.mark.integration
@@ -192,10 +292,6 @@ def test_a_source_connector_makes_keys_and_chooses_topics(
             {"connector.class": "delta", "delta.table.path": "/nowhere"},
             "the delta sink, as it is configured, writes one for each topic",
         ),
-        (
-            {"connector.class": "files", "path": "/nowhere"},
-            "names what it writes by the topic that records were read from",
-        ),
     ],
 )
 def test_a_router_that_the_sink_cannot_follow_is_refused_with_what_to_set(
@@ -206,6 +302,17 @@ def test_a_router_that_the_sink_cannot_follow_is_refused_with_what_to_set(
     with pytest.raises(ConfigError) as refused:
         plan(config)
     assert message in str(refused.value)
+
+
+def test_a_router_is_refused_by_a_sink_that_does_not_name_targets_by_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(FilesSink, "capabilities", Capabilities())
+    config = connector("t", "nowhere:9092", "jdbc:postgresql://nowhere/x", {"transforms": "t"})
+    config |= {"connector.class": "files", "path": str(tmp_path)}
+    config |= {"transforms.t.type": f"{KAFKA}TimestampRouter"}
+    with pytest.raises(ConfigError, match="names what it writes by the topic that records were"):
+        plan(config)
 
 
 @pytest.mark.parametrize(

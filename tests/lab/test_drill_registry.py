@@ -14,7 +14,7 @@ from semel.converters.registry.converter import RegistryConverter
 from semel.lab.drill import run as drill
 from semel.lab.drill.plan import Kind
 from semel.lab.drill.stage import BUILT_IN, Stage
-from semel.lab.drill.traffic import Shape
+from semel.lab.drill.traffic import Shape, Traffic
 
 AVRO = "io.confluent.connect.avro.AvroConverter"
 TRANSFORMS = "org.apache.kafka.connect.transforms."
@@ -57,6 +57,16 @@ def test_a_connector_with_a_table_for_them_gets_damaged_records() -> None:
     letters = {"errors__tolerance": "all", "errors__deadletterqueue__table": "letters"}
     assert b"\0damaged" in _values(**letters)
     assert b"\0damaged" not in _values()
+
+
+def test_traffic_can_be_free_of_damaged_records() -> None:
+    raw = BUILT_IN | {"bootstrap.servers": "localhost:1", "errors.tolerance": "all"}
+    raw |= {"errors.deadletterqueue.table": "letters"}
+    shape = Shape(read(ConnectorConfig, raw), replaces=False)
+    traffic, dice = Traffic("localhost:1", {"drill": 1}, shape, 1), random.Random(1)
+    with traffic.sound():
+        assert b"\0damaged" not in [shape.record(n, 0, dice)[1] for n in range(500)]
+    assert b"\0damaged" in [shape.record(n, 0, dice)[1] for n in range(500)]
 
 
 def test_the_registry_is_the_drills_own(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from semel.audit.hashes import ChangedRow
 from semel.audit.keys import LiveKeys, judge
+from semel.audit.named import target_of
 from semel.audit.offsets import (
     Seen,
     beyond_kafka,
@@ -70,6 +72,7 @@ class Auditor:
         replaced others when they were written."""
         self._pipeline = pipeline
         stored = {topic: keys.schema for topic, keys in snapshot.keys.items() if keys.num_rows}
+        self._target = partial(target_of, snapshot)
         self._replacing = Replacing(planned.sink, workspace, stored)
         self._values = values
         self._progress = progress
@@ -161,10 +164,11 @@ class Auditor:
                         key=True, timestamp=True, headers=self._pipeline.wants_headers
                     )
                     converted = self._pipeline.convert(poll.topic, taken)
-                    replacing.add(poll.topic, converted.records)
+                    for part in converted.parts:
+                        replacing.add(poll.topic, part, self._target(poll.topic, part.topic))
                     if self._wants.replaces and self._snapshot.records:
                         for partition in np.unique(poll.partitions).tolist():
-                            left_out = unmade(taken, converted.records, partition)
+                            left_out = unmade(taken, converted.parts, partition)
                             seen[TopicPartition(poll.topic, partition)].unmade.append(left_out)
                     if self._values is not None:
                         self._values.add(poll.topic, taken, converted)
@@ -343,7 +347,7 @@ class Auditor:
             if mine[0] in self._snapshot.keys:
                 found[target] = self._compared(target, mine[0], entries)
                 continue
-            live = self._replacing.live(mine[0]) or LiveKeys(0, 0)
+            live = self._replacing.live(self._target(mine[0])) or LiveKeys(0, 0)
             verdict = judge(rows, live, self._failed(mine[0], entries))
             found[target] = verdict.lost, 0, verdict.unknown
             if verdict.why:
@@ -356,7 +360,7 @@ class Auditor:
         """The keys that are lost, duplicated and not judged, by the records' and the rows' keys."""
         stored = self._snapshot.keys[topic]
         try:
-            found = self._replacing.compare(topic, stored)
+            found = self._replacing.compare(self._target(topic), stored)
         except ValueError as why:
             self.not_judged.append(f"{target}: its keys cannot be compared: {why}")
             return 0, 0, 0
@@ -384,7 +388,8 @@ class Auditor:
         if self._snapshot.incomplete & set(topics):
             return "the target may have dropped rows by itself, or have changed while it was read"
         if not self._wants.replaces:
-            return ""
+            unjudged = self._snapshot.unjudged
+            return next((unjudged[t] for t in topics if t in unjudged), "")
         ask = "; provenance=true lets the audit judge it"
         if not converts:
             return "rows replace each other by key, and a DataFrame transform makes them"

@@ -35,15 +35,15 @@ class Seen:
         return np.concatenate(self.times) if self.times else np.array([], dtype=np.int64)
 
 
-def unmade(raw: pa.Table, records: Records, partition: int) -> np.ndarray:
+def unmade(raw: pa.Table, parts: Sequence[Records], partition: int) -> np.ndarray:
     """The offsets of a partition's raw records that are not among the converted ones."""
     tables = [raw.select(["partition", "offset"])]
-    for made in (records.rows, records.tombstones):
+    for made in (table for part in parts for table in (part.rows, part.tombstones)):
         if made is not None:
             places = made.select([PARTITION, OFFSET])
             tables.append(places.rename_columns(["partition", "offset"]))
     given, *made_ = (offsets_of(table, partition) for table in tables)
-    found: np.ndarray = np.setdiff1d(given, np.concatenate(made_))
+    found: np.ndarray = np.setdiff1d(given, np.concatenate([given[:0], *made_]))
     return found
 
 

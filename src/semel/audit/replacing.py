@@ -23,7 +23,8 @@ _KEY = "k:"
 
 @dataclass(slots=True)
 class _Changes:
-    """The changes of one topic's records: coordinates, key columns, and whether they delete."""
+    """The changes that records make in one target: where they were read, key columns, and whether
+    they delete. ``source`` is the number of a topic."""
 
     parts: Parts
     keys: tuple[str, ...]
@@ -37,11 +38,11 @@ class _Changes:
 
     @property
     def last(self) -> str:
-        """A query of the last change of each key in each partition."""
+        """A query of the last change of each key in each topic-partition."""
         return (
-            f'SELECT {self.key}, partition, max(c."offset") AS "offset", '
+            f'SELECT {self.key}, source, partition, max(c."offset") AS "offset", '
             f'arg_max(c.deleted, c."offset") AS deleted '
-            f"FROM {self.parts.sql()} c GROUP BY {self.key}, partition"
+            f"FROM {self.parts.sql()} c GROUP BY {self.key}, source, partition"
         )
 
     @property
@@ -72,23 +73,33 @@ class Replacing:
         self._workspace = workspace
         self._stored = stored or {}
         self._changes: dict[str, _Changes] = {}
+        """By target."""
+        self._topics: list[str] = []
 
-    def add(self, topic: str, records: Records) -> None:
+    def add(self, topic: str, records: Records, target: str = "") -> None:
+        """Take records of a topic, and the target that they go to; without one, the topic has a
+        target of its own."""
         if not self._sink.capabilities.replaces:
             return
+        target = target or topic
         keys, gone = self._sink.key_of(records)
         if keys is not None:
-            self._add(topic, keys, records.rows, deleted=False)
+            self._add(topic, target, keys, records.rows, deleted=False)
         if gone is not None and records.tombstones is not None:
-            self._add(topic, gone, records.tombstones, deleted=True)
+            self._add(topic, target, gone, records.tombstones, deleted=True)
 
-    def _add(self, topic: str, keys: pa.Table, source: pa.Table, *, deleted: bool) -> None:
+    def _add(
+        self, topic: str, target: str, keys: pa.Table, source: pa.Table, *, deleted: bool
+    ) -> None:
         if not keys.num_rows:
             return
-        if topic not in self._changes:
+        if target not in self._changes:
             names = tuple(map(folded, keys.column_names))
-            self._changes[topic] = _Changes(self._workspace.parts(), names)
-        mine = self._changes[topic]
+            self._changes[target] = _Changes(self._workspace.parts(), names)
+        mine = self._changes[target]
+        if topic not in self._topics:
+            self._topics.append(topic)
+        number = pa.scalar(self._topics.index(topic), pa.int32())
         if topic in self._stored and not mine.why:
             try:
                 schema = self._stored[topic]
@@ -100,6 +111,7 @@ class Replacing:
         mine.parts.add(
             pa.table(
                 {
+                    "source": pa.repeat(number, keys.num_rows),
                     "partition": place.column(0),
                     "offset": place.column(1),
                     "deleted": pa.repeat(pa.scalar(deleted), keys.num_rows),
@@ -110,29 +122,39 @@ class Replacing:
 
     def keep(self, places: Mapping[TopicPartition, np.ndarray]) -> None:
         """Forget all records except those at these offsets."""
-        for topic, mine in list(self._changes.items()):
-            wanted = {tp.partition: o for tp, o in places.items() if tp.topic == topic and len(o)}
+        wanted = {
+            (self._topics.index(tp.topic), tp.partition): offsets
+            for tp, offsets in places.items()
+            if tp.topic in self._topics and len(offsets)
+        }
+        for target, mine in list(self._changes.items()):
             kept = self._at(mine, wanted) if wanted else None
             mine.parts.clear()
             if kept is None or not kept.num_rows:
-                del self._changes[topic]
+                del self._changes[target]
             else:
                 mine.parts.add(kept)
 
-    def _at(self, mine: _Changes, offsets: Mapping[int, np.ndarray]) -> pa.Table:
+    def _at(self, mine: _Changes, offsets: Mapping[tuple[int, int], np.ndarray]) -> pa.Table:
         lengths = list(map(len, offsets.values()))
+        sources, partitions = zip(*offsets, strict=True)
         wanted = pa.table(
-            [np.repeat(list(offsets), lengths), np.concatenate(list(offsets.values()))],
-            names=["partition", "offset"],
+            [
+                np.repeat(sources, lengths),
+                np.repeat(partitions, lengths),
+                np.concatenate(list(offsets.values())),
+            ],
+            names=["source", "partition", "offset"],
         )
         with self._workspace.named("wanted", wanted):
             return self._workspace.asked(
-                f'SELECT c.* FROM {mine.parts.sql()} c SEMI JOIN wanted USING (partition, "offset")'
+                f"SELECT c.* FROM {mine.parts.sql()} c "
+                'SEMI JOIN wanted USING (source, partition, "offset")'
             )
 
-    def live(self, topic: str) -> LiveKeys | None:
-        """The number of a topic's keys that have a row; None if no record of it has a key."""
-        mine = self._changes.get(topic)
+    def live(self, target: str) -> LiveKeys | None:
+        """The number of a target's keys that have a row; None if no record of it has a key."""
+        mine = self._changes.get(target)
         if mine is None:
             return None
         types = mine.parts.columns
@@ -149,14 +171,14 @@ class Replacing:
         )
         return LiveKeys(found["least"][0].as_py(), found["most"][0].as_py())
 
-    def compare(self, topic: str, stored: StoredKeys) -> KeyDifferences:
+    def compare(self, target: str, stored: StoredKeys) -> KeyDifferences:
         """Compare the keys of the records with the ``stored`` ones, which are read a batch at a
         time.
 
         Raises:
             ValueError: the keys cannot be compared. The message says why.
         """
-        mine = self._changes.get(topic)
+        mine = self._changes.get(target)
         if mine is None:
             return KeyDifferences(stray=stored.num_rows)
         if mine.why:
@@ -185,29 +207,32 @@ class Replacing:
 
     def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
         """By topic-partition: the offsets without a row, and those that may or may not have one,
-        because their keys are in several partitions, whose order is not known."""
-        found = {}
-        for topic, mine in self._changes.items():
+        because their keys are in several topic-partitions, whose order is not known."""
+        found: dict[TopicPartition, tuple[np.ndarray, np.ndarray]] = {}
+        for mine in self._changes.values():
             last = self._workspace.asked(
-                f"""SELECT partition, "offset", deleted,
+                f"""SELECT source, partition, "offset", deleted,
                     count(*) OVER (PARTITION BY {mine.key}) > 1 AS unsure FROM ({mine.last})"""
             )
-            partitions, offsets = _places(last)
+            sources, partitions, offsets = _places(last)
             unsure = last.column("unsure").to_numpy()
             with_row = ~last.column("deleted").to_numpy() & ~unsure
             every = _places(
-                self._workspace.asked(f'SELECT partition, "offset" FROM {mine.parts.sql()}')
+                self._workspace.asked(f'SELECT source, partition, "offset" FROM {mine.parts.sql()}')
             )
-            for partition in np.unique(every[0]).tolist():
-                here = partitions == partition
+            for source, partition in np.unique(np.stack(every[:2]), axis=1).T.tolist():
+                here = (sources == source) & (partitions == partition)
                 alive, either = offsets[here & with_row], offsets[here & unsure]
-                others = every[1][every[0] == partition]
-                found[TopicPartition(topic, partition)] = (
-                    np.setdiff1d(others, np.concatenate([alive, either])),
-                    either,
-                )
+                others = every[2][(every[0] == source) & (every[1] == partition)]
+                tp = TopicPartition(self._topics[source], partition)
+                gone = np.setdiff1d(others, np.concatenate([alive, either]))
+                known = found.get(tp, (gone[:0], either[:0]))  # in other targets
+                found[tp] = np.concatenate([known[0], gone]), np.concatenate([known[1], either])
         return found
 
 
-def _places(found: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    return found.column("partition").to_numpy(), found.column("offset").to_numpy()
+def _places(found: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    sources, partitions, offsets = (
+        found.column(name).to_numpy() for name in ("source", "partition", "offset")
+    )
+    return sources, partitions, offsets

@@ -9,6 +9,7 @@ from typing import Any
 
 from semel.audit.auditor import Auditor
 from semel.audit.hashes import ChangedRow
+from semel.audit.named import gathered, splitter
 from semel.audit.report import AuditReport, PartitionAudit, together
 from semel.audit.values import Progress, Values
 from semel.audit.workspace import Workspace
@@ -22,7 +23,6 @@ from semel.planning import Plan, plan
 from semel.sinks import protocols
 from semel.sinks.base import Snapshot
 from semel.sinks.rereading import NotShown, ShowsRows, View
-from semel.transforms import known_chain
 
 
 def audit(
@@ -48,7 +48,7 @@ def audit(
     """
     planned = planned or plan(config, transform)
     connector, sink = planned.connector, planned.sink
-    check_targets_known(planned)
+    stage = splitter(planned)
     cluster = Cluster(client_config(connector, "admin"))
     with ExitStack() as stack:
         stack.callback(sink.close)
@@ -56,8 +56,12 @@ def audit(
         takes_frames = transform is not None and planned.engine == "micro-batch"
         exact = connector.provenance and not takes_frames
         not_judged: list[str] = []
-        if values and takes_frames:
-            not_judged.append("values: a DataFrame transform makes rows of many records")
+        hidden = {
+            "a DataFrame transform makes rows of many records": takes_frames,
+            "records name their targets themselves": stage is not None,
+        }
+        if values and any(hidden.values()):
+            not_judged += [f"values: {why}" for why, holds in hidden.items() if holds]
             values = False
         views: Sequence[View] = ()
         if values:
@@ -65,16 +69,18 @@ def audit(
                 views = stack.enter_context(opened(planned, topics))
             except NotShown as why:
                 not_judged.append(f"values: {why}")
-        if views:
-            snapshots: Sequence[Snapshot] = [view.snapshot(topics) for view in views]
-        else:
-            snapshots = protocols.snapshots(sink, topics)
         pipeline = Pipeline(
             connector,
             sink,
             target=sink.schema,
             transform=None if takes_frames else transform,
         )
+        if views:
+            snapshots: Sequence[Snapshot] = [view.snapshot(topics) for view in views]
+        elif stage is not None:
+            snapshots = [gathered(planned, cluster, pipeline, topics, stage)]
+        else:
+            snapshots = protocols.snapshots(sink, topics)
         parts: list[list[PartitionAudit]] = []
         changed: list[ChangedRow] = []
         compared = 0
@@ -128,20 +134,6 @@ def opened(planned: Plan, topics: Mapping[str, int]) -> AbstractContextManager[S
         kind = planned.connector.connector_class
         raise NotShown(f"the {kind} sink does not show its rows")
     return planned.sink.viewing(topics)
-
-
-def check_targets_known(planned: Plan) -> None:
-    """Raises NothingToAudit: records name their targets themselves, so which hold the rows is not
-    known."""
-    connector = planned.connector
-    for stage in known_chain(connector.originals).routers:
-        if not stage.goes_by_topic:
-            where = stage.where
-            raise NothingToAudit(
-                f"connector {connector.name}: {where}={connector.originals[where]} decides for "
-                "each record where it goes, so the audit does not know which targets hold the "
-                "rows. With provenance=true each row says from which offset it comes"
-            )
 
 
 def check_not_recreated(

@@ -10,6 +10,8 @@ from typing import Any
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.reading import reduced
 
+STRING = "org.apache.kafka.connect.storage.StringConverter"
+
 
 def _no_control(name: str) -> None:
     found = [str(ord(c)) for c in name if unicodedata.category(c) == "Cc"]
@@ -66,7 +68,7 @@ class CommonConfig:
     )
     key_converter: str = key(
         "key.converter",
-        "org.apache.kafka.connect.storage.StringConverter",
+        STRING,
         "Decodes the keys of a sink connector, encodes those of a source connector.",
         type=Type.CLASS,
         importance=LOW,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from semel.config.common import CommonConfig
+from semel.config.common import STRING, CommonConfig
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.error_handling import DeadLetterConfig
 from semel.delivery import Delivery, Mechanism
@@ -244,6 +244,11 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     def group_id(self) -> str:
         """The consumer group."""
         return group_of(self.name)
+
+    @property
+    def assumes_keys(self) -> bool:
+        """Whether the key converter was chosen by what the sink needs: none is configured."""
+        return "key.converter" not in self.originals and self.key_converter != STRING
 
     @property
     def provenance_columns(self) -> dict[str, str]:

@@ -68,8 +68,9 @@ class Pipeline:
         self._transform = transform
         self._chain = transforms.chain_of(connector.originals)
         self._wants_all = transform is not None or frames
-        contents = self._chain.changes_contents or not self._chain.goes_by_topic
-        self._transforms = self._wants_all or contents
+        self._splits = not (self._chain.goes_by_topic or self._wants.ignores_topics)
+        self._changes = self._wants_all or self._chain.changes_contents or self._splits
+        self._transforms = self._changes or self._chain.reads_contents
         self._schemas = dict(schemas or {})
         self._converters: dict[tuple[str, bool], Converter] = {}
         unwraps = connector.connector_class.startswith(CLASSES)
@@ -97,7 +98,7 @@ class Pipeline:
     @property
     def passes_bytes(self) -> bool:
         """Whether keys and values reach the sink as they came: nothing changes them."""
-        return self._wants.takes_bytes and not self._transforms
+        return self._wants.takes_bytes and not self._changes
 
     def schema(self, topic: str) -> pa.Schema | None:
         """The fields to look for in values: the driver's inference, else the target's columns.
@@ -141,6 +142,8 @@ class Pipeline:
             sides = self._has_schemas(topic)
             records, index, refused, topics = chained(self._chain, records, index, *sides)
             failed |= {f.index: f for f in refused}
+        if self.passes_bytes:  # decoding has shown that they are good
+            records = self._as_read(raw, records, index)
         if self._unwrapper is not None:
             records, index = self._unwrapped(self._unwrapper, records, index, failed)
         if self._transform is not None:
@@ -155,10 +158,20 @@ class Pipeline:
                 deletes=self._wants.takes_tombstones,
                 provenance=self._connector.provenance_columns,
             )
-            for part in ([records] if topics is None else by_topic(records, topics))
+            for part in (
+                [records] if topics is None or not self._splits else by_topic(records, topics)
+            )
         ]
         filtered = given - len(records) - (len(failed) - unreadable)
         return Converted(flat, [failed[i] for i in sorted(failed)], filtered)
+
+    def _as_read(self, raw: pa.Table, records: ConnectRecords, index: np.ndarray) -> ConnectRecords:
+        """The records with the bytes of their keys and values."""
+        left = raw.select(["key", "value"] if self.wants_key else ["value"])
+        if len(index) < raw.num_rows:
+            left = left.take(pa.array(index))
+        keys = one_array(left.column("key")) if self.wants_key else records.keys
+        return replace(records, keys=keys, values=one_array(left.column("value")))
 
     def _has_schemas(self, topic: str) -> tuple[bool, bool]:
         """Whether keys and values come with schemas."""
@@ -188,9 +201,6 @@ class Pipeline:
     def _decoded(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> ConnectRecords:
         keys = self._keys(topic, raw, failed)
         values = self._values(topic, raw, failed)
-        if self.passes_bytes:  # decoding has shown that they are good
-            keys = one_array(raw.column("key")) if self.wants_key else keys
-            values = one_array(raw.column("value"))
         origin = {
             records.TOPIC: pa.repeat(pa.scalar(topic), raw.num_rows),
             records.PARTITION: raw.column("partition"),
@@ -213,7 +223,7 @@ class Pipeline:
                 where=where,
                 evolve=self._wants.evolves or self._transforms,
             )
-            if self._chain.changes_contents:
+            if self._chain.reads_contents:
                 made.keep_text()
         return self._converters[topic, is_key]
 

@@ -26,7 +26,7 @@ _PATIENCE = 20.0
 _READY = b"R"
 _PIPES = (0, 1, 2)
 _WORKER = "pyspark.worker"
-_LIKELY = ("semel.sinks.postgresql", "semel.sinks.kafka", "semel.engine.source.task")
+_OF_SOURCES = "semel.engine.source.task"
 
 
 def hand_over() -> bool:
@@ -79,15 +79,14 @@ def _take_over(listener: socket.socket) -> socket.socket | None:
 def _import_connector(raw: dict[str, str]) -> None:
     """Import what a task of this configuration needs; the task says what is missing. A worker's
     names no connector: what it is most likely to run is imported once, not by each task."""
-    from semel.sinks import names, sink_class
+    from semel.sinks import import_likely, sink_class
     from semel.sources import is_source, source_class
 
     with suppress(Exception):
         name = raw.get("connector.class", "").strip()
         if not name:
-            names()
-            for module in _LIKELY:
-                importlib.import_module(module)
+            import_likely()
+            importlib.import_module(_OF_SOURCES)
             return
         found = source_class(name) if is_source(name) else sink_class(name, raw)
         importlib.import_module(found.__module__)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from semel.engine import ranges
 from semel.engine.base import Run
 from semel.engine.first_positions import first_positions
+from semel.engine.key_check import check_keys
 from semel.kafka.groups import Groups
 from semel.kafka.retention import create_dead_letter_topic
-from semel.ledger import TopicPartition
+from semel.ledger import LedgerEntry, TopicPartition
 
 
 def enter(run: Run) -> None:
@@ -24,7 +25,15 @@ def enter(run: Run) -> None:
     if run.share.has_first:
         lenient = not run.share.is_whole
         first_positions(run.connector, run.sink, run.cluster, run.topics, groups, lenient=lenient)
+        if run.connector.assumes_keys:
+            check_keys(run.connector, run.cluster, _entries(run))
     groups.part()  # a client takes memory, and is not needed any more
+
+
+def _entries(run: Run) -> list[LedgerEntry]:
+    """The entries of partitions that there are."""
+    present = set(ranges.partitions(run.topics))
+    return [e for e in run.sink.entries() if e.topic_partition in present]
 
 
 def targets(run: Run) -> dict[TopicPartition, int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from semel.config import ConnectorConfig
 from semel.config.checks import VALUE_CONVERTER
 
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
@@ -16,9 +18,12 @@ _MAKERS = ("ValueToKey", "HoistField$Key")
 """Transforms after which keys have fields, whatever they were."""
 
 
-def assumed(raw: Mapping[str, str]) -> dict[str, str]:
-    """The ``key.converter`` of a sink that names none and takes fields of keys."""
-    return {"key.converter": _JSON} if "key.converter" not in raw and _takes_fields(raw) else {}
+def with_assumed(connector: ConnectorConfig, raw: Mapping[str, str]) -> ConnectorConfig:
+    """A sink connector with the key converter that is assumed if ``raw`` names none: JSON if it
+    takes fields of keys."""
+    if "key.converter" in raw or not _takes_fields(raw):
+        return connector
+    return replace(connector, key_converter=_JSON)
 
 
 def _takes_fields(raw: Mapping[str, str]) -> bool:
@@ -41,11 +46,11 @@ def _given(raw: Mapping[str, str], *names: str) -> str:
     return next((raw[n].strip() for n in names if raw.get(n, "").strip()), "")
 
 
-def warnings_of(raw: Mapping[str, str], *, uses_key: bool) -> list[str]:
+def warnings_of(connector: ConnectorConfig, raw: Mapping[str, str], *, uses_key: bool) -> list[str]:
     """Warnings of the converters that a sink's configuration does not name."""
     warnings = [] if "value.converter" in raw else [VALUE_CONVERTER]
     if uses_key and "key.converter" not in raw:
-        kind = "JSON" if assumed(raw) else "text"
+        kind = "JSON" if connector.assumes_keys else "text"
         default = "Kafka Connect's worker may have another default; set key.converter to it"
         warnings.append(f"key.converter is not set: keys are {kind} here. {default}")
     return warnings

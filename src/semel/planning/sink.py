@@ -25,7 +25,7 @@ from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
 from semel.errors import ConfigError, Problem
 from semel.kafka.clients import check_clients
-from semel.planning.converters import assumed, warnings_of
+from semel.planning.converters import warnings_of, with_assumed
 from semel.planning.refusal import refusal
 from semel.problems import Problems, gathering
 from semel.records import TIMESTAMP
@@ -106,9 +106,7 @@ def _gathered(
     if found is not None:
         raw = raw.over(found.defaults)
         raw |= found.anchored(raw)
-    named = dict(raw)
-    raw |= assumed(raw)
-    connector = read(ConnectorConfig, raw)
+    connector = with_assumed(read(ConnectorConfig, raw), raw)
     warnings = [*raw.unresolved.values(), *_unknown(raw, found)]
     with problems.caught(mine):
         chain = transforms.chain_of(raw)
@@ -135,7 +133,7 @@ def _gathered(
             _check_chain(connector, sink, chain, engine)
             warnings += _without_effect(connector, engine)
     uses_key = bool((chain and chain.needs_key) or (sink and sink.capabilities.uses_key))
-    problems.warnings = warnings_of(named, uses_key=uses_key) + warnings
+    problems.warnings = warnings_of(connector, raw, uses_key=uses_key) + warnings
     if sink is None or guarantee is None or engine is None or problems.found:
         if sink is not None:
             sink.close()
@@ -197,6 +195,8 @@ def _check_chain(connector: ConnectorConfig, sink: Sink, chain: Chain | None, en
 
 def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine: str) -> None:
     """Raises ConfigError: the sink cannot follow where transforms send records."""
+    if sink.capabilities.ignores_topics:
+        return
     for stage in chain.routers:
         where = stage.where
         given = f"{where}={connector.originals[where]}"
@@ -219,7 +219,7 @@ def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine:
                     "topic. Remove it, or let the topic alone decide, as RegexRouter does",
                 )
             )
-        if engine != "direct":
+        if engine == "micro-batch":
             raise ConfigError(
                 Problem(
                     where,

@@ -143,6 +143,14 @@ def names() -> frozenset[str]:
     return frozenset(_known())
 
 
+def import_likely() -> None:
+    """Import the sinks that are often used, and so say it themselves, and the configurations of all
+    others."""
+    for target, module in _MODULES.items():
+        if getattr(import_module(module), "LIKELY", False):
+            import_module(target.partition(":")[0])
+
+
 def is_built_in(name: str) -> bool:
     """Whether the sink of this name is one of semel's own."""
     return name in _own()

@@ -46,6 +46,9 @@ class Capabilities:
     """It also writes the records of one topic to several targets that appear as they come, in
     one commit."""
 
+    ignores_topics: bool = False
+    """No target is named by topics, so it does not matter where transforms send records."""
+
     only_updates: bool = False
     """A record whose key has no row yet writes none."""
 

@@ -8,12 +8,12 @@ semel asks through the functions below; each says what it does with a sink that 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from semel.errors import ConfigError
+from semel.errors import ConfigError, TransientError
 from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit
 from semel.sinks.base import Sink, Snapshot
@@ -176,6 +176,39 @@ def uneven(sink: Sink, among: Collection[TopicPartition]) -> dict[TopicPartition
 def snapshots(sink: Sink, topics: Collection[str]) -> Sequence[Snapshot]:
     """One snapshot per ledger."""
     return sink.snapshots(topics) if isinstance(sink, SeveralLedgers) else [sink.snapshot(topics)]
+
+
+Named = Callable[[Sequence[LedgerEntry]], Collection[str]]
+"""The topics that records go to, of all records up to these positions."""
+
+
+@runtime_checkable
+class Gathering(Protocol):
+    """A store whose audit finds the rows of a topic in all targets that its records name."""
+
+    @abstractmethod
+    def gathered(self, topics: Collection[str], named: Named) -> Snapshot:
+        """As :meth:`~semel.sinks.base.Sink.snapshot`, of all targets together. The audit calls it
+        if transforms decide for each record where it goes."""
+
+
+def settled(take: Callable[[Collection[str]], Snapshot], named: Named) -> Snapshot:
+    """A snapshot of all targets that the records up to its positions name.
+
+    Raises:
+        TransientError: records name new targets faster than snapshots are taken.
+    """
+    names: frozenset[str] = frozenset()
+    for _ in range(_TRIES):
+        found = take(names)
+        more = frozenset(named(found.entries)) - names
+        if not more:
+            return found
+        names |= more
+    raise TransientError("records name new targets faster than the audit looks at them")
+
+
+_TRIES = 20
 
 
 @runtime_checkable

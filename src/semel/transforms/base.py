@@ -176,6 +176,11 @@ class Transform(ABC):
         return True
 
     @property
+    def reads_contents(self) -> bool:
+        """Whether it looks at keys or values."""
+        return self.changes_contents
+
+    @property
     def routes(self) -> bool:
         """Whether it changes where records go."""
         return False
@@ -195,6 +200,22 @@ class Sided(Transform):
     @property
     def changes_key(self) -> bool:
         return self.of_key
+
+
+class Reading(Sided):
+    """A transform that looks at keys or values, and changes neither."""
+
+    @property
+    def changes_key(self) -> bool:
+        return False
+
+    @property
+    def changes_contents(self) -> bool:
+        return False
+
+    @property
+    def reads_contents(self) -> bool:
+        return True
 
 
 class SideTransform(Sided):

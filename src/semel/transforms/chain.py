@@ -101,6 +101,11 @@ class Chain:
         return any(s.transform.changes_contents for s in self.stages)
 
     @property
+    def reads_contents(self) -> bool:
+        """Whether it looks at keys or values."""
+        return any(s.transform.reads_contents for s in self.stages)
+
+    @property
     def routers(self) -> Sequence[Stage]:
         """The stages that change where records go."""
         return [s for s in self.stages if s.transform.routes]

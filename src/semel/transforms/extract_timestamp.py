@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.records import TIMESTAMP_TYPE
-from semel.transforms.base import Batch, Refused, Sided, reasons
+from semel.transforms.base import Batch, Reading, Refused, reasons
 from semel.transforms.structs import columns, required
 from semel.transforms.texts import milliseconds
 
@@ -33,7 +33,7 @@ class ExtractTimestampConfig:
     )
 
 
-class ExtractTimestamp(Sided):
+class ExtractTimestamp(Reading):
     """See Aiven's transform of this name. Kafka's own timestamp is kept beside the new one."""
 
     section = ExtractTimestampConfig
@@ -41,10 +41,6 @@ class ExtractTimestamp(Sided):
     def __init__(self, config: ExtractTimestampConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
         self._config = config
-
-    @property
-    def changes_key(self) -> bool:
-        return False
 
     @property
     def sets_timestamp(self) -> bool:

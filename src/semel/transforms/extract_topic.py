@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.transforms.base import Batch, Refused, Sided, reasons
+from semel.transforms.base import Batch, Reading, Refused, reasons
 from semel.transforms.structs import Column, column, columns, connect_type, required
 from semel.transforms.texts import java_text
 
@@ -32,7 +32,7 @@ class AivenExtractTopicConfig:
     skip: bool = key("skip.missing.or.null", False, "Whether records without it keep their topic.")
 
 
-class ExtractTopic(Sided):
+class ExtractTopic(Reading):
     """See Confluent's transform of this name."""
 
     section: ClassVar[type] = ExtractTopicConfig
@@ -42,14 +42,6 @@ class ExtractTopic(Sided):
     ) -> None:
         super().__init__(config, of_key=of_key)
         self._config = config
-
-    @property
-    def changes_key(self) -> bool:
-        return False
-
-    @property
-    def changes_contents(self) -> bool:
-        return False
 
     @property
     def routes(self) -> bool:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.transforms.base import Batch, Refused, Sided, reasons
+from semel.transforms.base import Batch, Reading, Refused, reasons
 from semel.transforms.jsonpath import Path, condition
 from semel.transforms.structs import Opener, columns
 
@@ -40,7 +40,7 @@ class FilterConditionConfig:
     )
 
 
-class FilterCondition(Sided):
+class FilterCondition(Reading):
     """See Confluent's transform Filter."""
 
     section = FilterConditionConfig
@@ -50,14 +50,6 @@ class FilterCondition(Sided):
         self._config = config
         self._condition = condition(config.condition)
         self._opener = Opener()
-
-    @property
-    def changes_key(self) -> bool:
-        return False
-
-    @property
-    def changes_contents(self) -> bool:
-        return False
 
     def apply(self, batch: Batch) -> Batch:
         objects = self._at(batch.side(self.of_key).array, self._condition.path)

@@ -15,10 +15,10 @@ from semel.records import TIMESTAMP_TYPE
 from semel.transforms.base import (
     Batch,
     NoKeys,
+    Reading,
     Refused,
     Router,
     Side,
-    Sided,
     SideTransform,
     reasons,
 )
@@ -57,7 +57,7 @@ class ExtractTimestampConfig:
     )
 
 
-class ExtractTimestamp(Sided):
+class ExtractTimestamp(Reading):
     """See the transform of this name. Its variant for keys reads the value, too."""
 
     section = ExtractTimestampConfig
@@ -68,14 +68,6 @@ class ExtractTimestamp(Sided):
 
     @property
     def needs_key(self) -> bool:
-        return False
-
-    @property
-    def changes_key(self) -> bool:
-        return False
-
-    @property
-    def changes_contents(self) -> bool:
         return False
 
     @property
@@ -159,7 +151,7 @@ class PatternFilterConfig:
     fields: tuple[str, ...] = key("fields", doc="The fields; one that matches drops the record.")
 
 
-class PatternFilter(Sided):
+class PatternFilter(Reading):
     """See the transform of this name."""
 
     section = PatternFilterConfig
@@ -168,14 +160,6 @@ class PatternFilter(Sided):
         super().__init__(config, of_key=of_key)
         self._fields = config.fields
         self._pattern = compiled(config.pattern)
-
-    @property
-    def changes_key(self) -> bool:
-        return False
-
-    @property
-    def changes_contents(self) -> bool:
-        return False
 
     def apply(self, batch: Batch) -> Batch:
         side = batch.side(self.of_key)

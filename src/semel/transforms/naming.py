@@ -6,12 +6,20 @@ from collections.abc import Mapping
 
 from semel.converters import Converter
 from semel.transforms import known_chain
+from semel.transforms.aiven import ConcatFields
 from semel.transforms.base import Transform
+from semel.transforms.debezium import ExtractNewRecordState
 from semel.transforms.extract_field import ExtractField
 from semel.transforms.hoist_field import HoistField
+from semel.transforms.outbox import EventRouter
+from semel.transforms.python import Python
 from semel.transforms.set_schema_metadata import SetSchemaMetadata
 from semel.transforms.sql import Sql
+from semel.transforms.timestamp_converter import TimestampConverter
 from semel.transforms.value_to_key import ValueToKey
+
+_OF_KEYS = (ValueToKey, EventRouter)
+_OF_VALUES = (ExtractNewRecordState, EventRouter, Sql, Python)
 
 
 def named(converter: Converter, raw: Mapping[str, str], *, is_key: bool) -> Converter:
@@ -31,6 +39,8 @@ def named(converter: Converter, raw: Mapping[str, str], *, is_key: bool) -> Conv
 
 def _makes_schema(made: Transform, *, is_key: bool) -> bool:
     """Whether keys or values have another schema after it, which has a name of its own or none."""
-    if isinstance(made, (HoistField, ExtractField)):
+    if isinstance(made, (ConcatFields, HoistField, ExtractField)):
         return made.of_key is is_key
-    return isinstance(made, ValueToKey) if is_key else isinstance(made, Sql)
+    if isinstance(made, TimestampConverter):
+        return made.of_key is is_key and made.whole
+    return isinstance(made, _OF_KEYS if is_key else _OF_VALUES)

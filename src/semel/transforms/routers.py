@@ -160,6 +160,10 @@ class MessageTimestampRouter(_TimeRouter):
         self._fields = config.fields
         self._format = DateFormat(config.message_format) if config.message_format else None
 
+    @property
+    def reads_contents(self) -> bool:
+        return True
+
     def _times(self, batch: Batch) -> pa.Array:
         array = required(batch.values, "routing by a time in the value", nulls=False)
         found = columns(array)

@@ -81,9 +81,14 @@ class TimestampConverter(SideTransform):
         self._config = config
         self._format = DateFormat(config.format) if config.format.strip() else None
 
+    @property
+    def whole(self) -> bool:
+        """Whether it converts the whole key or value."""
+        return not self._config.field
+
     def changed(self, batch: Batch, side: Side) -> Side:
         name = self._config.field
-        if not name:
+        if self.whole:
             return Side(self._converted(side.array, side, side.array), side.has_schema)
         array = required(side, "converting timestamp formats", nulls=True)
         found = columns(array)

@@ -620,7 +620,7 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"path": None, "azblob.container.name": "b", "store.url": "http://h"}, "store.url is"),
         ({"format": "orc"}, "must be one of"),
         ({"format": "csv", "format.class": "x.JsonFormat"}, "the same setting"),
-        ({"format.class": "x.ByteArrayFormat"}, "only ParquetFormat, JsonFormat and AvroFormat"),
+        ({"format.class": "x.OrcFormat"}, "JsonFormat, AvroFormat and ByteArrayFormat are"),
         ({"format.output.type": "json"}, "must be one of"),
         ({"format.output.envelope": "true"}, "must be false: a value is not wrapped"),
         ({"partitioner.class": "x.MyPartitioner"}, "must be one of default, none, field"),

@@ -153,3 +153,10 @@ def test_mapping(kind: pa.DataType, expected: dict[str, Any]) -> None:
 
 def test_types_that_say_nothing_are_left_to_the_server() -> None:
     assert properties([pa.field("f", pa.null()), pa.field("g", pa.json_())]) == {}
+
+
+def test_a_sparse_document_lacks_the_fields_that_are_null() -> None:
+    inner = [{"x": 1, "y": None}, {"x": None, "y": None}, None]
+    columns = {"a": pa.array([None, "é", None]), "s": pa.array(inner), "n": pa.nulls(3)}
+    found = documents(columns, 3, sparse=True).to_pylist()
+    assert found == ['{"s":{"x":1}}', '{"a":"é","s":{}}', "{}"]

@@ -20,5 +20,5 @@ def test_documents_that_are_counted_while_the_ledger_moves_are_not_judged(
     ledger, client = Mock(connector="c"), Mock()
     ledger.entries.side_effect = [[LedgerEntry("t", 0, at, 0)] for at in (10, until)]
     client.request.return_value.body = {"hits": {"total": {"value": until}}}
-    found = take(client, ledger, {"t": "i"}, ["t"], {}, "")
+    found = take(client, ledger, {"t": ["i"]}, ["t"], {}, "")
     assert (found.rows, found.incomplete) == ({"i": until}, incomplete)

@@ -13,7 +13,7 @@ from semel.audit.follow.report import Followed, Judged
 from semel.audit.follow.settling import SHARE
 from semel.audit.follow.state import default_path, load, save
 from semel.audit.follow.totals import Totals
-from semel.audit.run import check_targets_known
+from semel.audit.named import not_found, splitter
 from semel.audit.workspace import Workspace
 from semel.engine.pipeline import Pipeline
 from semel.errors import ConfigError, SemelError, TransientError
@@ -62,7 +62,9 @@ def follow(
     """
     stop = stop or threading.Event()
     connector, sink = planned.connector, planned.sink
-    check_targets_known(planned)
+    stage = splitter(planned)
+    if stage is not None:
+        raise not_found(planned, stage)
     target = sink.describe().get("ledger", connector.connector_class)
     path = path or default_path(connector.name, target)
     state = load(path, connector.name, target)

@@ -118,6 +118,12 @@ class Hazards(Recovery):
         return self._as_before()
 
     def _batch_damaged(self, _fault: Fault) -> float:
+        with self._traffic.sound():  # other records would stop it, too, without tolerance
+            with self.settled():
+                pass  # it has read everything that was sent before
+            return self._damage_batches()
+
+    def _damage_batches(self) -> float:
         stage = self._stage
         self._down()
         with self._held():

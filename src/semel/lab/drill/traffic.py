@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -89,7 +90,7 @@ class Shape:
                 f"a schema registry, so key.converter cannot be {connector.key_converter}"
             )
         self._key_envelope = _envelope(raw, "key.converter")
-        self._damages = bool(connector.dead_letter_table) and connector.errors_tolerance == "all"
+        self.damages = bool(connector.dead_letter_table) and connector.errors_tolerance == "all"
         self._evolves = self._values is not None and (
             raw.get("auto.evolve", "false").lower() == "true"
         )
@@ -109,7 +110,7 @@ class Shape:
             "amount": round(dice.uniform(-1000, 1000), 2),
             "note": "x" * dice.randrange(60),
         }
-        if self._damages and dice.random() < _DAMAGED:
+        if self.damages and dice.random() < _DAMAGED:
             return key, b"\0damaged"
         if self._mode == "record_value":
             value |= dict.fromkeys(self._fields, identity)
@@ -229,6 +230,15 @@ class Traffic(Bursts):
                 return
             except BufferError:
                 producer.poll(0.1)
+
+    @contextmanager
+    def sound(self) -> Iterator[None]:
+        """Send no damaged records."""
+        damages, self._shape.damages = self._shape.damages, False
+        try:
+            yield
+        finally:
+            self._shape.damages = damages
 
     def fill(self, tp: TopicPartition, records: int) -> None:
         """Send records to one partition from the calling thread, and wait until Kafka has them."""

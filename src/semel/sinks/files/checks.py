@@ -19,8 +19,9 @@ def check(connector: ConnectorConfig, config: FilesConfig) -> None:
     together(
         lambda: _check_format(connector, config),
         lambda: _check_avro(config),
+        lambda: _check_bytes(connector, config),
         lambda: _check_delivery(connector, config),
-        lambda: check_letters(connector, connector.topics),
+        lambda: check_letters(connector, config, connector.topics),
         lambda: _check_excluded(connector, config),
     )
 
@@ -37,6 +38,22 @@ def _check_format(connector: ConnectorConfig, config: FilesConfig) -> None:
 def _check_avro(config: FilesConfig) -> None:
     if config.format_name() == "avro":
         require("format=avro", "files", {"fastavro": "fastavro"})
+
+
+def _check_bytes(connector: ConnectorConfig, config: FilesConfig) -> None:
+    if config.format_name() != "bytes":
+        return
+    if connector.provenance:
+        raise ConfigError(
+            f"connector {connector.name}: with format=bytes a file holds values alone, so "
+            "provenance=true has no place there. Set provenance=false, or another format"
+        )
+    if connector.dead_letter_table:
+        raise ConfigError(
+            f"connector {connector.name}: errors.deadletterqueue.table="
+            f"{connector.dead_letter_table}: dead letters have columns, which format=bytes has "
+            "not. Set errors.deadletterqueue.topic.name, or another format"
+        )
 
 
 def _check_delivery(connector: ConnectorConfig, config: FilesConfig) -> None:
@@ -58,14 +75,15 @@ def _check_excluded(connector: ConnectorConfig, config: FilesConfig) -> None:
         )
 
 
-def check_letters(connector: ConnectorConfig, topics: Collection[str]) -> None:
+def check_letters(connector: ConnectorConfig, config: FilesConfig, topics: Collection[str]) -> None:
     """Raises ConfigError if dead letters would be among a topic's files."""
     folder = connector.dead_letter_table
-    if folder in topics:
-        raise ConfigError(
-            f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder of "
-            f"topic {folder} too: dead letters need one of their own"
-        )
+    for topic in () if config.splits else topics:
+        if folder == config.routed(topic):
+            raise ConfigError(
+                f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder "
+                f"of topic {topic} too: dead letters need one of their own"
+            )
 
 
 def check_names(connector: ConnectorConfig, where: str, rebases: Sequence[Rebase]) -> None:

@@ -14,6 +14,7 @@ from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.keys import FilesKeys
 from semel.sinks.layout import selects
+from semel.sinks.routed import RoutedConfig
 
 HDFS = (
     "io.confluent.connect.hdfs.HdfsSinkConnector",
@@ -33,7 +34,7 @@ _AIVEN = (
 )
 CLASSES = ("files", "semel.files.FilesSink", *_CONFLUENT, *_AIVEN)
 
-_FORMATS = {"parquet": "parquet", "json": "json", "avro": "avro"}
+_FORMATS = {"parquet": "parquet", "json": "json", "avro": "avro", "bytearray": "bytes"}
 _PARTITIONERS = {
     "defaultpartitioner": "default",
     "fieldpartitioner": "field",
@@ -86,7 +87,7 @@ _OPTIONS = {
 
 
 @dataclass(frozen=True)
-class FilesConfig(FilesKeys):
+class FilesConfig(FilesKeys, RoutedConfig):
     """Which files to write, and where."""
 
     pk_mode: ClassVar[str] = "none"
@@ -195,7 +196,7 @@ class FilesConfig(FilesKeys):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        return selects(self.include, self.exclude, topic, field)
+        return selects(self.include, self.exclude, self.routed(topic), field)
 
     def format_name(self) -> str:
         """The format that any of the three keys says.
@@ -214,13 +215,18 @@ class FilesConfig(FilesKeys):
             name = self.format_class.rpartition(".")[2].removesuffix("Format").lower()
             if name not in _FORMATS:
                 raise ConfigError(
-                    f"format.class={self.format_class}: only ParquetFormat, JsonFormat and "
-                    "AvroFormat are available; csv by format=csv"
+                    f"format.class={self.format_class}: only ParquetFormat, JsonFormat, AvroFormat "
+                    "and ByteArrayFormat are available; csv by format=csv"
                 )
-            found["format.class"] = name
+            found["format.class"] = _FORMATS[name]
         if len(set(found.values())) > 1:
             raise ConfigError(f"{' and '.join(found)} are the same setting with different values")
         return next(iter(found.values()), "avro" if self.connector_class in HDFS else "parquet")
+
+    @property
+    def separator(self) -> bytes:
+        """What stands behind each value of format=bytes."""
+        return b"\n" if self.bytes_separator is None else self.bytes_separator.encode()
 
     def _partitioner(self) -> str | None:
         name = self.partitioner.rpartition(".")[2].lower()

@@ -1,4 +1,4 @@
-"""The formats of files: Parquet, lines of JSON, CSV and Avro, each written a batch at a time."""
+"""The formats of files: Parquet, lines of JSON, CSV, Avro and bytes, written a batch at a time."""
 
 from __future__ import annotations
 
@@ -32,12 +32,16 @@ class Format:
     parquet_codec: str
     compression: str
     avro_codec: str
+    bytes_extension: str = ".bin"
+    separator: bytes = b"\n"
 
     @property
     def extension(self) -> str:
         """The extension of complete files."""
         if self.name in ("json", "csv"):
             return f".{self.name}{_SUFFIX[self.compression]}"
+        if self.name == "bytes":
+            return f"{self.bytes_extension}{_SUFFIX[self.compression]}"
         return f".{self.name}"
 
     def open(self, path: str, stream: BinaryIO, schema: pa.Schema) -> OpenFile:
@@ -49,7 +53,10 @@ class Format:
         target: Any = stream
         if self.compression != "none":
             target = pa.CompressedOutputStream(stream, self.compression)
-        write = _lines(target) if self.name == "json" else _csv(target, schema)
+        if self.name == "bytes":
+            write = _bytes(target, self.separator)
+        else:
+            write = _lines(target) if self.name == "json" else _csv(target, schema)
         return RowsFile(path, stream, schema, write, target)
 
 
@@ -104,13 +111,28 @@ def _lines(target: Any) -> Write:
     def write(rows: pa.Table) -> None:
         for batch in rows.combine_chunks().to_batches():
             objects = json_write.encode(_embedding(batch), envelope=False, numeric=True)
-            lines = pc.binary_join_element_wise(objects, b"\n", b"")
-            start, end = (lines.offset, lines.offset + len(lines))
-            offsets = pa.Array.from_buffers(pa.int32(), end + 1, [None, lines.buffers()[1]])
-            first, last = offsets[start].as_py(), offsets[end].as_py()
-            target.write(lines.buffers()[2].slice(first, last - first))
+            _append(target, objects, b"\n")
 
     return write
+
+
+def _bytes(target: Any, separator: bytes) -> Write:
+    """The values of the only column as they are."""
+
+    def write(rows: pa.Table) -> None:
+        for batch in rows.combine_chunks().to_batches():
+            _append(target, batch.column(0), separator)
+
+    return write
+
+
+def _append(target: Any, values: pa.Array, separator: bytes) -> None:
+    """The separator behind each value. They stand one after the other in Arrow's memory."""
+    ended = pc.binary_join_element_wise(values, separator, b"")
+    start, end = (ended.offset, ended.offset + len(ended))
+    offsets = pa.Array.from_buffers(pa.int32(), end + 1, [None, ended.buffers()[1]])
+    first, last = offsets[start].as_py(), offsets[end].as_py()
+    target.write(ended.buffers()[2].slice(first, last - first))
 
 
 def _embedding(batch: pa.RecordBatch) -> pa.StructArray:

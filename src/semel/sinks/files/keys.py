@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
+from semel.sinks.files.format_keys import FormatKeys
 
 
 def _duration(milliseconds: int) -> None:
@@ -13,7 +14,7 @@ def _duration(milliseconds: int) -> None:
 
 
 @dataclass(frozen=True)
-class FilesKeys:
+class FilesKeys(FormatKeys):
     """Which files are made where, as the user has said."""
 
     connector_class: str = key(
@@ -64,74 +65,6 @@ class FilesKeys:
         importance=HIGH,
         group="Storage",
         display="Topics Directory",
-    )
-    format: str = key(
-        "format",
-        "",
-        "Of the files.",
-        choices=("", "parquet", "json", "csv", "avro"),
-        importance=HIGH,
-        group="Connector",
-    )
-    format_class: str = key(
-        "format.class",
-        "",
-        "The same, by Confluent's class names.",
-        type=Type.CLASS,
-        importance=HIGH,
-        group="Connector",
-        display="Format class",
-    )
-    format_output: str = key(
-        "format.output.type",
-        "",
-        "The same, in Aiven's words.",
-        choices=("", "parquet", "jsonl", "avro"),
-        importance=MEDIUM,
-        group="Connector",
-    )
-    format_fields: str = key(
-        "format.output.fields",
-        "value",
-        "only the value is written.",
-        choices=("value",),
-        importance=MEDIUM,
-        group="Connector",
-    )
-    format_envelope: str = key(
-        "format.output.envelope",
-        "false",
-        "a value is not wrapped in an object.",
-        choices=("false",),
-        importance=MEDIUM,
-        group="Connector",
-    )
-    parquet_codec: str = key(
-        "parquet.codec",
-        "snappy",
-        "Compression of Parquet files.",
-        choices=("zstd", "snappy", "gzip", "none"),
-        importance=LOW,
-        group="Connector",
-        display="Parquet Compression Codec",
-    )
-    avro_codec: str = key(
-        "avro.codec",
-        "null",
-        "Compression of Avro files.",
-        choices=("null", "deflate", "bzip2"),
-        importance=LOW,
-        group="Connector",
-        display="Avro Compression Codec",
-    )
-    compression: str = key(
-        "file.compression.type",
-        "none",
-        "Compression of JSON and CSV files.",
-        aliases=("s3.compression.type", "gcs.compression.type"),
-        choices=("none", "gzip", "zstd"),
-        importance=LOW,
-        group="Connector",
     )
     max_records: int = key(
         "flush.size",

@@ -27,7 +27,7 @@ class Schemas:
     """The fields that one connector knows of its topics."""
 
     def __init__(self, store: Store, folder: str) -> None:
-        self._store = store
+        self.store = store
         self._folder = f"{folder}/schemas"
         self._known: dict[str, tuple[int, pa.Schema]] = {}
 
@@ -41,14 +41,14 @@ class Schemas:
     def renew(self, topic: str) -> None:
         """Read the fields again: another task may have added some."""
         folder = self._of(topic)
-        found = [int(m[1]) for m in map(_VERSION.fullmatch, self._store.names(folder)) if m]
+        found = [int(m[1]) for m in map(_VERSION.fullmatch, self.store.names(folder)) if m]
         newest = max(found, default=0)
         if newest and self._known.get(topic, (0, None))[0] != newest:
             name = f"{folder}/{newest:06}.schema"
             try:
-                content = self._store.read(name)
+                content = self.store.read(name)
             except FileNotFoundError:
-                raise TransientError(f"{self._store.where}/{name} has been removed") from None
+                raise TransientError(f"{self.store.where}/{name} has been removed") from None
             self._known[topic] = newest, _schema(name, content)
 
     def widened(self, topic: str, fields: list[pa.Field]) -> pa.Schema:
@@ -64,7 +64,7 @@ class Schemas:
             wider = pa.schema([*known, *map(_column, new)])
             try:
                 name = f"{self._of(topic)}/{version + 1:06}.schema"
-                self._store.create(name, _text(topic, wider))
+                self.store.create(name, _text(topic, wider))
                 self._known[topic] = version + 1, wider
             except FileExistsError:
                 self.renew(topic)

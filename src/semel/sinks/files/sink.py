@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -20,6 +21,7 @@ from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.files.config import IGNORED, FilesConfig
 from semel.sinks.files.folders import ByPartition
+from semel.sinks.protocols import Named
 from semel.sinks.staging import Staged, Stager, StagingSink
 
 try:
@@ -67,7 +69,12 @@ class FilesSink(StagingSink):
         self._schemas = Schemas(self._store, self._ledger.folder)
         clock = config.clock()
         self._format = Format(
-            config.format_name(), config.parquet_codec, config.compression, config.avro_codec
+            config.format_name(),
+            config.parquet_codec,
+            config.compression,
+            config.avro_codec,
+            config.bytes_extension,
+            config.separator,
         )
         by_record = config.rotate_ms > 0 and clock.reads_records
         self._naming = Naming(
@@ -93,6 +100,8 @@ class FilesSink(StagingSink):
             engines=frozenset({"bounded", "direct"}),
             uses_key=False,
             key_metadata=frozenset(),
+            routes=True,
+            splits=True,
             takes_tombstones=config.tombstones == "fail",
             evolves=True,
             carries=frozenset({TIMESTAMP}) if config.reads_times else frozenset(),
@@ -134,7 +143,7 @@ class FilesSink(StagingSink):
     # Targets
 
     def prepare(self, topics: Collection[str]) -> None:
-        checks.check_letters(self._connector, topics)
+        checks.check_letters(self._connector, self._config, topics)
         for topic in topics:
             shortest = self._naming.name(topic, 0, 0, 0, self._format.extension)
             self._store.check_name(topic, shortest)
@@ -178,7 +187,7 @@ class FilesSink(StagingSink):
                 )
 
     def schema(self, topic: str) -> pa.Schema | None:
-        found = self._schemas.find(topic)
+        found = self._schemas.find(self._config.routed(topic))
         if found is None:
             return None
         skip = set(self._connector.provenance_columns.values())
@@ -329,7 +338,18 @@ class FilesSink(StagingSink):
     # For the audit and by hand
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
-        return snapshot.take(self._connector, self._store, self._ledger, self._format.name, topics)
+        return snapshot.take(
+            self._connector, self._config, self._store, self._ledger, self._named(topics)
+        )
+
+    def gathered(self, topics: Collection[str], named: Named) -> Snapshot:
+        """See :class:`~semel.sinks.protocols.Gathering`: the names of files say whose they are."""
+        return self.snapshot(topics)
+
+    def _named(self, topics: Collection[str]) -> dict[str, re.Pattern[str]]:
+        """The names of each topic's files."""
+        naming, extension = self._naming, self._format.extension
+        return {topic: naming.pattern(topic, extension) for topic in topics}
 
     def claim(self) -> None:
         """Do nothing: there are no locks. Moving positions by hand fences a running connector."""

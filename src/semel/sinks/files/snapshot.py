@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +15,7 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
+from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.ledger import Ledger, folder_of
 from semel.sinks.files.store import Store, at_once
 from semel.sinks.letters import PLACES, places_of
@@ -29,39 +31,53 @@ _PLACE = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset"
 
 
 def take(
-    connector: ConnectorConfig, store: Store, ledger: Ledger, kind: str, topics: Collection[str]
+    connector: ConnectorConfig,
+    config: FilesConfig,
+    store: Store,
+    ledger: Ledger,
+    named: Mapping[str, re.Pattern[str]],
 ) -> Snapshot:
-    """Read ledger and results. A run may continue meanwhile: what it adds is left out."""
-    folders = {t: folder_of(t) for t in topics}
+    """Read ledger and results. A run may continue meanwhile: what it adds is left out.
+
+    ``named`` matches the names of each topic's files. They tell whose files they are where
+    transforms send the records of several topics to one folder, or those of one to several.
+    """
+    folders = {t: "" if config.splits else folder_of(config.routed(t)) for t in named}
     dead_folder = folder_of(connector.dead_letter_table) if connector.dead_letter_table else ""
+    wanted = {*folders.values(), *([dead_folder] if dead_folder else [])}
     for _ in range(_TRIES):
         state = ledger.newest()
         ledger.finish(state)
-        listed = {f: visible(store, f) for f in [*folders.values(), dead_folder] if f}
+        listed = {f: visible(store, f) for f in wanted}
         newer = ledger.since(state.sequence)
         if newer is not None:
             break
     else:
         raise TransientError(f"{store.where}: the ledger advances faster than files are listed")
     listed = {f: {n: s for n, s in found.items() if n not in newer} for f, found in listed.items()}
-    reader = Reader(store, kind)
+    reader = Reader(store, config.format_name())
     records: dict[str, pa.Table] = {}
     rows: dict[str, int] = {}
     untraced: dict[str, int] = {}
     targets = {t: f"{store.where}/{f}" for t, f in folders.items()}
+    if config.routes:
+        targets = {t: f"the files of topic {t} in {where}" for t, where in targets.items()}
     provenance = connector.provenance_columns
     for topic, folder in folders.items():
         files = listed[folder]
+        if config.routes:
+            files = _of(files, named[topic], dead_folder)
         untraced[targets[topic]] = 0
         if not provenance:
-            rows[targets[topic]] = reader.count(files)
+            if reader.counts:
+                rows[targets[topic]] = reader.count(files)
             continue
-        wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
-        found = reader.columns(files, dict(zip(wanted, _PLACE.types, strict=True)))
+        columns = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
+        found = reader.columns(files, dict(zip(columns, _PLACE.types, strict=True)))
         if found.num_rows and found.column(0).null_count == found.num_rows:
             raise ConfigError(
                 f"connector {connector.name}: the files in {targets[topic]} have no column "
-                f"{wanted[0]}, which provenance=true asks for: was that set after they were "
+                f"{columns[0]}, which provenance=true asks for: was that set after they were "
                 "written? Audit by counts with provenance=false"
             )
         rows[targets[topic]] = found.num_rows
@@ -73,6 +89,15 @@ def take(
         dead = places_of(connector.name, reader.columns(listed[dead_folder], kinds))
     entries = [e for _, e in sorted(state.entries.items())]
     return Snapshot(entries, state.holes, records, rows, untraced, targets, dead)
+
+
+def _of(files: Mapping[str, int], name: re.Pattern[str], but: str) -> dict[str, int]:
+    """The files with such a name, except those in one folder."""
+    return {
+        path: size
+        for path, size in files.items()
+        if name.fullmatch(path.rpartition("/")[2]) and path.partition("/")[0] != but
+    }
 
 
 def visible(store: Store, folder: str) -> dict[str, int]:
@@ -93,6 +118,11 @@ class Reader:
     def __init__(self, store: Store, kind: str) -> None:
         self._store = store
         self._kind = kind
+
+    @property
+    def counts(self) -> bool:
+        """Whether files show how many rows they have."""
+        return self._kind != "bytes"
 
     def count(self, files: Mapping[str, int]) -> int:
         return int(self.columns(files, {"__semel_none": pa.string()}).num_rows)

@@ -29,6 +29,9 @@ from semel.sinks.files.writer import FileWriter, Rows
 from semel.sinks.layout import layout
 from semel.sinks.staging import Stager
 
+_LONGEST = 249
+"""Kafka gives no topic a longer name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arranger:
@@ -45,13 +48,15 @@ class Arranger:
     format_name: str
 
     def fields(self, records: Records) -> pa.Schema:
-        """The topic's fields, with those of the records.
+        """The fields of the files where the records go, with those of the records.
 
         Raises:
             ConfigError: the configuration leaves out every field.
+            RowsRejected: transforms send the records where no files can be.
         """
+        target = self.target(records)
         arranged = layout(self.config, self.connector.provenance_columns, records, deletes=False)
-        known = self.schemas.find(records.topic)
+        known = self.schemas.find(target)
         fields = value_columns(records.rows.column_names)
         if fields and known is None and not set(fields) & set(arranged.columns):
             name = "fields.whitelist" if self.config.include else "field.exclude.list"
@@ -60,7 +65,38 @@ class Arranger:
                 f"connector {self.connector.name}: {name}={chosen} leaves nothing of topic "
                 f"{records.topic}, whose values have {', '.join(fields)}"
             )
-        return self.schemas.widened(records.topic, arranged.fields())
+        return self.schemas.widened(target, arranged.fields())
+
+    def target(self, records: Records) -> str:
+        """The topic whose folder the records go to.
+
+        Raises:
+            RowsRejected: transforms send them where no files can be.
+        """
+        target = self.config.routed(records.topic)
+        why_not = self._refusal(target) if self.config.splits else ""
+        if why_not:
+            why = f"transforms send it to topic {target[:60]}: {why_not}"
+            raise _all_rejected(records.rows, why)
+        return target
+
+    def _refusal(self, target: str) -> str:
+        """Why files cannot be in a topic's folder; empty if they can."""
+        if not 0 < len(target) <= _LONGEST:
+            return f"a topic's name has 1 to {_LONGEST} characters"
+        if target == self.connector.dead_letter_table:
+            return "its folder holds dead letters (errors.deadletterqueue.table)"
+        return self.schemas.store.too_long(folder_of(target), "")
+
+    def _check_bytes(self, topic: str, rows: pa.Table) -> None:
+        """Raises ConfigError: values are not bytes."""
+        if rows.column_names != ["value"] or not pa.types.is_binary(rows.schema.types[0]):
+            found = ", ".join(f"{f.name} {f.type}" for f in rows.schema)
+            raise ConfigError(
+                f"connector {self.connector.name}: format=bytes writes values that are bytes, and "
+                f"those of topic {topic} are {found}. Set value.converter="
+                "org.apache.kafka.connect.converters.ByteArrayConverter, or another format"
+            )
 
     def arranged(self, records: Records) -> tuple[pa.Table, Rows]:
         """Records as rows of their topic's files, and where they belong.
@@ -68,7 +104,7 @@ class Arranger:
         Raises:
             RowsRejected: records that do not fit.
         """
-        topic, gone = records.topic, records.tombstones
+        topic, gone = self.config.routed(records.topic), records.tombstones
         if gone is not None and gone.num_rows:
             raise _all_rejected(gone, "the value is null (behavior.on.null.values=fail)")
         source = records.rows
@@ -80,6 +116,8 @@ class Arranger:
                 "column yet. provenance=true gives every row some",
             )
         rows = made.inserts(self.config, self.connector.provenance_columns, records, columns).table
+        if self.format_name == "bytes":
+            self._check_bytes(topic, rows)
         if self.format_name == "json" and (unwritten := without_json(rows)):
             each = sorted(unwritten.items())
             raise RowsRejected([rejected(source, i, why) for i, why in each])
@@ -106,7 +144,7 @@ class FilesStager(Stager):
 
     def add(self, commit: Commit) -> None:
         given = [r for r in commit.records if r.count]
-        for topic in {r.topic for r in given} - self._renewed:
+        for topic in set(map(self._arranger.target, given)) - self._renewed:
             # A worker process goes from trigger to trigger: other tasks may have added fields.
             self._arranger.schemas.renew(topic)
             self._renewed.add(topic)

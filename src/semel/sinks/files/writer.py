@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,12 @@ class Naming:
         """The name of a file, from the offsets of its first and last record."""
         offsets = f"{first:0{self.digits}}-{last + 1:0{self.digits}}"
         return f"{self.delimiter.join([folder_of(topic), str(partition), offsets])}{extension}"
+
+    def pattern(self, topic: str, extension: str) -> re.Pattern[str]:
+        """Matches the names of a topic's files, and of no other topic's."""
+        delimiter = re.escape(self.delimiter)
+        of_topic = re.escape(folder_of(topic))
+        return re.compile(rf"{of_topic}{delimiter}\d+{delimiter}\d+-\d+{re.escape(extension)}")
 
 
 @dataclass(frozen=True, slots=True)

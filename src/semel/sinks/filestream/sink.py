@@ -70,7 +70,11 @@ class FileStreamSink(TransactionalSink[_Transaction]):
     address = "file"
 
     capabilities = Capabilities(
-        engines=frozenset({"direct"}), uses_key=False, takes_bytes=True, takes_tombstones=True
+        engines=frozenset({"direct"}),
+        ignores_topics=True,
+        uses_key=False,
+        takes_bytes=True,
+        takes_tombstones=True,
     )
 
     def __init__(self, connector: ConnectorConfig) -> None:

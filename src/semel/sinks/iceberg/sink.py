@@ -84,6 +84,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
         config = self._config
         return Capabilities(
             engines=frozenset({"direct", "bounded"}) if config.several else ALL_ENGINES,
+            ignores_topics=True,
             uses_key=config.pk_mode == "record_key",
             key_metadata=key_metadata(config),
             takes_tombstones=config.delete_enabled,

@@ -9,6 +9,8 @@ from semel.errors import ConfigError, Problem
 from semel.sinks.routed import RoutedConfig
 
 CLASSES = ("kafka",)
+LIKELY = True
+"""Workers import this sink before a connector asks for it."""
 
 IGNORED = {
     "topic.config.sync": "a created topic takes its source's retention once",

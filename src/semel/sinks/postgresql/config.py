@@ -9,9 +9,11 @@ from semel.sinks import jdbc
 from semel.sinks.jdbc import DEBEZIUM, JdbcConfig
 from semel.sinks.jdbc_keys import idle_key, url_key
 
-__all__ = ["CLASSES", "DEBEZIUM", "IGNORED", "PostgresConfig"]
+__all__ = ["CLASSES", "DEBEZIUM", "IGNORED", "LIKELY", "PostgresConfig"]
 
 CLASSES = ("postgresql", *jdbc.CLASSES)
+LIKELY = True
+"""Workers import this sink before a connector asks for it."""
 _PARAMETER = "As the parameter of connection.url."
 IGNORED = jdbc.IGNORED | {
     "batch.size": "a commit's rows travel in one COPY; max.poll.records bounds a commit"

@@ -46,7 +46,9 @@ class Bulk:
             return [r for f in failures if (r := self._judged(part, first, f)) is not None]
 
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._config.in_flight, "semel-bulk")
+            # Updates of one document must arrive in their order.
+            count = 1 if self._config.merges else self._config.in_flight
+            self._pool = ThreadPoolExecutor(count, "semel-bulk")
         sent = [self._pool.submit(send, request) for request in wanted[:-1]]
         try:
             refused = [r for future in sent for r in future.result()]

@@ -116,15 +116,6 @@ class SearchConfig(SearchKeys, RoutedConfig):
 
     def _writing_problems(self) -> list[Problem]:
         problems = []
-        if self.write_method == "upsert":
-            problems.append(
-                Problem(
-                    "write.method",
-                    "write.method=upsert merges fields by an update, to which the server gives no "
-                    "external version: a replayed or late record would overwrite a newer one. Set "
-                    "write.method=insert, which replaces the document",
-                )
-            )
         stream = {
             "data.stream.type": "" if self.stream_type.lower() == "none" else self.stream_type,
             "data.stream.dataset": self.stream_dataset,
@@ -164,6 +155,11 @@ class SearchConfig(SearchKeys, RoutedConfig):
     def tombstones(self) -> str:
         """``ignore``, ``delete`` or ``fail``: Confluent's default is fail, Aiven's ignore."""
         return self.null_values or ("ignore" if self.connector_class in AIVEN else "fail")
+
+    @property
+    def merges(self) -> bool:
+        """Whether a record changes only the fields that it has."""
+        return self.write_method == "upsert"
 
     @property
     def makes_ids(self) -> bool:

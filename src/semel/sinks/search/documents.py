@@ -25,11 +25,17 @@ _SIMPLE = {
     pa.float16(): "float",
     pa.float32(): "float",
 }
+_AGAIN = 5
+"""How often the server tries an update again that meets another one."""
 _TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
 
 
-def documents(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
-    """One JSON object per row."""
+def documents(columns: Mapping[str, pa.Array], count: int, *, sparse: bool = False) -> pa.Array:
+    """One JSON object per row; with ``sparse``, without the fields that are null in it."""
+    if sparse and columns:
+        there = [_member(name, values) for name, values in columns.items()]
+        inner = pc.utf8_slice_codeunits(_joined(there, count), 1)  # without the first comma
+        return _joined(["{", inner, "}"], count)
     pieces: list[Any] = ["{"]
     for name, values in columns.items():
         comma = "," if len(pieces) > 1 else ""
@@ -44,7 +50,23 @@ def upserts(ids: pa.Array | None, versions: pa.Array | None, sources: pa.Array) 
     return _joined([*_action("index", ids, versions), sources, "\n"], len(sources))
 
 
-def deletes(ids: pa.Array, versions: pa.Array) -> pa.Array:
+def updates(ids: pa.Array, sources: pa.Array) -> pa.Array:
+    """The two lines that merge each document into the one that is there, if there is one."""
+    action = ['{"update":{"_id":', ids, f',"retry_on_conflict":{_AGAIN}}}}}\n']
+    return _joined([*action, '{"doc":', sources, ',"doc_as_upsert":true}\n'], len(sources))
+
+
+def _member(name: str, values: pa.Array) -> pa.Array:
+    """A field of an object, behind a comma; nothing where it is null."""
+    if is_.is_struct(values.type):
+        inner = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
+        found = documents(inner, len(values), sparse=True)
+    else:
+        found = text(values)
+    return pc.if_else(values.is_valid(), _joined([f",{json_duck.quoted(name)}:", found], 0), "")
+
+
+def deletes(ids: pa.Array, versions: pa.Array | None) -> pa.Array:
     """The line that deletes each document."""
     return _joined(_action("delete", ids, versions), len(ids))
 

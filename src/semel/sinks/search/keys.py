@@ -180,7 +180,7 @@ class SearchKeys:
     write_method: str = key(
         "write.method",
         "insert",
-        "Only insert.",
+        "insert replaces the document; upsert changes the fields that the record has.",
         aliases=("index.write.method",),
         choices=("insert", "upsert"),
         importance=LOW,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import pyarrow as pa
@@ -19,22 +20,29 @@ from semel.sinks.search.ledger import SearchLedger
 def take(
     client: Client,
     ledger: SearchLedger,
-    names: Mapping[str, str],
+    names: Mapping[str, Collection[str]],
     unkeyed: Collection[str],
     provenance: Mapping[str, str],
     dead_letter_index: str,
+    together: str = "",
 ) -> Snapshot:
     """Read the ledger, then the results: documents are written before positions, so everything that
     the ledger covers is there. Documents above a position belong to an attempt that is under way or
     was interrupted. The next attempt writes them again, so they are left out if ids are places in
     Kafka (``unkeyed``). If ids are keys, they may have replaced documents that the ledger covers:
     while a write is under way, missing documents cannot be judged.
+
+    Each topic has one index, unless all of them are one target, whose name is ``together``.
     """
     entries, holes = ledger.entries(), ledger.holes()
     positions = {e.topic_partition: e.position for e in entries}
-    records, rows, untraced = {}, {}, {}
+    records: dict[str, pa.Table] = {}
+    rows: Counter[str] = Counter()
+    untraced: Counter[str] = Counter()
     under_way = set()
-    for topic, name in names.items():
+    counted: set[tuple[str, str]] = set()
+    for topic, name in [(topic, name) for topic, of_it in names.items() for name in of_it]:
+        target = together or name
         where = f"connector {ledger.connector}: topic {topic}"
         index = indices.find(client, name, where)
         if index is None:
@@ -46,21 +54,39 @@ def take(
                 "connector with auto.evolve=true, or audit by counts with provenance=false"
             )
         client.refresh(index.name)
-        rows[name], untraced[name] = _count(client, index.name), 0
+        if (target, name) not in counted:
+            counted.add((target, name))
+            number = _count(client, index.name)
+            rows[target] += number
+            if provenance:
+                traced = {"query": {"exists": {"field": provenance[OFFSET]}}}
+                untraced[target] += number - _count(client, index.name, traced)
         if provenance:
-            traced = {"query": {"exists": {"field": provenance[OFFSET]}}}
-            untraced[name] = rows[name] - _count(client, index.name, traced)
             found = _places(client, index.name, topic, provenance)
-            records[topic] = _below(found, topic, positions)
-            if topic not in unkeyed and len(records[topic]) < len(found):
+            mine = _below(found, topic, positions)
+            if topic not in unkeyed and len(mine) < len(found):
                 under_way.add(topic)
+            records[topic] = pa.concat_tables([records.get(topic, mine.slice(0, 0)), mine])
     moved = {e.topic for e in ledger.entries() if positions.get(e.topic_partition) != e.position}
     under_way |= moved - set(unkeyed if provenance else ())  # a count has rows of any position
     dead = {}
     if dead_letter_index:
         dead = dead_letters.places_of(client, dead_letter_index, ledger.connector)
+    targets = {topic: together or str(*of_it) for topic, of_it in names.items()}
+    unjudged = {}
+    if together and not provenance:
+        keyed = names.keys() - set(unkeyed)
+        unjudged = dict.fromkeys(keyed, "documents replace each other in several indices")
     return Snapshot(
-        entries, holes, records, rows, untraced, dict(names), dead, frozenset(under_way)
+        entries,
+        holes,
+        records,
+        rows,
+        untraced,
+        targets,
+        dead,
+        frozenset(under_way),
+        unjudged=unjudged,
     )
 
 

@@ -29,7 +29,7 @@ from semel.sinks.casts import without_json
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.layout import provenance_conflict
 from semel.sinks.search.config import SearchConfig
-from semel.sinks.search.documents import deletes, documents, upserts
+from semel.sinks.search.documents import deletes, documents, updates, upserts
 
 GENERATION = 10**15
 """Setting positions by hand adds this to versions, so that records that are read again are
@@ -54,11 +54,13 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Makes lines of a connector's records. With ``passes`` keys and values are bytes as they came,
-    if no transform has changed them: texts, and JSON."""
+    if no transform has changed them: texts, and JSON. With ``sparse`` a null may stand for a field
+    that a record lacks."""
 
     config: SearchConfig
     provenance: Mapping[str, str]
     passes: bool
+    sparse: bool = False
 
     def parts(
         self, records: Records, index: str, generation: Callable[[TopicPartition], int]
@@ -75,12 +77,15 @@ class Writer:
             _check_ids(topic, rows, null_too=True)
             _check_ids(topic, gone, null_too=False)
             gone = gone.filter(gone.column(KEY).is_valid())
-            rows, gone = _last(rows, gone)
+            if not self.config.merges:
+                rows, gone = _last(rows, gone)
         elif not self.config.makes_ids:
             _check_distinct(topic, rows)
-        found = []
         if unwritten := without_json(rows.select(value_columns(rows.column_names))):
             raise RowsRejected([rejected(rows, *row) for row in sorted(unwritten.items())])
+        if self.config.merges:
+            return self._merging(topic, index, rows, gone)
+        found = []
         if rows.num_rows:
             sources, places = self._sources(rows), rows.select(ORIGIN)
             if self.config.makes_ids and not self.config.ids_are_keys(topic):
@@ -93,6 +98,22 @@ class Writer:
             lines = deletes(self._json_ids(topic, gone), _versions(gone, generation))
             found.append(Part(index, lines, gone.select(ORIGIN)))
         return found
+
+    def _merging(self, topic: str, index: str, rows: pa.Table, gone: pa.Table) -> list[Part]:
+        """All changes in their order: none replaces the ones before it."""
+        changes = [
+            (updates(self._json_ids(topic, rows), self._sources(rows)), rows.select(ORIGIN))
+            for rows in [rows]
+            if rows.num_rows
+        ]
+        if gone.num_rows:
+            changes.append((deletes(self._json_ids(topic, gone), None), gone.select(ORIGIN)))
+        if not changes:
+            return []
+        lines = pa.concat_arrays([lines for lines, _ in changes])
+        places = pa.concat_tables([places for _, places in changes])
+        order = pa.array(np.lexsort([places.column(OFFSET), places.column(PARTITION)]))
+        return [Part(index, lines.take(order), places.take(order), False)]
 
     def columns(self, rows: pa.Table) -> dict[str, pa.Array]:
         """A document's fields.
@@ -125,7 +146,7 @@ class Writer:
         names = value_columns(rows.column_names)
         passed = self.passes and names == ["value"] and _is_binary(rows, "value")
         if not passed:
-            return documents(self.columns(rows), rows.num_rows)
+            return documents(self.columns(rows), rows.num_rows, sparse=self.sparse)
         text = one_array(rows.column("value")).cast(pa.string())
         text = pc.replace_substring(text, "\n", " ")  # white space: in a string it would be \n
         if not self.provenance:

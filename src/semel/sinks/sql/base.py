@@ -22,6 +22,8 @@ from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key, upgrade_refused
 from semel.sinks.layout import Layout, check_provenance, key_metadata, keys_of, layout
+from semel.sinks.protocols import Named, settled
+from semel.sinks.sql import text_keys
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.ledger_tables import OFFSETS, Ledger
@@ -132,6 +134,17 @@ class DatabaseSink(Sink):
                 self._create_dead_letters(self._connector.dead_letter_table)
         for topic in () if self._config.splits else topics:
             self._tables.check(topic)
+        if self._connector.assumes_keys and self._config.pk_mode == "record_key":
+            self._check_keys(() if self._config.splits else topics)
+
+    def _check_keys(self, topics: Collection[str]) -> None:
+        with self._database.transaction(reading=True):
+            known = {e.topic for e in self._ledger.entries() if e.rows_written}
+            for topic in sorted(known.intersection(topics)):
+                table = self._database.find(self._name(topic))
+                if table is not None and len(self._config.pk_fields) == 1:
+                    (key,) = self._tables.declared_key()
+                    text_keys.check(self._database, table, key, f"connector {self._connector.name}")
 
     def _open_ledger(self) -> None:
         try:
@@ -163,14 +176,29 @@ class DatabaseSink(Sink):
         return keys_of(self._config, records)
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
+        return self._taken({topic: [self._name(topic)] for topic in topics})
+
+    def gathered(self, topics: Collection[str], named: Named) -> Snapshot:
+        """See :class:`~semel.sinks.protocols.Gathering`."""
+        together = f"the tables that records name in {self._database.where}"
+
+        def taken(names: Collection[str]) -> Snapshot:
+            fold = str.lower if self._database.one_in_any_case else str
+            tables = {fold(str(name)): name for name in map(self._name, names)}
+            return self._taken(dict.fromkeys(topics, tables.values()), together)
+
+        return settled(taken, named)
+
+    def _taken(self, tables: Mapping[str, Collection[Name]], together: str = "") -> Snapshot:
         with self._database.transaction(reading=True):
             return take(
                 self._database,
                 self._ledger,
-                {topic: self._name(topic) for topic in topics},
+                tables,
                 self._connector.provenance_columns,
                 self._connector.dead_letter_table,
                 self._config.pk_fields if self.capabilities.replaces else None,
+                together,
             )
 
     # The ledger and committing

@@ -57,6 +57,10 @@ class Database(ABC):
     def query(self, sql: str) -> pa.Table:
         """All rows of a query inside the open transaction."""
 
+    def first(self, columns: str, name: Name, count: int) -> str:
+        """A query of some rows of a table, whichever come first."""
+        return f"SELECT {columns} FROM {name.quoted} LIMIT {count}"
+
     def literal(self, text: str) -> str:
         """A quoted string."""
         return literal(text)

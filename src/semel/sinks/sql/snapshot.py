@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,28 +19,35 @@ from semel.sinks.storedkeys import StoredKeys
 
 _OF_A_LETTER = {PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp"}
 """The columns of a dead letter that say which record it was."""
+_ASK = "set provenance=true"
 _PLACE = {"partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.int64()}
 
 
 def take(
     database: Database,
     ledger: Ledger,
-    tables: Mapping[str, Name],
+    tables: Mapping[str, Collection[Name]],
     provenance: Mapping[str, str],
     dead_letter_table: str,
     key_fields: Sequence[str] | None,
+    together: str = "",
 ) -> Snapshot:
-    """Read ledger and results inside the open transaction.
+    """Read ledger and results inside the open transaction. Each topic has one table, unless all of
+    them are one target, whose name is ``together``.
 
     Without provenance, the keys of the rows are read unless ``key_fields`` is None; if it is empty,
     the table's first unique key is used.
     """
-    records, rows, untraced = {}, {}, {}
+    records: dict[str, pa.Table] = {}
+    rows: Counter[str] = Counter()
+    untraced: Counter[str] = Counter()
     keys, unjudged = {}, {}
-    for topic, name in tables.items():
+    counted: set[tuple[str, Name]] = set()
+    for topic, name in [(topic, name) for topic, names in tables.items() for name in names]:
         table = database.find(name)
         if table is None:
             continue
+        target = together or str(name)
         missing = [c for c in provenance.values() if c not in table.columns]
         if missing:
             raise ConfigError(
@@ -48,16 +56,24 @@ def take(
                 "counts with provenance=false"
             )
         traced = f"count({quote(provenance[TOPIC])})" if provenance else "count(*)"
-        (counted,) = database.query(
-            f"SELECT count(*) AS n, count(*) - {traced} AS untraced FROM {name.quoted}"
-        ).to_pylist()
-        rows[str(name)], untraced[str(name)] = counted["n"], counted["untraced"]
+        if (target, name) not in counted:
+            counted.add((target, name))
+            (found,) = database.query(
+                f"SELECT count(*) AS n, count(*) - {traced} AS untraced FROM {name.quoted}"
+            ).to_pylist()
+            rows[target] += found["n"]
+            untraced[target] += found["untraced"]
         if provenance:
-            found = database.query(
-                f"SELECT {', '.join(database.places(provenance))} "
-                f"FROM {name.quoted} WHERE {quote(provenance[TOPIC])} = {database.literal(topic)}"
+            read = _places(
+                database.query(
+                    f"SELECT {', '.join(database.places(provenance))} FROM {name.quoted} "
+                    f"WHERE {quote(provenance[TOPIC])} = {database.literal(topic)}"
+                )
             )
-            records[topic] = _places(found)
+            mine = [records[topic], read] if topic in records else [read]
+            records[topic] = pa.concat_tables(mine)
+        elif key_fields is not None and together:
+            unjudged[topic] = f"rows replace each other by key in several tables; {_ASK}"
         elif key_fields is not None:
             try:
                 keys[topic] = _keys(database, table, key_fields)
@@ -69,7 +85,7 @@ def take(
         records,
         rows,
         untraced,
-        {topic: str(name) for topic, name in tables.items()},
+        {topic: together or str(*names) for topic, names in tables.items()},
         _dead(database, ledger.connector, dead_letter_table),
         keys=keys,
         unjudged=unjudged,
@@ -86,9 +102,7 @@ def _keys(database: Database, table: Table, fields: Sequence[str]) -> StoredKeys
     chosen = table.key_columns(fields)
     loose = database.loose_columns(table, chosen)
     if loose:
-        raise ValueError(
-            f"column {loose[0]} may treat different texts as equal; set provenance=true"
-        )
+        raise ValueError(f"column {loose[0]} may treat different texts as equal; {_ASK}")
     return StoredKeys(database.rows_of(table, chosen))
 
 

@@ -145,6 +145,9 @@ class SqlServer(Dialect):
     def query(self, sql: str) -> pa.Table:
         return self._live.query(sql)
 
+    def first(self, columns: str, name: Name, count: int) -> str:
+        return f"SELECT TOP {count} {columns} FROM {name.quoted}"
+
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         return self._live.stream(sql)
 

@@ -51,7 +51,7 @@ class Tables:
         """Raises ConfigError: there is no table and none may be created, or its key is wrong."""
         table = self.look_up(topic)
         if table is not None:
-            self._check_key(table, self._declared_key(), topic)
+            self._check_key(table, self.declared_key(), topic)
         elif not self._config.creates:
             raise self._missing(topic)
 
@@ -140,7 +140,8 @@ class Tables:
             f"table.name.format={self._config.table_name_format!r} names it"
         )
 
-    def _declared_key(self) -> list[str]:
+    def declared_key(self) -> list[str]:
+        """The columns of the key, as far as the configuration names them."""
         fold = str.lower if self._config.folds_names else str
         if self._config.pk_mode == "kafka" and not self._config.pk_fields:
             return [fold(n) for n in KAFKA_KEY]

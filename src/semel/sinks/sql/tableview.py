@@ -50,7 +50,7 @@ class TableView(ABC):
         return snapshot.take(
             self._database,
             self._ledger,
-            {topic: self._name(topic) for topic in topics},
+            {topic: [self._name(topic)] for topic in topics},
             self._connector.provenance_columns,
             self._connector.dead_letter_table,
             self._key_fields,

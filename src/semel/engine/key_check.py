@@ -1,0 +1,63 @@
+"""Keys that cannot be read as JSON, which is assumed where no key converter is set."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from semel.config import ConnectorConfig, under
+from semel.config.common import STRING
+from semel.converters import create
+from semel.engine.poll import by_topic
+from semel.errors import ConfigError, Problem
+from semel.kafka.cluster import Cluster
+from semel.kafka.reader import read_ranges
+from semel.ledger import LedgerEntry
+from semel.records import one_array
+
+_NEAR = 20
+"""Offsets of each partition that are looked at, before and after the position."""
+
+
+def check_keys(
+    connector: ConnectorConfig, cluster: Cluster, entries: Collection[LedgerEntry]
+) -> None:
+    """Look at keys near the positions.
+
+    Raises:
+        ConfigError: in some topic no key can be read. All its records would be bad ones.
+    """
+    at = {e.topic_partition: e.position for e in entries}
+    earliest, latest = cluster.earliest(at), cluster.latest(at)
+    starts = {tp: max(earliest[tp], min(p, latest[tp]) - _NEAR) for tp, p in at.items()}
+    ends = {tp: min(latest[tp], starts[tp] + 2 * _NEAR) for tp in at}
+    converter = create(
+        connector.key_converter,
+        under(connector.originals, "key.converter."),
+        is_key=True,
+        where="key.converter",
+    )
+    read: dict[str, int] = {}
+    bad: dict[str, list[str]] = {}
+    for messages in read_ranges(connector, starts, ends, damaged=lambda _: None):
+        for poll in by_topic(messages):
+            keys = one_array(poll.raw(key=True, timestamp=False).column("key"))
+            there = np.flatnonzero(np.asarray(keys.is_valid().to_numpy(zero_copy_only=False)))
+            failed = converter.decode(keys).failures
+            read[poll.topic] = read.get(poll.topic, 0) + len(there)
+            mine = bad.setdefault(poll.topic, [])
+            mine += [
+                f"{keys[f.index].as_py()[:40].decode('utf-8', 'replace')!r} ({f.message})"
+                for f in failed
+            ]
+    for topic, texts in sorted(bad.items()):
+        if texts and len(texts) == read[topic]:
+            raise ConfigError(
+                Problem(
+                    "key.converter",
+                    f"connector {connector.name}: key.converter is not set, so keys are read as "
+                    f"JSON, and none of {len(texts)} keys in topic {topic} can be, such as "
+                    f"{texts[0]}. Set it to what Kafka Connect's worker has, such as {STRING}",
+                )
+            )

@@ -1,0 +1,97 @@
+"""The files sink's keys of formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.config import HIGH, LOW, MEDIUM, Type, key
+
+
+@dataclass(frozen=True)
+class FormatKeys:
+    """How files are written, as the user has said."""
+
+    format: str = key(
+        "format",
+        "",
+        "Of the files.",
+        choices=("", "parquet", "json", "csv", "avro", "bytes"),
+        importance=HIGH,
+        group="Connector",
+    )
+    format_class: str = key(
+        "format.class",
+        "",
+        "The same, by Confluent's class names.",
+        type=Type.CLASS,
+        importance=HIGH,
+        group="Connector",
+        display="Format class",
+    )
+    format_output: str = key(
+        "format.output.type",
+        "",
+        "The same, in Aiven's words.",
+        choices=("", "parquet", "jsonl", "avro"),
+        importance=MEDIUM,
+        group="Connector",
+    )
+    bytes_extension: str = key(
+        "format.bytearray.extension",
+        ".bin",
+        "With format=bytes, the extension of the files.",
+        importance=LOW,
+        group="Connector",
+        display="Output file extension for ByteArrayFormat",
+    )
+    bytes_separator: str | None = key(
+        "format.bytearray.separator",
+        None,
+        "With format=bytes, what stands behind each value; a line feed if nothing is set.",
+        importance=LOW,
+        group="Connector",
+        display="Line separator ByteArrayFormat",
+    )
+    format_fields: str = key(
+        "format.output.fields",
+        "value",
+        "only the value is written.",
+        choices=("value",),
+        importance=MEDIUM,
+        group="Connector",
+    )
+    format_envelope: str = key(
+        "format.output.envelope",
+        "false",
+        "a value is not wrapped in an object.",
+        choices=("false",),
+        importance=MEDIUM,
+        group="Connector",
+    )
+    parquet_codec: str = key(
+        "parquet.codec",
+        "snappy",
+        "Compression of Parquet files.",
+        choices=("zstd", "snappy", "gzip", "none"),
+        importance=LOW,
+        group="Connector",
+        display="Parquet Compression Codec",
+    )
+    avro_codec: str = key(
+        "avro.codec",
+        "null",
+        "Compression of Avro files.",
+        choices=("null", "deflate", "bzip2"),
+        importance=LOW,
+        group="Connector",
+        display="Avro Compression Codec",
+    )
+    compression: str = key(
+        "file.compression.type",
+        "none",
+        "Compression of JSON and CSV files.",
+        aliases=("s3.compression.type", "gcs.compression.type"),
+        choices=("none", "gzip", "zstd"),
+        importance=LOW,
+        group="Connector",
+    )

@@ -1,0 +1,206 @@
+"""Aiven's transforms that look at texts of fields, or make them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import key
+from semel.errors import ConfigError, Problem
+from semel.transforms.base import (
+    Batch,
+    Reading,
+    Refused,
+    Side,
+    SideTransform,
+    each,
+    reasons,
+)
+from semel.transforms.patterns import compiled
+from semel.transforms.structs import (
+    Column,
+    Columns,
+    column,
+    columns,
+    connect_type,
+    refuse_all,
+    refuse_duplicate,
+    required,
+    struct,
+)
+from semel.transforms.texts import java_text
+
+_MORE_THAN_TEXT = re.compile(r"\s*([-+.\d\"'\[{]|null\b|NaN\b|Infinity\b)")
+"""Kafka Connect's ``Values.parseString`` makes something else than text of what begins so."""
+
+
+def _regex(text: str) -> None:
+    if text:
+        compiled(text)
+
+
+@dataclass(frozen=True)
+class ConcatFieldsConfig:
+    """The keys of ConcatFields."""
+
+    fields: tuple[str, ...] = key("field.names", doc="The fields whose texts are joined.")
+    output: str = key("output.field.name", doc="The field that gets the text.")
+    delimiter: str = key("delimiter", "", "What stands between them.")
+    missing: str = key("field.replace.missing", "", "What stands for a missing or null field.")
+
+
+class ConcatFields(SideTransform):
+    """See Aiven's transform of this name."""
+
+    section = ConcatFieldsConfig
+
+    def __init__(self, config: ConcatFieldsConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._config = config
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        array = required(side, "concatenating fields", nulls=False)
+        found = columns(array)
+        texts = [self._text(found.get(name), side, array) for name in self._config.fields]
+        joined = pc.binary_join_element_wise(*texts, self._config.delimiter)
+        refuse_duplicate(self._config.output, found, side, array)
+        found[self._config.output] = column(self._config.output, joined)
+        return Side(struct(found, array), side.has_schema)
+
+    def _text(self, found: Column | None, side: Side, array: pa.Array) -> pa.Array:
+        if found is None:
+            return pa.repeat(pa.scalar(self._config.missing), len(array))
+        _refuse_nested(found, side, array)
+        return pc.fill_null(
+            java_text(found.array, has_schema=side.has_schema), self._config.missing
+        )
+
+
+@dataclass(frozen=True)
+class CaseTransformConfig:
+    """The keys of CaseTransform."""
+
+    fields: tuple[str, ...] = key("field.names", doc="The fields.")
+    case: str = key("case", doc="The case of their letters.", choices=("lower", "upper"))
+
+
+class CaseTransform(SideTransform):
+    """See Aiven's transform of this name."""
+
+    section = CaseTransformConfig
+
+    def __init__(self, config: CaseTransformConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._fields = config.fields
+        self._change = str.lower if config.case.lower() == "lower" else str.upper
+
+    def changed(self, batch: Batch, side: Side) -> Side:
+        array = required(side, "changing the case", nulls=False)
+        found: Columns = columns(array)
+        for name in self._fields:
+            given = found.get(name)
+            if given is None and not side.has_schema:
+                found[name] = column(name, pa.nulls(len(array), pa.string()))
+            elif given is not None and pa.types.is_string(given.type):
+                found[name] = Column(given.field, each(given.array, self._changed))
+            elif given is not None and not side.has_schema:  # a map takes text in any place
+                _refuse_nested(given, side, array)
+                texts = each(java_text(given.array, has_schema=False), self._changed)
+                found[name] = column(name, texts)
+        return side.holding(struct(found, array))
+
+    def _changed(self, text: str | None) -> str | None:
+        return None if text is None else self._change(text)
+
+
+@dataclass(frozen=True)
+class FilterByFieldValueConfig:
+    """The keys of FilterByFieldValue."""
+
+    field: str = key("field.name", "", "The field; empty for the whole key or value.")
+    value: str | None = key("field.value", None, "The text that it is to be, or true or false.")
+    pattern: str = key(
+        "field.value.pattern", "", "What is to be found in its text.", validator=_regex
+    )
+    matches: bool = key("field.value.matches", True, "Whether records that match are kept.")
+
+    def __post_init__(self) -> None:
+        if (self.value is not None) == bool(self.pattern):
+            raise ConfigError(
+                Problem(
+                    "field.value",
+                    "Either field.value or field.value.pattern have to be set to apply filter "
+                    "transform",
+                )
+            )
+        if self.value is not None and _MORE_THAN_TEXT.match(self.value):
+            raise ConfigError(
+                Problem(
+                    "field.value",
+                    f"field.value={self.value} is read as another type than text, and equals only "
+                    "fields of that very type. Set field.value.pattern=^...$ instead",
+                )
+            )
+
+
+class FilterByFieldValue(Reading):
+    """See Aiven's transform of this name."""
+
+    section = FilterByFieldValueConfig
+
+    def __init__(self, config: FilterByFieldValueConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._config = config
+        self._pattern = compiled(config.pattern) if config.pattern else None
+
+    def apply(self, batch: Batch) -> Batch:
+        side = batch.side(self.of_key)
+        present = np.asarray(side.array.is_valid().to_numpy(zero_copy_only=False))
+        found = self._found(side)
+        matching = self._matching(found, side, present)
+        kept = np.flatnonzero(~present | (matching == self._config.matches))
+        return batch if len(kept) == len(batch) else batch.take(kept)
+
+    def _found(self, side: Side) -> Column:
+        name = self._config.field
+        if not name:
+            if side.has_schema:
+                refuse_all(side.array, "a whole that has a schema cannot be filtered by")
+            return column("", side.array)
+        array = required(side, "filtering", nulls=True)
+        given = columns(array).get(name)
+        if given is None and side.has_schema:
+            refuse_all(array, f"field {name}, which is filtered by, is missing")
+        return given or column(name, pa.nulls(len(array), pa.string()))
+
+    def _matching(self, found: Column, side: Side, present: np.ndarray) -> np.ndarray:
+        _refuse_nested(found, side, side.array)
+        if self._pattern is None:
+            null = np.asarray(found.array.is_null().to_numpy(zero_copy_only=False))
+            missing = np.flatnonzero(null & present)
+            if len(missing):
+                what = f"field {self._config.field}" if self._config.field else "the whole"
+                raise Refused(reasons(missing, f"{what}, which is filtered by, is null"))
+        texts = java_text(found.array, has_schema=side.has_schema).dictionary_encode()
+        encoded = [self._holds(text, found.type) for text in texts.dictionary.to_pylist()]
+        holds = pa.array(encoded, pa.bool_()).take(texts.indices)
+        return np.asarray(pc.fill_null(holds, False).to_numpy(zero_copy_only=False))
+
+    def _holds(self, text: str, kind: pa.DataType) -> bool:
+        if self._pattern is not None:
+            return self._pattern.search(text) is not None
+        value = self._config.value
+        assert value is not None
+        if value.strip().lower() in ("true", "false"):
+            return pa.types.is_boolean(kind) and text == value.strip().lower()
+        return pa.types.is_string(kind) and text == value
+
+
+def _refuse_nested(found: Column, side: Side, array: pa.Array) -> None:
+    kind = connect_type(found, has_schema=side.has_schema)
+    if kind is not None:
+        refuse_all(array, f"field {found.field.name} is of type {kind}, which has no text here")
