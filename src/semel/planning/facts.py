@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.kafka.source_offsets import where
 from semel.planning import AnyPlan, Plan, SourcePlan
+from semel.sources.offsets.store import where
 
 
 def facts_of(planned: AnyPlan) -> dict[str, Any]:
@@ -21,7 +21,8 @@ def _of_source(planned: SourcePlan) -> dict[str, Any]:
     return {
         "name": connector.name,
         **planned.source.describe(),
-        "offsets": f"{where(connector)}, in Kafka Connect's format",
+        "offsets": where(connector)
+        + ("" if connector.offsets_url else ", in Kafka Connect's format"),
         "delivery": str(guarantee),
         "because": guarantee.why,
         "transactions": boundary if guarantee.mechanism else "none",

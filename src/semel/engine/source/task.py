@@ -32,8 +32,8 @@ from semel.errors import Fenced, LedgerConflict, SemelError, ServiceError, Trans
 from semel.failpoints import hit
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.source_offsets import Owner, SourceOffsets, StoredOffsets, where
 from semel.sources import source_class
+from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets, where
 
 log = logging.getLogger(__name__)
 
@@ -275,6 +275,7 @@ class SourceTask:
         try:
             self._drop()
             self._commits.close()
+            self._offsets.close()
             self._source.close()
         except Exception as error:
             log.info("closing: %s", error)
