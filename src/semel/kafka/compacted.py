@@ -189,6 +189,8 @@ class CompactedTopic:
         cause = error.args[0]
         if cause.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
             return TransientError(f"{self._where}: {cause.str()}")
+        if cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return ServiceError(f"{self._where}: this user may not read it. Grant READ on it")
         return failure(str(self._client["bootstrap.servers"]), error)
 
 

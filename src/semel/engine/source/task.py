@@ -76,7 +76,7 @@ class SourceTask:
         self._source = source_class(connector.connector_class.strip())(connector)
         self._log = _Forwarded(type(self._source), tell)
         cluster = Cluster(client_config(connector, "admin"))
-        self._topics = Topics(connector, cluster)
+        self._topics = Topics(connector, cluster, tell)
         self._offsets = SourceOffsets(connector, cluster)
         self._commits = Commits(connector, spec.guarantee, self._offsets, index)
         self._reporter.deliveries = lambda: self._commits.deliveries
