@@ -47,6 +47,7 @@ AIVEN: dict[str, Any] = {
     "topic.prefix": "jdbc_source_pg_increment.",
     "table.whitelist": "students",
     "numeric.mapping": "best_fit",
+    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
     "transforms": "copyFieldToKey,extractKeyFromStruct",
     "transforms.copyFieldToKey.type": "org.apache.kafka.connect.transforms.ValueToKey",
     "transforms.copyFieldToKey.fields": "id",
@@ -87,12 +88,19 @@ def run(brokers: str, file: Path) -> str:
     return ended.stderr
 
 
+def values(brokers: str, topic: str) -> list[Any]:
+    return [json.loads(record.value or b"") for record in consume(brokers, topic)]
+
+
 def test_kafkas_quick_start(brokers: str, tmp_path: Path) -> None:
     file = tmp_path / "connect-file-source.properties"
     file.write_text(FILE)
     (tmp_path / "test.txt").write_text("foo\nbar\n")
     assert "topic connect-test was missing and is created" in run(brokers, file)
-    assert [json.loads(r.value or b"") for r in consume(brokers, "connect-test")] == ["foo", "bar"]
+    schema = {"type": "string", "optional": False}
+    assert values(brokers, "connect-test") == [
+        {"schema": schema, "payload": line} for line in ("foo", "bar")
+    ]
 
 
 @pytest.mark.parametrize("vendor", ["confluent", "aiven"])
@@ -106,8 +114,12 @@ def test_the_quick_start_of_the_jdbc_source(vendor: str, brokers: str, tmp_path:
         "INSERT INTO accounts (name) VALUES ('alice'), ('bob')",
     )
     run(brokers, file)
-    found = [json.loads(r.value or b"") for r in consume(brokers, f"{vendor}-sqlite-jdbc-accounts")]
-    assert found == [{"id": 1, "name": "alice"}, {"id": 2, "name": "bob"}]
+    found = values(brokers, f"{vendor}-sqlite-jdbc-accounts")
+    assert [value["payload"] for value in found] == [
+        {"id": 1, "name": "alice"},
+        {"id": 2, "name": "bob"},
+    ]
+    assert [field["optional"] for field in found[0]["schema"]["fields"]] == [False, True]
 
 
 def test_aivens_postgresql(brokers: str, database: str, tmp_path: Path) -> None:
@@ -119,8 +131,6 @@ def test_aivens_postgresql(brokers: str, database: str, tmp_path: Path) -> None:
     file = tmp_path / "jdbc_source_pg_increment.json"
     file.write_text(json.dumps({**AIVEN, "connection.url": database}))
     run(brokers, file)
-    records = consume(brokers, "jdbc_source_pg_increment.students")
-    assert [(r.key, json.loads(r.value or b"")["name"]) for r in records] == [
-        (b"1", "Carlo"),
-        (b"2", "Lucy"),
-    ]
+    topic = "jdbc_source_pg_increment.students"
+    assert [value["payload"]["name"] for value in values(brokers, topic)] == ["Carlo", "Lucy"]
+    assert [json.loads(r.key or b"")["payload"] for r in consume(brokers, topic)] == [1, 2]

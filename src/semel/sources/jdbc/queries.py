@@ -122,8 +122,8 @@ class Query:
 
     @property
     def widest(self) -> str:
-        """The bytes of the largest row."""
-        return f"SELECT {width(self.shape.columns)} AS bytes {self._rows}"
+        """What asks for the bytes of the largest row."""
+        return widest(self.shape.columns, self._rows)
 
     @property
     def _rows(self) -> str:
@@ -205,11 +205,12 @@ def ordered(column: Column, table: TableId | None) -> str:
     return f"{ROWS if table is None else table.quoted}.{quote(column.name)}"
 
 
-def width(columns: Sequence[Column]) -> str:
-    """The most bytes that texts and binary values of a row have."""
+def widest(columns: Sequence[Column], rows: str) -> str:
+    """A query of the most bytes that texts and binary values of a row have; none if there are no
+    such columns."""
     large = [c for c in columns if pa.types.is_string(c.arrow) or pa.types.is_binary(c.arrow)]
     sizes = [f"coalesce(octet_length({quote(c.name)}), 0)" for c in large]
-    return f"max({' + '.join(sizes)})" if sizes else "0"
+    return f"SELECT max({' + '.join(sizes)}) AS bytes {rows}" if sizes else ""
 
 
 def null_of(column: Column) -> str:

@@ -21,7 +21,7 @@ from semel.sources.jdbc.batches import Together
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.offsets import Load, Position
-from semel.sources.jdbc.queries import Shape, ordered, selected, time_of, width
+from semel.sources.jdbc.queries import Shape, ordered, selected, time_of, widest
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,7 @@ class Ranges:
         columns = ", ".join(map(selected, self.shape.columns))
         assert self.shape.number is not None
         sql = f"SELECT {columns} {rows} ORDER BY {ordered(self.shape.number, self.table)}"
-        widest = f"SELECT {width(self.shape.columns)} AS bytes {rows}"
-        with closing(self.database.stream(sql, widest)) as stream:
+        with closing(self.database.stream(sql, widest(self.shape.columns, rows))) as stream:
             granularity = self.config.timestamp_granularity
             found = (batches.rows(b, by_number, self.config.timezone, granularity) for b in stream)
             for values, position in batches.in_order(found):

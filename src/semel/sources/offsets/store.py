@@ -176,8 +176,11 @@ class SourceOffsets:
             keys = {key for key, _ in records}
             known = {} if owner in keys else {k: self._known.get(k) for k in {owner, *keys}}
             self._outside.write(records, known)
-            self._known |= {k: v for k, v in records if v is not None}
-            self._known = {k: v for k, v in self._known.items() if (k, None) not in records}
+            for key, value in records:
+                if value is None:
+                    self._known.pop(key, None)
+                else:
+                    self._known[key] = value
             return
         producer.send([lambda p, failed: self.send(p, records, failed)], lambda: None)
 
