@@ -29,7 +29,7 @@ FLOORS = [
         *("sinks.filestream", "sinks.search", "sinks.sql"),
     },
     {"sinks.postgresql"},
-    {"sources.datagen", "sources.directory", "sources.jdbc"},
+    {"sources.datagen", "sources.directory", "sources.jdbc", "sources.offsets"},
     {"engine", "spark"},
     {"warmup", "engine.direct", "engine.bounded", "engine.microbatch", "engine.source"},
     {"planning"},

@@ -139,7 +139,7 @@ def test_a_worker_may_forbid_that_connectors_create_topics() -> None:
     assert "topic.creation.enable" not in worker().inherited(made)
     closed = worker(topic_creation_enable="false")
     assert closed.inherited(made)["topic.creation.enable"] == "false"
-    assert "topic.creation.enable" not in closed.inherited({"name": "c"})
+    assert closed.inherited({"name": "c"})["topic.creation.enable"] == "false"
 
 
 @pytest.mark.parametrize(
@@ -169,3 +169,7 @@ def test_a_cluster_refuses_source_offsets_in_a_file() -> None:
     assert config.forbidden({"name": "c"}) == []
     (problem,) = config.forbidden({"name": "c", "offset.storage.file.filename": "/tmp/offsets"})
     assert "workers of a cluster may be on several" in problem.message
+    (problem,) = config.forbidden({"name": "c", "offset.storage.jdbc.url": "jdbc:sqlite:/tmp/o"})
+    assert "workers of a cluster may be on several" in problem.message
+    server = {"name": "c", "offset.storage.jdbc.connection.url": "jdbc:postgresql://h/db"}
+    assert config.forbidden(server) == []

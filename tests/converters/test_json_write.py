@@ -179,6 +179,13 @@ def test_any_nested_value_can_be_read_again(rows: list[Any], skipped: int) -> No
     assert written(values) == [changed(row, "numbered", pairs) for row in rows[skipped:]]
 
 
+def test_fields_that_cannot_be_null_are_not_optional() -> None:
+    fields = [pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())]
+    values = pa.StructArray.from_arrays([pa.array([1]), pa.array(["a"])], fields=fields)
+    (found,) = written(values, JsonConverter(schemas_enable=True))
+    assert [f["optional"] for f in found["schema"]["fields"]] == [False, True]
+
+
 def test_nested_types_are_named_as_kafka_connect_names_them() -> None:
     kind = pa.struct(
         [

@@ -23,6 +23,7 @@ from semel.audit.source import TopicAudit
 from semel.cli.commands import app
 from semel.engine.control import Address
 from semel.engine.source.task import SourceSpec
+from semel.engine.source.topics import Topics
 from semel.engine.states import State
 from semel.errors import (
     BadRecord,
@@ -34,14 +35,14 @@ from semel.errors import (
 )
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.offset_file import parsed, serialized
-from semel.kafka.source_offsets import Owner, SourceOffsets, StoredOffsets
-from semel.kafka.source_owner import own
 from semel.kafka.transactions import Transactions
 from semel.lab.embedded import Kafka
 from semel.planning import SourcePlan, plan_source
 from semel.runtime import Runtime
 from semel.runtime.source_positions import set_source_offsets
+from semel.sources.offsets.file import parsed, serialized
+from semel.sources.offsets.owner import own
+from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import LocalSpark, drive, name, wait_until
@@ -379,6 +380,56 @@ def test_at_least_once_repeats_after_a_crash_but_loses_nothing(
     assert len(found) == 40
 
 
+def test_offsets_in_a_table_repeat_after_a_crash_but_lose_nothing(
+    path: Path,
+    points: Path,
+    database: str,
+    source: Callable[..., Config],
+    start: Start,
+    written: Callable[[Config], Path],
+) -> None:
+    config = {**source(), "offset.storage.jdbc.connection.url": database}
+    append(path, lines(30))
+    failpoints.arm(points, "deliver.between", "kill-worker", 1)
+    start(config, spark=LocalSpark(points), until_caught_up=True).wait()
+    found = seen(config)
+    assert sorted(set(found)) == sorted(lines(30))
+    assert len(found) == 40
+    append(path, lines(5, 30))
+    assert start(config, until_caught_up=True).wait().records == 5
+    place = json.dumps({"filename": str(path)})
+    for arguments in (["set", f'{place}={{"position":63}}'], ["show"], ["reset", "--yes"]):
+        name_, *rest = arguments
+        told = CliRunner().invoke(app, ["offsets", name_, str(written(config)), *rest, "--json"])
+        assert told.exit_code == 0, told.output
+        if name_ == "show":
+            (shown,) = json.loads(told.stdout)
+            assert shown["offset"] == {"position": 63}
+    start(config, until_caught_up=True).wait()
+    assert seen(config)[45:] == lines(35)
+
+
+@pytest.mark.long
+def test_of_two_runs_with_offsets_in_a_table_the_later_one_goes_on(
+    path: Path, database: str, source: Callable[..., Config], start: Start
+) -> None:
+    config = {**source(), "offset.storage.jdbc.connection.url": database}
+    append(path, lines(5))
+    first = start(config)
+    first.until(lambda p: p.records == 5)
+    second = start(config)
+    with pytest.raises(Fenced, match="another run of it has taken over: offsets table"):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            append(path, lines(1, len(path.read_text().splitlines())))
+            first._thread.join(0.2)
+            if not first.alive:
+                first.wait()
+    written = path.read_text().splitlines()
+    wait_until(lambda: set(seen(config)) == set(written))
+    second.stop()
+
+
 def test_offsets_in_a_file_of_kafka_connect_are_gone_on_from_at_least_once(
     path: Path,
     tmp_path: Path,
@@ -417,8 +468,8 @@ def test_a_topic_is_created_as_configured_and_never_by_accident(
     missing = f"missing-{uuid.uuid4().hex[:8]}"
     config = source(topic=missing)
     append(path, lines(3))
-    with pytest.raises(ConfigError, match=rf"topic {missing} does not exist"):
-        start(config).wait()
+    with pytest.raises(ConfigError, match=rf"topic {missing} does not exist .*enable=false"):
+        start({**config, "topic.creation.enable": "false"}).wait()
     cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
     assert missing not in cluster.topics()
     creation = {
@@ -430,6 +481,17 @@ def test_a_topic_is_created_as_configured_and_never_by_accident(
     assert cluster.topics()[missing] == 2
     assert (cluster.topic_config(missing) or {})["retention.ms"] == "-1"
     assert sorted(seen(config)) == lines(3)
+
+
+def test_a_missing_topic_is_not_created_where_the_brokers_create_none(
+    kafka: Kafka, source: Callable[..., Config]
+) -> None:
+    missing = f"missing-{uuid.uuid4().hex[:8]}"
+    cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
+    topics = Topics(plan_source(source(topic=missing)).connector, cluster)
+    with pytest.raises(ConfigError, match=r"auto\.create\.topics\.enable=false\. Create it"):
+        topics.ensure(missing)
+    assert missing not in cluster.topics()
 
 
 def test_a_line_that_the_topic_does_not_take_stops_the_connector(

@@ -14,11 +14,11 @@ from semel import failpoints
 from semel.audit import audit_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.source_offsets import SourceOffsets
 from semel.kafka.transactions import Transactions
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.mariadb import MariaDB
 from semel.planning import plan_source
+from semel.sources.offsets.store import SourceOffsets
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import LocalSpark, drive, name, wait_until

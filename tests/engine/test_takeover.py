@@ -10,7 +10,7 @@ import pytest
 
 from semel.kafka.cluster import Cluster
 from semel.lab.embedded import Kafka
-from semel.lab.embedded.connect import ConnectorFailed, DistributedConnect
+from semel.lab.embedded.connect import ConnectorFailed, ConnectWorker, DistributedConnect
 from semel.ledger import TopicPartition
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Config, Start
@@ -125,6 +125,45 @@ def test_a_stopped_connector_goes_on_here_and_back_again(
     [found] = connect.offsets(config["name"])
     size = Path(config["file"]).stat().st_size
     assert found == {"partition": {"filename": config["file"]}, "offset": {"position": size}}
+
+
+def test_the_offsets_file_of_a_standalone_worker_is_gone_on_from_and_back_again(
+    tmp_path: Path,
+    kafka: Kafka,
+    path: Path,
+    topic: MakeTopic,
+    write: Callable[[int], list[str]],
+    start: Start,
+) -> None:
+    written = write(_LINES)
+    config = {
+        "name": name(),
+        "connector.class": "FileStreamSource",
+        "tasks.max": "1",
+        "file": str(path),
+        "topic": topic(partitions=1),
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    }
+    folder = tmp_path / "standalone"
+    ours = {
+        **config,
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "offset.storage.file.filename": str(folder / "offsets"),
+    }
+    worker = ConnectWorker(folder, kafka.bootstrap_servers, plugin=None)
+    try:
+        for _ in range(2):
+            worker.start()
+            worker.create(config["name"], config)
+            wait_until(lambda: len(seen(ours)) >= len(path.read_text().splitlines()))
+            worker.stop()
+            assert seen(ours) == written
+            written = write(_MORE)
+            assert start(ours, until_caught_up=True).wait().records == _MORE
+            assert seen(ours) == written
+            written = write(_MORE)
+    finally:
+        worker.kill()
 
 
 @pytest.mark.parametrize("exactly_once", [True], indirect=True)

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -61,6 +66,15 @@ class SecuredKafka(Kafka):
             )
             admin.alter_user_scram_credentials([change])[name].result(PATIENCE)
 
+    def allow(self, user: str, operation: AclOperation, kind: ResourceType, name: str) -> None:
+        """Let a user do something, who may do nothing else."""
+        admin = AdminClient({"bootstrap.servers": self.plain})
+        rule = AclBinding(
+            *(kind, name, ResourcePatternType.LITERAL),
+            *(f"User:{user}", "*", operation, AclPermissionType.ALLOW),
+        )
+        admin.create_acls([rule])[rule].result(PATIENCE)
+
     def _settings(self) -> dict[str, Any]:
         given = super()._settings()
         scram = f"{_LOGIN}.scram.ScramLoginModule required;"
@@ -73,7 +87,11 @@ class SecuredKafka(Kafka):
             "listener.security.protocol.map": (
                 "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL"
             ),
+            "auto.create.topics.enable": "true",
+            "num.partitions": "3",
             "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:ANONYMOUS;User:{USER}",
             "ssl.keystore.location": self._key_store,
             "ssl.keystore.type": "PKCS12",
             "ssl.keystore.password": self._authority.password,
@@ -151,7 +169,7 @@ def java_trust_store(authority: Authority) -> Path:
     return made
 
 
-def login(mechanism: str, tokens: str = "") -> Mapping[str, str]:
+def login(mechanism: str, tokens: str = "", user: str = USER) -> Mapping[str, str]:
     """A client's settings as Kafka Connect's users write them."""
     if mechanism == "OAUTHBEARER":
         module = f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule"
@@ -167,7 +185,7 @@ def login(mechanism: str, tokens: str = "") -> Mapping[str, str]:
     return {
         "sasl.mechanism": mechanism,
         "sasl.jaas.config": (
-            f'{_LOGIN}.{kind}LoginModule required username="{USER}" '
+            f'{_LOGIN}.{kind}LoginModule required username="{user}" '
             f'password="{_escaped(PASSWORD)}";'
         ),
     }

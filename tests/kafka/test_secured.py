@@ -8,18 +8,28 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from semel import keystores
 from semel.audit import audit
 from semel.config import ConnectorConfig, read
+from semel.engine.source.commits import Commits, Work
+from semel.engine.source.encoder import Encoder
+from semel.engine.source.topics import Topics
 from semel.errors import ConfigError, ServiceError
 from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
 from semel.kafka.contact import meet
+from semel.planning import SourcePlan, plan_source
+from semel.sources.base import source_records
+from semel.sources.offsets.store import SourceOffsets
 from tests.engine.harness import LocalSpark, caught_up, name
 from tests.kafka.secured import (
     MECHANISMS,
@@ -148,6 +158,108 @@ def test_a_wrong_password_is_told(secured: SecuredKafka, trust_store: Path) -> N
     connector = read(ConnectorConfig, made | {"topics": "t"})
     with pytest.raises(ServiceError, match=r"(?i)authentication failed"):
         meet(client_config(connector, "admin"), 20.0)
+
+
+def test_a_missing_topic_is_created_as_the_brokers_create_it_for_kafka_connect(
+    secured: SecuredKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka's own example of FileStreamSource runs as it is published."""
+    topic = name()
+    keys = {"connector.class": "FileStreamSource", "file": "test.txt", "topic": topic}
+    servers = {"bootstrap.servers": secured.plain}
+    cluster = Cluster(servers)
+    Topics(plan_source({"name": "local-file-source", **servers, **keys}).connector, cluster).ensure(
+        topic
+    )
+    assert cluster.topics()[topic] == 3
+    assert f"topic {topic} was missing and is created with the brokers' defaults" in caplog.text
+
+
+class TestRights:
+    """A source connector whose user lacks a right is told the topic, the operation and the fix."""
+
+    USER = "guest"
+
+    @pytest.fixture(scope="class")
+    def guest(self, secured: SecuredKafka) -> SecuredKafka:
+        secured.add_user(self.USER, PASSWORD)
+        return secured
+
+    @pytest.fixture
+    def planned(self, guest: SecuredKafka, trust_store: Path) -> SourcePlan:
+        made = config(
+            guest,
+            trust_store,
+            dict(login("SCRAM-SHA-256", user=self.USER)),
+            **{
+                "connector.class": "FileStreamSource",
+                "file": "test.txt",
+                "topic": name(),
+                "offsets.storage.topic": name(),
+                "offset.storage.partitions": "1",
+            },
+        )
+        mine = {k.replace("consumer.override", "producer.override"): v for k, v in made.items()}
+        return plan_source(mine)
+
+    @staticmethod
+    def topic(planned: SourcePlan) -> str:
+        return str(planned.connector.originals["topic"])
+
+    @staticmethod
+    def cluster(planned: SourcePlan) -> Cluster:
+        return Cluster(client_config(planned.connector, "admin"))
+
+    def topics(self, planned: SourcePlan) -> Topics:
+        return Topics(planned.connector, self.cluster(planned))
+
+    def test_to_describe_the_topic(self, guest: SecuredKafka, planned: SourcePlan) -> None:
+        topic = self.topic(planned)
+        guest.create_topic(topic, 1)
+        with pytest.raises(ServiceError, match=f"describe topic {topic}, .* Grant DESCRIBE on it"):
+            self.topics(planned).ensure(topic)
+
+    def test_to_create_the_topic(self, guest: SecuredKafka, planned: SourcePlan) -> None:
+        topic = self.topic(planned)
+        guest.allow(self.USER, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+        with pytest.raises(ConfigError, match=f"topic {topic} .* may not ask whether"):
+            self.topics(planned).ensure(topic)
+        creation = {"partitions": "1", "replication.factor": "1"}
+        given = {f"topic.creation.default.{k}": v for k, v in creation.items()}
+        asked = plan_source({**planned.connector.originals, **given})
+        with pytest.raises(ServiceError, match=f"create topic {topic} .* grant CREATE on"):
+            self.topics(asked).ensure(topic)
+
+    def test_to_read_the_offsets_topic(self, guest: SecuredKafka, planned: SourcePlan) -> None:
+        topic = planned.connector.offsets_topic
+        guest.create_topic(topic, 1, config={"cleanup.policy": "compact"})
+        producer = Producer({"bootstrap.servers": guest.plain})
+        producer.produce(topic, b"{}", b"[]")
+        assert producer.flush(PATIENCE) == 0
+        guest.allow(self.USER, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+        offsets = SourceOffsets(planned.connector, self.cluster(planned))
+        with pytest.raises(ServiceError, match=f"offsets topic {topic}: .* Grant READ on it"):
+            offsets.read()
+
+    def test_to_write_transactions_and_records(
+        self, guest: SecuredKafka, planned: SourcePlan
+    ) -> None:
+        connector, topic = planned.connector, self.topic(planned)
+        guest.create_topic(topic, 1)
+        for each in (topic, connector.offsets_topic):
+            guest.allow(self.USER, AclOperation.DESCRIBE, ResourceType.TOPIC, each)
+        offsets = SourceOffsets(connector, self.cluster(planned))
+        with closing(Commits(connector, planned.guarantee, offsets, 0)) as commits:
+            id_ = connector.transactional_id(0)
+            with pytest.raises(ServiceError, match=f"{id_}. Grant DESCRIBE and WRITE on it"):
+                commits.open()
+            guest.allow(self.USER, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, id_)
+            commits.open()
+            records = source_records(topic, pa.array(["line"]))
+            work = Work([Encoder(connector).messages(records)], records=1)
+            commits.begin(work, [])
+            with pytest.raises(ServiceError, match=f"topic {topic}. Grant WRITE on it"):
+                commits.wait()
 
 
 class TestTrustStores:

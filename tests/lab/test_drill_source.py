@@ -188,6 +188,29 @@ class TestRows:
             0
         }
 
+    @pytest.mark.parametrize("system", ["sqlite", "duckdb"])
+    def test_rows_of_a_file_are_what_the_source_reads(self, system: str, tmp_path: Path) -> None:
+        raw = {**self.RAW, "connector.class": "JdbcSource", "connection.url": f"jdbc:{system}:/f"}
+        raw["mode"] = "timestamp+incrementing"
+        rows, dice = Rows(raw, tmp_path), random.Random(1)
+        assert not rows.faults & {Kind.STORE_RESTART, Kind.STORE_KILL}
+        rows.open()
+        written: list[Any] = []
+        for begin in range(0, 200, 50):
+            values = rows.values(range(begin, begin + 50), dice)
+            rows.write(values, dice)
+            written += values.to_pylist()
+        source = plan_source({**raw, **rows.keys, "bootstrap.servers": "localhost:1"}).source
+        (partition,) = source.partitions()
+        read: list[Any] = []
+        for batch in source.read(partition, None):
+            if batch is None and len(read) == len(written):
+                break
+            if batch is not None:
+                read += [v for r in batch.records for v in r.values.to_pylist()]
+        source.close()
+        assert sorted(read, key=lambda row: row["id"]) == written
+
     def test_what_points_elsewhere_is_replaced(self, tmp_path: Path) -> None:
         rows = Rows(self.RAW, tmp_path)
         assert rows.topics == ["d-drill"]
@@ -199,7 +222,7 @@ class TestRows:
         ("changed", "message"),
         [
             ({"mode": "bulk"}, r"mode=bulk writes all rows at each poll"),
-            ({"connection.url": "jdbc:duckdb:/f"}, r"no database for connection\.url=duckdb:"),
+            ({"connection.url": "jdbc:oracle:/f"}, r"no database for connection\.url=oracle:"),
         ],
     )
     def test_what_cannot_be_drilled_is_refused(

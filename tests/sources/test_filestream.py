@@ -272,6 +272,19 @@ class TestRotatedWhileStopped:
             file.write("six\nten\nnew\n")
         assert lines(reader)[0] == ["six", "ten", "new"]
 
+    @pytest.mark.parametrize("new", [["six", "ten"], ["six", "ten", "new"]], ids=["same", "longer"])
+    def test_a_new_file_that_has_been_given_the_same_inode_is_noticed(
+        self, new: list[str], path: Path, make: Callable[..., Source], caplog: Any
+    ) -> None:
+        """A file system gives a new file the number of one that was deleted, so it proves
+        nothing."""
+        write(path, "one", "two")
+        offset, before = reached(make()), path.stat()
+        write(path, *new)
+        assert os.path.samestat(path.stat(), before)
+        assert lines(begun(make(), offset))[0] == new
+        assert "has other bytes before the position 8 than it had" in caplog.text
+
 
 class TestGzip:
     def test_lines_are_read_and_gone_on_with(self, path: Path, make: Callable[..., Source]) -> None:

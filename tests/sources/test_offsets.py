@@ -12,9 +12,10 @@ from confluent_kafka import Producer
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.source_offsets import Owner, Record, SourceOffsets
 from semel.lab.embedded import Kafka
 from semel.planning import plan_source
+from semel.sources.offsets.outside import Record
+from semel.sources.offsets.store import Owner, SourceOffsets
 from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.integration
@@ -71,6 +72,10 @@ def test_what_kafka_connect_has_written_is_understood(kafka: Kafka, make: Make) 
         (b'["other",{"connector":"local-file-source"}]', b'{"position":9}'),
         (b"local-file-source", b"no JSON"),
         (b'["local-file-source"]', b'{"position":7}'),
+        (b'\xff\xfe"local-file-source"\x80', b"\x00\xff"),
+        (b"[" * 100_000 + b'"local-file-source"', b"{}"),
+        (b'["local-file-source",{"filename":"gone too"},3]', b"\xff"),
+        (b"\x00\x00\x00\x00\x07", None),
     )
     stored = offsets.read()
     assert stored.offsets == (({"filename": "test.txt"}, {"position": 1234567890123}),)
@@ -138,14 +143,21 @@ def test_the_topic_is_created_compacted_and_one_that_forgets_is_refused(
         make(topic())
 
 
-def test_a_value_that_is_no_offset_is_refused(kafka: Kafka, make: Make) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (b'["local-file-source",{"filename":"f"}]', b"8", "is not a source offset: 8"),
+        (b'["local-file-source",{"filename":"f"}]', b"\xff\x00", "is not a source offset: \ufffd"),
+        (b'["local-file-source",null]', b'{"tasks":"many"}', "is not a run of semel: .*many"),
+        (b'["local-file-source",null]', b"[1]", "is not a run of semel"),
+    ],
+)
+def test_a_value_that_is_no_offset_is_refused(
+    key: bytes, value: bytes, message: str, kafka: Kafka, make: Make
+) -> None:
     offsets = make()
-    write(
-        kafka,
-        offsets._connector.offsets_topic,
-        (b'["local-file-source",{"filename":"test.txt"}]', b"8"),
-    )
-    with pytest.raises(ServiceError, match="is not a source offset: 8"):
+    write(kafka, offsets._connector.offsets_topic, (key, value))
+    with pytest.raises(ServiceError, match=message):
         offsets.read()
 
 

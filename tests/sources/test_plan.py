@@ -74,6 +74,24 @@ def test_a_relative_file_is_found_from_anywhere_and_keeps_its_name() -> None:
             {"offset.storage.file.filename": "f", "spark.master": "yarn"},
             "is on one machine, but spark.master=yarn",
         ),
+        (
+            {"offset.storage.jdbc.url": "jdbc:sqlite:f", "spark.master": "yarn"},
+            "is on one machine, but spark.master=yarn",
+        ),
+        (
+            {
+                "offset.storage.jdbc.url": "jdbc:postgresql://h/db",
+                "exactly.once.support": "required",
+            },
+            "in a table of a database, which no Kafka transaction holds",
+        ),
+        (
+            {
+                "offset.storage.jdbc.url": "jdbc:postgresql://h/db",
+                "offset.storage.file.filename": "f",
+            },
+            "exclude each other: set one",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_set(
@@ -129,6 +147,16 @@ def test_offsets_in_a_file_are_at_least_once_and_described() -> None:
     assert told == f"offsets file {Path('connect.offsets').absolute()}, in Kafka Connect's format"
 
 
+def test_offsets_in_a_database_are_at_least_once_and_described() -> None:
+    url = "postgresql://me:hidden@localhost:1/db"
+    planned = plan_source({**RAW, "offset.storage.jdbc.connection.url": url})
+    assert planned.guarantee.delivery is Delivery.AT_LEAST_ONCE
+    assert "in a table of a database, which no Kafka transaction holds" in planned.guarantee.why
+    told = facts_of(planned)["offsets"]
+    assert told.startswith("offsets table semel_source_offsets of ")
+    assert "hidden" not in told
+
+
 def test_topic_groups_are_asked_in_their_order_and_the_default_last() -> None:
     """KIP-158: what a group does not say it takes from the default group."""
     given = {
@@ -153,8 +181,20 @@ def test_topic_groups_are_asked_in_their_order_and_the_default_last() -> None:
     assert settings("other") == ("default", 10, 3, {})
 
 
-def test_without_topic_creation_topics_must_exist() -> None:
-    assert plan_source(RAW).connector.topic_creation.group_of("connect-test") is None
+def test_without_settings_topics_are_created_as_the_brokers_do() -> None:
+    planned = plan_source(RAW)
+    creation = planned.connector.topic_creation
+    group = creation.group_of("connect-test")
+    assert group is not None
+    assert (group.partitions, group.replication, group.config) == (-1, -1, {})
+    assert creation.as_brokers_do
+    assert "if auto.create.topics.enable=true there" in facts_of(planned)["missing topics"]
+
+
+def test_topics_must_exist_if_none_may_be_created() -> None:
+    bare = plan_source({**RAW, "topic.creation.enable": "false"})
+    assert bare.connector.topic_creation.group_of("connect-test") is None
+    assert "stop the connector" in facts_of(bare)["missing topics"]
     disabled = {
         "topic.creation.enable": "false",
         "topic.creation.default.partitions": "1",

@@ -29,10 +29,10 @@ from semel.errors import NothingToAudit, SemelError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
-from semel.kafka.source_offsets import SourceOffsets, StoredOffsets
 from semel.ledger import TopicPartition
 from semel.planning import SourcePlan
 from semel.sources.base import Repeatable, SourceBatch
+from semel.sources.offsets.store import SourceOffsets, StoredOffsets
 
 _TRIES = 5
 """Looks at a connector that commits, or at a source that grows, before the audit gives up."""
@@ -160,7 +160,7 @@ def audit_source(planned: SourcePlan) -> SourceAuditReport:
     connector = planned.connector
     cluster = Cluster(client_config(connector, "admin"))
     offsets = SourceOffsets(connector, cluster)
-    with closing(planned.source), closing(Workspace()) as workspace:
+    with closing(planned.source), closing(offsets), closing(Workspace()) as workspace:
         auditor = _Auditor(planned, cluster, workspace)
         for _ in range(_TRIES):
             stored = offsets.read(expected=False)

@@ -19,9 +19,10 @@ PREFIXES = (
     "transforms.",
     "predicates.",
     "spark.",
+    "topic.creation.enable",
 )
-"""Keys under these belong to a converter, a Kafka client, a store, Spark or a config provider, and
-pass through."""
+"""Keys under these belong to a converter, a Kafka client, a store, Spark, a config provider or the
+worker, and pass through."""
 
 IGNORED = {
     "config.action.reload": "semel reads a configuration once, at start",

@@ -16,6 +16,7 @@ _REQUIRED = {
     "offset.storage.topic": "a topic for source offsets",
 }
 _FILE = "offset.storage.file.filename"
+_DATABASES = ("offset.storage.jdbc.connection.url", "offset.storage.jdbc.url")
 
 
 @dataclass(frozen=True)
@@ -144,12 +145,15 @@ class ClusterConfig(WorkerConfig):
 
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
         found = super().forbidden(connector)
-        if value := connector.get(_FILE, "").strip():
-            message = (
-                f"{_FILE}={value} is on one machine, and workers of a cluster may be on several. "
-                f"Remove {_FILE}: the cluster keeps source offsets in its offset.storage.topic"
-            )
-            found.append(Problem(_FILE, message, value))
+        for name in (_FILE, *_DATABASES):
+            value = connector.get(name, "").strip()
+            if value and (name == _FILE or value.removeprefix("jdbc:").startswith("sqlite:")):
+                message = (
+                    f"{name}={value} is on one machine, and workers of a cluster may be on "
+                    f"several. Remove {name}: the cluster keeps source offsets in its "
+                    "offset.storage.topic"
+                )
+                found.append(Problem(name, message, value))
         return found
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:

@@ -92,6 +92,41 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         importance=LOW,
         group="offsets.topic",
     )
+    offsets_url: str = key(
+        "offset.storage.jdbc.connection.url",
+        "",
+        "Database whose table holds the source offsets instead, such as "
+        "jdbc:postgresql://host:port/database; at-least-once.",
+        aliases=("offset.storage.jdbc.url",),
+        secret=True,
+        importance=LOW,
+        group="offsets.topic",
+    )
+    offsets_user: str = key(
+        "offset.storage.jdbc.connection.user",
+        "",
+        "Its user, if the URL names none.",
+        aliases=("offset.storage.jdbc.user",),
+        importance=LOW,
+        group="offsets.topic",
+    )
+    offsets_password: str = key(
+        "offset.storage.jdbc.connection.password",
+        "",
+        "The user's password.",
+        aliases=("offset.storage.jdbc.password",),
+        secret=True,
+        importance=LOW,
+        group="offsets.topic",
+    )
+    offsets_table: str = key(
+        "offset.storage.jdbc.table.name",
+        "semel_source_offsets",
+        "The table. Created if it is missing.",
+        aliases=("offset.storage.jdbc.offset.table.name",),
+        importance=LOW,
+        group="offsets.topic",
+    )
     offsets_partitions: int = key(
         "offset.storage.partitions",
         25,
@@ -144,6 +179,14 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
                 Problem(
                     "exactly.once.support",
                     "exactly.once.support=required, but delivery=at-least-once: remove one",
+                )
+            )
+        if self.offsets_file and self.offsets_url:
+            problems.append(
+                Problem(
+                    "offset.storage.jdbc.connection.url",
+                    "offset.storage.jdbc.connection.url and offset.storage.file.filename exclude "
+                    "each other: set one",
                 )
             )
         try:

@@ -36,9 +36,12 @@ class TopicGroup:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreation:
-    """The groups in the order in which they are asked; none if topics must exist."""
+    """The groups in the order in which they are asked; none if topics must exist. Without any
+    settings, missing topics are ``as_brokers_do``: with their defaults, if brokers create topics of
+    which they are asked."""
 
     groups: Sequence[TopicGroup] = ()
+    as_brokers_do: bool = False
 
     @classmethod
     def of(cls, names: Sequence[str], raw: Mapping[str, str]) -> TopicCreation:
@@ -48,8 +51,10 @@ class TopicCreation:
             ConfigError: a key is missing, or its value cannot be used.
         """
         enabled = raw.get(f"{PREFIX}enable", "true").strip().lower() != "false"
-        if not enabled or not any(key.startswith(PREFIX) for key in raw):
+        if not enabled:
             return cls()
+        if not any(key.startswith(PREFIX) and key != f"{PREFIX}enable" for key in raw):
+            return cls((_OF_BROKERS,), as_brokers_do=True)
         problems: list[Problem] = []
         if len(set(names)) < len(names):
             problems.append(_problem("groups", f"={','.join(names)} names a group twice"))
@@ -62,6 +67,9 @@ class TopicCreation:
     def group_of(self, topic: str) -> TopicGroup | None:
         """The first group that takes a topic; None if it may not be created."""
         return next((g for g in self.groups if g.takes(topic)), None)
+
+
+_OF_BROKERS = TopicGroup(DEFAULT, (".*",), (), -1, -1, {})
 
 
 def _group(

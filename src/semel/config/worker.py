@@ -77,7 +77,7 @@ class WorkerConfig(RestConfig):
     topic_creation: bool = key(
         f"{TOPIC_CREATION}enable",
         True,
-        "Whether source connectors may create topics, by their topic.creation.* keys.",
+        "Whether source connectors may create topics.",
         importance=LOW,
         group="Common",
     )
@@ -109,7 +109,7 @@ class WorkerConfig(RestConfig):
             for name, value in under(given, f"{client}.").items():
                 if not name.startswith("listeners"):  # admin.listeners is the REST API's
                     found[f"{client}.override.{name}"] = value
-        if not self.topic_creation and any(name.startswith(TOPIC_CREATION) for name in own):
+        if not self.topic_creation:
             own[f"{TOPIC_CREATION}enable"] = "false"
         return {"bootstrap.servers": self.bootstrap_servers, **found, **own}
 

@@ -34,8 +34,12 @@ def ledger(planned: AnyPlan) -> Answer:
     """The ledger's entries; of a source connector, its source offsets."""
     if isinstance(planned, SourcePlan):
         connector = planned.connector
-        file, topic = connector.offsets_file, connector.offsets_topic
-        return ({"file": file} if file else {"topic": topic}) | of_source(source_offsets(planned))
+        holds = {"topic": connector.offsets_topic}
+        if connector.offsets_file:
+            holds = {"file": connector.offsets_file}
+        elif connector.offsets_url:
+            holds = {"table": connector.offsets_table}
+        return holds | of_source(source_offsets(planned))
     return {"entries": [asdict(entry) for entry in sorted(planned.sink.entries(), key=_place)]}
 
 

@@ -195,13 +195,13 @@ def _type(name: str, kind: pa.DataType) -> dict[str, Any]:
         scale = {"scale": str(kind.scale)}
         return {"type": "bytes", "name": _CONNECT + "Decimal", "version": 1, "parameters": scale}
     if pa.types.is_struct(kind):
-        fields = [{"field": f.name, **_optional(f.name, f.type)} for f in kind]
+        fields = [{"field": f.name, **_field(f.name, f)} for f in kind]
         return {"type": "struct", "fields": fields}
     if pa.types.is_map(kind):
         keys = {**_type(name, kind.key_type), "optional": False}
-        return {"type": "map", "keys": keys, "values": _optional(name, kind.item_type)}
+        return {"type": "map", "keys": keys, "values": _field(name, kind.item_field)}
     if _is_list(kind):
-        return {"type": "array", "items": _optional(name, kind.value_type)}
+        return {"type": "array", "items": _field(name, kind.value_field)}
     for matches, found in _LOGICAL:
         if matches(kind):
             return found
@@ -211,5 +211,5 @@ def _type(name: str, kind: pa.DataType) -> dict[str, Any]:
     )
 
 
-def _optional(name: str, kind: pa.DataType) -> dict[str, Any]:
-    return {"optional": True, **_type(name, kind)}
+def _field(name: str, field: pa.Field) -> dict[str, Any]:
+    return {"optional": field.nullable, **_type(name, field.type)}

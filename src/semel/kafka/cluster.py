@@ -249,6 +249,20 @@ class Cluster:
                     raise found from None
                 return None
 
+    def creates_topics(self) -> bool | None:
+        """Whether the brokers create a topic that a producer asks for; None if this user may not
+        ask."""
+        try:
+            known = self._admin.list_topics(timeout=_TIMEOUT)
+            broker = ConfigResource(ConfigResource.Type.BROKER, str(min(known.brokers)))
+            answer = self._admin.describe_configs([broker], request_timeout=_TIMEOUT)
+            return str(answer[broker].result()["auto.create.topics.enable"].value) == "true"
+        except KafkaException as error:
+            found = self._failed(error)
+            if isinstance(found, TransientError):
+                raise found from None
+            return None
+
     def compacted(self, topics: Iterable[str]) -> set[str]:
         """The topics among these in which a later record of a key may replace an earlier one."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, t) for t in topics]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import ConfigError, ServiceError, TransientError
@@ -158,7 +158,7 @@ class CompactedTopic:
             # Not OFFSET_BEGINNING: a new consumer takes half a second to ask where the log begins.
             consumer.assign([KafkaPartition(self.name, p, 0) for p in open_])
             while open_:
-                messages = consumer.consume(_BATCH, _POLL)
+                messages = [m for m in consumer.consume(_BATCH, _POLL) if not _of_group(m)]
                 now = time.monotonic()
                 for message in messages:
                     heard, partition = now, int(message.partition() or 0)
@@ -189,7 +189,15 @@ class CompactedTopic:
         cause = error.args[0]
         if cause.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
             return TransientError(f"{self._where}: {cause.str()}")
+        if cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return ServiceError(f"{self._where}: this user may not read it. Grant READ on it")
         return failure(str(self._client["bootstrap.servers"]), error)
+
+
+def _of_group(message: Message) -> bool:
+    """Whether it only says that this user may not use the group, which is never joined."""
+    error = message.error()
+    return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def _keep(found: dict[bytes, bytes], key: Any, value: Any, wants: Callable[[bytes], bool]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.abandoned import Abandoned, within
-from semel.errors import SemelError
+from semel.errors import SemelError, ServiceError
 from semel.kafka.clients import IDEMPOTENCE, confirms_all, is_idempotent
 from semel.kafka.errors import RECORD_REFUSED, producer_failure
 
@@ -91,6 +91,24 @@ def _named(error: KafkaError, message: Any) -> KafkaError:
     if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED or message is None:
         return error
     return KafkaError(error.code(), f"{error.str()}: topic {message.topic()}. Grant WRITE on it")
+
+
+def _cause(producer: Producer, error: KafkaError, topics: Collection[str]) -> KafkaError:
+    """Why records for these topics were not delivered. A transaction that fails takes them out of
+    the queue, and its error is told by the next call; a transaction that has not failed refuses to
+    begin once more, and goes on."""
+    if error.code() != KafkaError._PURGE_QUEUE:
+        return error
+    try:
+        producer.begin_transaction()
+    except KafkaException as failure:
+        cause: KafkaError = failure.args[0]
+        if cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            them = " and ".join(sorted(topics))
+            return KafkaError(cause.code(), f"{cause.str()}: topic {them}. Grant WRITE on it")
+        if cause.code() != KafkaError._STATE:
+            return cause
+    return error
 
 
 def _in_time(call: Callable[[], None]) -> None:
@@ -196,6 +214,11 @@ class Transactions:
             producer.list_topics(timeout=_TIMEOUT)  # else the first search waits for a connection
             producer.init_transactions(_TIMEOUT)
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                raise ServiceError(
+                    f"{self._owner}: this user may not write transactions of transactional.id "
+                    f"{transactional_id}. Grant DESCRIBE and WRITE on it"
+                ) from None
             raise self._meaning(error) from error
         return producer
 
@@ -217,15 +240,21 @@ class Transactions:
         producer = self._producer
         assert producer is not None
         failed: list[KafkaError] = []
+        topics: set[str] = set()
+
+        def report(error: KafkaError, message: Any) -> None:
+            failed.append(_named(error, message))
+            topics.add(str(message.topic()))
+
         try:
             producer.begin_transaction()
-            send(producer, lambda error, message: failed.append(_named(error, message)))
+            send(producer, report)
             if offsets:
                 send_offsets = producer.send_offsets_to_transaction
                 _in_time(lambda: send_offsets(offsets, generation, _STUCK))
             settle(producer, lambda: bool(failed))
             if failed:
-                raise KafkaException(failed[0])
+                raise KafkaException(_cause(producer, failed[0], topics))
             before_commit()
             producer.commit_transaction(_STUCK)
         except KafkaException as error:

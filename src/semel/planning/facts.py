@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.kafka.source_offsets import where
+from semel.config import SourceConnectorConfig
 from semel.planning import AnyPlan, Plan, SourcePlan
+from semel.sources.offsets.store import where
 
 
 def facts_of(planned: AnyPlan) -> dict[str, Any]:
@@ -21,7 +22,9 @@ def _of_source(planned: SourcePlan) -> dict[str, Any]:
     return {
         "name": connector.name,
         **planned.source.describe(),
-        "offsets": f"{where(connector)}, in Kafka Connect's format",
+        "offsets": where(connector)
+        + ("" if connector.offsets_url else ", in Kafka Connect's format"),
+        "missing topics": _creation(connector),
         "delivery": str(guarantee),
         "because": guarantee.why,
         "transactions": boundary if guarantee.mechanism else "none",
@@ -31,6 +34,15 @@ def _of_source(planned: SourcePlan) -> dict[str, Any]:
         "tasks": connector.tasks_max,
         "warnings": planned.warnings or ["none"],
     }
+
+
+def _creation(connector: SourceConnectorConfig) -> str:
+    creation = connector.topic_creation
+    if creation.as_brokers_do:
+        return "created with the brokers' defaults, if auto.create.topics.enable=true there"
+    if not creation.groups:
+        return "stop the connector (topic.creation.enable=false)"
+    return "created as topic.creation.* says"
 
 
 def _of_sink(planned: Plan) -> dict[str, Any]:

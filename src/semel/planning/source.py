@@ -29,8 +29,10 @@ from semel.errors import ConfigError, Problem
 from semel.kafka.clients import check_clients
 from semel.planning.refusal import refusal
 from semel.problems import Problems, gathering
+from semel.sinks.sql.files import anchored
 from semel.sources import full_name, is_source, source_class
 from semel.sources.base import Source
+from semel.sources.offsets.store import outside_of
 
 _TOPICS = "topic.creation."
 _OF_WORKERS = {
@@ -42,10 +44,10 @@ _DEAD_LETTERS = dict.fromkeys(
     "written stops the connector",
 )
 _OFFSETS_FILE = "offset.storage.file.filename"
-_OUTSIDE = Support(
-    False,
-    f"{_OFFSETS_FILE} keeps the source offsets in a file, which no Kafka transaction holds. "
-    "Remove it to keep them in offsets.storage.topic",
+_OFFSETS_URLS = ("offset.storage.jdbc.connection.url", "offset.storage.jdbc.url")
+_OUTSIDE = (
+    "{key} keeps the source offsets in a {what}, which no Kafka transaction holds. Remove it to "
+    "keep them in offsets.storage.topic"
 )
 _IDEMPOTENT = Support(
     False, "a topic cannot overwrite by key: records that come again would be in it twice"
@@ -115,6 +117,8 @@ def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
         raw |= found.anchored(raw)
     if file := raw.get(_OFFSETS_FILE, "").strip():
         raw[_OFFSETS_FILE] = str(Path(file).absolute())  # executors have another directory
+    for name in _OFFSETS_URLS:
+        raw |= anchored(raw, "sqlite", name)
     connector = read(SourceConnectorConfig, raw)
     warnings = [*raw.unresolved.values(), *_warnings(raw, found)]
     if "value.converter" not in raw:
@@ -138,14 +142,15 @@ def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
     if found is not None:
         with problems.caught(mine):
             source = found(connector)
+    with problems.caught(mine):
+        outside_of(connector)
     if source is not None:
         with problems.caught(mine):
             _check_boundary(connector, source)
         with problems.caught(mine):
             _check_master(connector)
         with problems.caught(mine):
-            kept = _OUTSIDE if connector.offsets_file else source.exactly_once()
-            guarantee = _guarantee(connector, kept)
+            guarantee = _guarantee(connector, _support(connector, source))
     problems.warnings = warnings
     if source is None or guarantee is None or problems.found:
         if source is not None:
@@ -156,15 +161,27 @@ def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
 
 def _check_master(connector: SourceConnectorConfig) -> None:
     master = connector.originals.get("spark.master", "local")
-    if connector.offsets_file and not master.startswith("local"):
+    file = connector.offsets_file
+    key = _OFFSETS_FILE if file else _OFFSETS_URLS[0]
+    if not file and connector.offsets_url.removeprefix("jdbc:").startswith("sqlite:"):
+        file = connector.offsets_url
+    if file and not master.startswith("local"):
         raise ConfigError(
             Problem(
-                _OFFSETS_FILE,
-                f"{_OFFSETS_FILE}={connector.offsets_file} is on one machine, but "
-                f"spark.master={master} may run tasks on others. Set it to local, "
-                "or keep the offsets in offsets.storage.topic",
+                key,
+                f"{key}={file} is on one machine, but spark.master={master} may run tasks on "
+                "others. Set it to local, or keep the offsets in offsets.storage.topic",
             )
         )
+
+
+def _support(connector: SourceConnectorConfig, source: Source) -> Support:
+    """Whether the store of the offsets, and the source, allow exactly-once."""
+    if connector.offsets_file:
+        return Support(False, _OUTSIDE.format(key=_OFFSETS_FILE, what="file"))
+    if connector.offsets_url:
+        return Support(False, _OUTSIDE.format(key=_OFFSETS_URLS[0], what="table of a database"))
+    return source.exactly_once()
 
 
 def _guarantee(connector: SourceConnectorConfig, support: Support) -> Guarantee:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.source_offsets import SourceOffsets
-from semel.kafka.source_owner import alter
 from semel.planning import SourcePlan
+from semel.sources.offsets.owner import alter
+from semel.sources.offsets.store import SourceOffsets
 
 Facts = Mapping[str, Any]
 
 
 def source_offsets(planned: SourcePlan) -> Sequence[tuple[Facts, Facts]]:
     """Each source partition with its offset; none if there is no offsets topic yet."""
-    return _offsets(planned).read(expected=False).offsets
+    with closing(_offsets(planned)) as offsets:
+        return offsets.read(expected=False).offsets
 
 
 def set_source_offsets(
@@ -31,9 +33,9 @@ def set_source_offsets(
     for partition, offset in wanted:
         if offset is not None and not force:
             planned.source.check_offset(partition, offset)
-    offsets = _offsets(planned)
-    offsets.prepare()
-    alter(planned.connector, offsets, wanted)
+    with closing(_offsets(planned)) as offsets:
+        offsets.prepare()
+        alter(planned.connector, offsets, wanted)
 
 
 def reset_source_offsets(planned: SourcePlan) -> None:

@@ -9,14 +9,20 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from semel.config import read
 from semel.errors import ConfigError, TransientError
 from semel.lab.embedded import Postgres
 from semel.planning import plan_source
 from semel.sources.base import SourceBatch
+from semel.sources.jdbc import sqlite
+from semel.sources.jdbc.config import JdbcSourceConfig
+from semel.sources.jdbc.offsets import Position
+from semel.sources.jdbc.queries import Query, shape
 from tests.sources.jdbc.conftest import Execute, Make, executed, rows, taken, values
 
 pytestmark = pytest.mark.integration
@@ -86,6 +92,43 @@ def test_rows_younger_than_the_delay_are_left_for_later(make: Make, execute: Exe
     execute(ORDERS, "INSERT INTO orders VALUES (1, 'a', CURRENT_TIMESTAMP)")
     keys = {"mode": "timestamp", "timestamp_column_name": "changed"}
     assert rows(make(timestamp_delay_interval_ms="3600000", **keys)) == ([], None)
+
+
+def test_a_row_that_commits_after_the_snapshot_began_is_not_passed_over(
+    make: Make, execute: Execute, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time that bounds a query is not later than its snapshot: else a later row of the snapshot
+    would be read, and the earlier one never."""
+    if url.startswith("jdbc:duckdb:"):
+        pytest.skip("nobody writes while the file is open")
+    if url.startswith("jdbc:sqlite:"):
+        execute("PRAGMA journal_mode = WAL")  # else nobody writes while rows are read
+    source = make(mode="timestamp", timestamp_column_name="changed")
+    database = source._database  # type: ignore[attr-defined]
+    described = database.columns
+    execute(ORDERS)
+    (partition,) = source.partitions()
+    reading = source.read(partition, None)
+    assert taken(reading) == ([], None)
+    moment = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=2)
+    earlier = moment - datetime.timedelta(milliseconds=100)
+
+    def late(table: Any) -> Any:
+        found = described(table)
+        monkeypatch.setattr(database, "columns", described)
+        execute(insert((1, "late", written(earlier))))
+        while datetime.datetime.now(datetime.UTC) <= moment + datetime.timedelta(milliseconds=10):
+            time.sleep(0.01)
+        return found
+
+    execute(insert((2, "there", written(moment))))
+    monkeypatch.setattr(database, "columns", late)
+    with closing(reading):  # type: ignore[type-var]
+        assert [n for _ in range(2) for n in ids(taken(reading)[0])] == [1, 2]
+
+
+def written(moment: datetime.datetime) -> str:
+    return moment.replace(tzinfo=None).isoformat(" ", "milliseconds")
 
 
 def test_timestamp_initial_is_stored_so_that_a_restart_begins_there_too(
@@ -299,6 +342,45 @@ def test_a_server_that_dies_within_a_query_is_waited_for_and_read_on(
         rest = rows(source, first.offset)[0]
     assert 0 < len(first) < 300_000
     assert len(first) + len(rest) == 300_000
+
+
+def test_large_rows_of_sqlite_come_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"jdbc:sqlite:{tmp_path / 'rows.db'}"
+    executed(url, "CREATE TABLE t (id integer PRIMARY KEY, text varchar)")
+    for number in range(30):
+        executed(url, f"INSERT INTO t VALUES ({number}, '{'x' * (5000 if number == 20 else 500)}')")
+    monkeypatch.setattr(sqlite, "_BATCH_BYTES", 10_000)
+    config = read(JdbcSourceConfig, {"connection.url": url, "topic.prefix": "", "mode": "bulk"})
+    database = sqlite.Sqlite(config, "c")
+    with database.snapshot():
+        found = shape(config, database.columns(database.table("t")), of_query=False)
+        query = Query(config, database, database.table("t"), found, Position(), None)
+        sizes = [b.nbytes for b in database.stream(query.sql, query.widest)]
+        whole = [b.num_rows for b in database.stream(query.sql)]
+    database.close()
+    assert max(sizes) < 10_000 + 2 * 5000
+    assert len(sizes) > 1
+    assert whole == [30]
+
+
+def test_sqlite_reads_by_the_index_of_the_incrementing_column(tmp_path: Path) -> None:
+    url = f"jdbc:sqlite:{tmp_path / 'rows.db'}"
+    executed(url, "CREATE TABLE t (id integer PRIMARY KEY, text varchar)")
+    keys = {"connection.url": url, "topic.prefix": "", "mode": "incrementing"}
+    config = read(JdbcSourceConfig, keys)
+    database = sqlite.Sqlite(config, "c")
+    with database.snapshot():
+        found = shape(config, database.columns(database.table("t")), of_query=False)
+        query = Query(config, database, database.table("t"), found, Position(5), None)
+        plan = [
+            r["detail"]
+            for b in database.stream(f"EXPLAIN QUERY PLAN {query.sql}")
+            for r in b.to_pylist()
+        ]
+    database.close()
+    assert plan == ["SEARCH t USING INTEGER PRIMARY KEY (rowid>?)"]
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)

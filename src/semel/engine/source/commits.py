@@ -16,8 +16,9 @@ from semel.errors import BadRecord
 from semel.failpoints import hit
 from semel.kafka.clients import client_config
 from semel.kafka.messages import Messages
-from semel.kafka.source_offsets import Record, SourceOffsets
 from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Transactions
+from semel.sources.offsets.outside import Record
+from semel.sources.offsets.store import SourceOffsets
 
 Reached = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A source partition, and an offset that was reached in it."""

@@ -34,9 +34,9 @@ from semel.engine.source.topics import Topics
 from semel.engine.supervisor import Supervisor
 from semel.errors import Fenced, TransientError
 from semel.kafka.cluster import Cluster
-from semel.kafka.source_offsets import Owner, SourceOffsets
-from semel.kafka.source_owner import own
 from semel.sources.base import Source
+from semel.sources.offsets.owner import own
+from semel.sources.offsets.store import Owner, SourceOffsets
 from semel.transforms import known_chain
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,12 @@ class SourceEngine:
         Raises:
             SemelError: what ended the connector.
         """
+        try:
+            return self._prepared()
+        finally:
+            self._offsets.close()
+
+    def _prepared(self) -> Progress:
         run = self._run
         self._offsets.prepare()
         topics = Topics(run.connector, run.cluster)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from semel.kafka.source_offsets import StoredOffsets, canonical
 from semel.sources.base import Sharded, Source, SourceBatch
+from semel.sources.offsets.store import StoredOffsets, canonical
 
 
 class Readers:

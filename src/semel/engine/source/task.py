@@ -32,8 +32,8 @@ from semel.errors import Fenced, LedgerConflict, SemelError, ServiceError, Trans
 from semel.failpoints import hit
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.source_offsets import Owner, SourceOffsets, StoredOffsets, where
 from semel.sources import source_class
+from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets, where
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class SourceTask:
         self._source = source_class(connector.connector_class.strip())(connector)
         self._log = _Forwarded(type(self._source), tell)
         cluster = Cluster(client_config(connector, "admin"))
-        self._topics = Topics(connector, cluster)
+        self._topics = Topics(connector, cluster, tell)
         self._offsets = SourceOffsets(connector, cluster)
         self._commits = Commits(connector, spec.guarantee, self._offsets, index)
         self._reporter.deliveries = lambda: self._commits.deliveries
@@ -275,6 +275,7 @@ class SourceTask:
         try:
             self._drop()
             self._commits.close()
+            self._offsets.close()
             self._source.close()
         except Exception as error:
             log.info("closing: %s", error)

@@ -32,13 +32,13 @@ def database_path(url: str, system: str) -> Path:
     return Path(path).absolute()
 
 
-def anchored(raw: Mapping[str, str], system: str) -> dict[str, str]:
-    """See :meth:`semel.sinks.base.Sink.anchored`."""
+def anchored(raw: Mapping[str, str], system: str, key: str = "connection.url") -> dict[str, str]:
+    """See :meth:`semel.sinks.base.Sink.anchored`; ``key`` holds the URL."""
     try:
-        path = database_path(raw.get("connection.url", ""), system)
-    except ConfigError:  # which the sink will say
+        path = database_path(raw.get(key, ""), system)
+    except ConfigError:  # which will be said later
         return {}
-    return {"connection.url": f"jdbc:{system}:{path}"}
+    return {key: f"jdbc:{system}:{path}"}
 
 
 def check_directory(path: Path) -> None:

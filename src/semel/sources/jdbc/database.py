@@ -1,7 +1,8 @@
 """What the JDBC source asks of a database.
 
-Everything of one query happens inside :meth:`Database.snapshot`: the columns that are described,
-the time, and the rows belong to one state of the database.
+Everything of one query happens inside :meth:`Database.snapshot`: the columns that are described and
+the rows belong to one state of the database. The time that bounds the rows is taken before: of
+earlier times than it, all rows are there that were committed when the snapshot began.
 """
 
 from __future__ import annotations
@@ -100,12 +101,13 @@ class Database(ABC):
 
     @abstractmethod
     def now(self) -> int:
-        """The time of the snapshot, in microseconds since 1970."""
+        """The time now, in microseconds since 1970. Called before :meth:`snapshot`."""
 
     @abstractmethod
-    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
+    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
         """The rows of a query in batches of some megabytes, as they arrive. Run nothing else before
-        the last one."""
+        the last one. ``widest`` is a query of the bytes of the largest row, for databases whose
+        client counts rows."""
 
     def limited(self, query: str, rows: int) -> str:
         """A query limited to so many rows. It has an ORDER BY."""

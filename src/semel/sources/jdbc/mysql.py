@@ -205,12 +205,13 @@ class Mysql(Database):
         return pa.schema([(c.name, _WALL if c.type == "DATETIME" else c.arrow) for c in columns])
 
     def now(self) -> int:
-        found = self._session.query(
-            "SELECT CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED) AS now"
-        )
+        with self.snapshot():
+            found = self._session.query(
+                "SELECT CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED) AS now"
+            )
         return int(found.column(0)[0].as_py())
 
-    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
+    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
         yield from self._session.rows(sql, self._schema)
 
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:

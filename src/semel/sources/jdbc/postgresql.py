@@ -192,10 +192,11 @@ class Postgresql(Database):
         return replace(column, arrow=kind, expression=f"{name}::text")
 
     def now(self) -> int:
-        found = self._connection.query("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
+        with self.snapshot():
+            found = self._connection.query("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
         return int(found.column(0)[0].as_py())
 
-    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
+    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
         yield from self._connection.stream(sql)
 
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:

@@ -113,14 +113,23 @@ class Query:
     def sql(self) -> str:
         """The whole statement."""
         columns = ", ".join(selected(c) for c in self.shape.columns)
-        lines = [f"SELECT {columns} FROM {source(self.config, self.table)}"]
-        if conditions := self._conditions():
-            lines.append(f"WHERE {' AND '.join(conditions)}")
+        lines = [f"SELECT {columns} {self._rows}"]
         if order := self._order():
             lines.append(f"ORDER BY {', '.join(order)}")
         if self.config.query_suffix:
             lines.append(self.config.query_suffix)
         return " ".join(lines)
+
+    @property
+    def widest(self) -> str:
+        """What asks for the bytes of the largest row."""
+        return widest(self.shape.columns, self._rows)
+
+    @property
+    def _rows(self) -> str:
+        conditions = self._conditions()
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        return f"FROM {source(self.config, self.table)}{where}"
 
     def _conditions(self) -> list[str]:
         found, number, time = [], self._number, self._time
@@ -146,7 +155,9 @@ class Query:
         return found
 
     def _order(self) -> list[str]:
-        return [part for part in (self._time, self._number) if part is not None]
+        number = self.shape.number
+        last = None if number is None else ordered(number, self.table)
+        return [part for part in (self._time, last) if part is not None]
 
     @property
     def _number(self) -> str | None:
@@ -184,6 +195,22 @@ def selected(column: Column) -> str:
         return quote(column.name) if column.sql == quote(column.name) else expression
     null = f", {quote(column.name)} IS NULL AS {quote(null_of(column))}" if column.nullable else ""
     return f"coalesce({column.sql}, {column.guard}) AS {quote(column.name)}{null}"
+
+
+def ordered(column: Column, table: TableId | None) -> str:
+    """A column in ORDER BY. SQLite takes its bare name for the expression that is selected under
+    it, which no index has: it would sort whole rows."""
+    if not column.guard:
+        return quote(column.name)
+    return f"{ROWS if table is None else table.quoted}.{quote(column.name)}"
+
+
+def widest(columns: Sequence[Column], rows: str) -> str:
+    """A query of the most bytes that texts and binary values of a row have; none if there are no
+    such columns."""
+    large = [c for c in columns if pa.types.is_string(c.arrow) or pa.types.is_binary(c.arrow)]
+    sizes = [f"coalesce(octet_length({quote(c.name)}), 0)" for c in large]
+    return f"SELECT max({' + '.join(sizes)}) AS bytes {rows}" if sizes else ""
 
 
 def null_of(column: Column) -> str:

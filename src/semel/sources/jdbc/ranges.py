@@ -21,7 +21,7 @@ from semel.sources.jdbc.batches import Together
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.offsets import Load, Position
-from semel.sources.jdbc.queries import Shape, selected, time_of
+from semel.sources.jdbc.queries import Shape, ordered, selected, time_of, widest
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,11 @@ class Ranges:
             yield [], load.end
             return
         by_number = replace(self.shape, times=())
-        with closing(self.database.stream(self._sql(load, step.last))) as stream:
+        rows = self._rows(load, step.last)
+        columns = ", ".join(map(selected, self.shape.columns))
+        assert self.shape.number is not None
+        sql = f"SELECT {columns} {rows} ORDER BY {ordered(self.shape.number, self.table)}"
+        with closing(self.database.stream(sql, widest(self.shape.columns, rows))) as stream:
             granularity = self.config.timestamp_granularity
             found = (batches.rows(b, by_number, self.config.timezone, granularity) for b in stream)
             for values, position in batches.in_order(found):
@@ -100,7 +104,8 @@ class Ranges:
         else:
             yield [], load.end
 
-    def _sql(self, load: Load, last: int) -> str:
+    def _rows(self, load: Load, last: int) -> str:
+        """The rows of a range that a load must read."""
         time, number = time_of(self.database, self.shape), self._number
         at = self._instant(load.timestamp)
         conditions = [
@@ -109,11 +114,7 @@ class Ranges:
         ]
         if load.loaded is not None:
             conditions.append(f"{number} > {load.loaded}")
-        columns = ", ".join(map(selected, self.shape.columns))
-        return (
-            f"SELECT {columns} FROM {self.table.quoted} WHERE {' AND '.join(conditions)} "
-            f"ORDER BY {number}"
-        )
+        return f"FROM {self.table.quoted} WHERE {' AND '.join(conditions)}"
 
     @property
     def _keys(self) -> list[Column]:

@@ -254,6 +254,7 @@ class JdbcSource(Source):
         self, table: TableId | None, position: Position, behind: bool
     ) -> Iterator[Together]:
         config, database = self._config, self._database
+        now = database.now() if config.by_time or config.mode == BULK else 0
         with database.snapshot():
             columns = self._query_columns if table is None else database.columns(table)
             if not columns:
@@ -266,9 +267,8 @@ class JdbcSource(Source):
                     raise Unreadable(str(error)) from None
             found = shape(config, columns, of_query=table is None)
             self._warn_of_nulls(table, found)
-            until, now = None, 0
-            if found.times or config.mode == BULK:
-                now = database.now()
+            until = None
+            if now:
                 if self._begun(position, now) != position:
                     position = self._begun(position, now)
                     yield [], position
@@ -287,7 +287,7 @@ class JdbcSource(Source):
                     last = step.last if step is not None and step.goes_on else None
             query = Query(config, database, table, found, self._after(position), until, last)
             # Closed before the snapshot ends, where reading is left in the middle.
-            with closing(database.stream(query.sql)) as stream:
+            with closing(database.stream(query.sql, query.widest)) as stream:
                 read = (
                     batches.rows(b, found, config.timezone, config.timestamp_granularity)
                     for b in stream

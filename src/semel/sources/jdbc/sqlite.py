@@ -7,6 +7,7 @@ in its column's declared type, and a separate column says which are null.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,8 +25,8 @@ from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.values import INSTANT, numeric_type
 
 _BATCH_ROWS = 4096
+_BATCH_BYTES = 16 * 1024 * 1024
 _DIGITS = re.compile(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
-_NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 _INTEGER, _REAL, _TEXT, _BLOB = "0", "0.0", "''", "x''"
 
 
@@ -43,8 +44,8 @@ class _Session(SqliteSession):
             cursor.fetchall()
         return connection
 
-    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
-        options = {"adbc.sqlite.query.batch_rows": _BATCH_ROWS}
+    def stream(self, sql: str, rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        options = {"adbc.sqlite.query.batch_rows": rows}
         with self._connection.cursor(adbc_stmt_kwargs=options) as cursor:
             cursor.execute(sql)
             yield from cursor.fetch_record_batch()
@@ -153,13 +154,22 @@ class Sqlite(Database):
         raise AssertionError(kind)
 
     def now(self) -> int:
-        return int(self._session.query(f"SELECT {_NOW}").column(0)[0].as_py()) * 1000
+        return time.time_ns() // 1_000_000 * 1000  # SQLite runs here, and has milliseconds
 
     def time(self, column: Column) -> str:
         return _time(quote(column.name))
 
-    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
-        yield from self._session.stream(sql)
+    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
+        most = int(self._session.query(widest).column(0)[0].as_py() or 0) if widest else 0
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, most)))
+        held: list[pa.RecordBatch] = []
+        for batch in self._session.stream(sql, rows):
+            held.append(batch)
+            if sum(b.num_rows for b in held) >= _BATCH_ROWS or _size(held) >= _BATCH_BYTES:
+                yield _joined(held)
+                held = []
+        if held:
+            yield _joined(held)
 
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         return str(microseconds // 1000)
@@ -174,6 +184,14 @@ _READ = (
     (pa.types.is_binary, "BLOB", _BLOB),
     (lambda kind: pa.types.is_string(kind) or pa.types.is_decimal(kind), "TEXT", _TEXT),
 )
+
+
+def _size(batches: Sequence[pa.RecordBatch]) -> int:
+    return sum(b.nbytes for b in batches)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _time(quoted: str) -> str:

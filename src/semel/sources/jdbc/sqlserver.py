@@ -147,11 +147,12 @@ class SqlServer(Database):
         return column(pa.string(), f"CAST({quote(name)} AS {_TEXTS.get(type_, 'nvarchar(max)')})")
 
     def now(self) -> int:
-        with closing(self.stream("SELECT CAST(SYSUTCDATETIME() AS datetime2(6)) AS now")) as rows:
+        sql = "SELECT CAST(SYSUTCDATETIME() AS datetime2(6)) AS now"
+        with self.snapshot(), closing(self.stream(sql)) as rows:
             (batch,) = list(rows)
         return int(batch.column(0).cast(pa.timestamp("us")).cast(pa.int64())[0].as_py())
 
-    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
+    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
         for block in self._session.blocks(sql):
             yield from block.combine_chunks().to_batches()
 

@@ -13,13 +13,13 @@ from semel.audit.source import SourceAuditReport, audit_source
 from semel.connect.cluster.membership import described
 from semel.errors import ConfigError, SemelError
 from semel.kafka.cluster import admin_client
-from semel.kafka.source_offsets import SourceOffsets
 from semel.lab.drill.cluster.member import Member
 from semel.lab.drill.cluster.reached import Reached
 from semel.lab.drill.processes import BROKERS, PATIENCE
 from semel.lab.drill.stage import Stage
 from semel.lab.embedded import Kafka
 from semel.planning import plan_source
+from semel.sources.offsets.store import SourceOffsets
 
 SESSION = 6.0
 """Seconds after which a worker that is silent loses its work."""

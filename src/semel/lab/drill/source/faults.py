@@ -176,11 +176,13 @@ class SourceInjector(Strikes[SourceMark]):
         """End the database's server while rows are written and read, and start it again."""
         system = self._stage.system
         assert isinstance(system, Rows)
+        server = system.server
+        assert server is not None
         self._traffic.kick()
         time.sleep(fault.delay)
         at = time.monotonic()
-        end(system.server)
-        system.server.start()
+        end(server)
+        server.start()
         self.gone_on(self.mark())
         return time.monotonic() - at
 

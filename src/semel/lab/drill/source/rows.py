@@ -15,6 +15,7 @@ from semel.config.definition import names
 from semel.errors import ConfigError, ServiceError
 from semel.lab.drill.plan import Kind
 from semel.lab.drill.processes import PATIENCE
+from semel.lab.drill.source.databases import FILES
 from semel.lab.drill.source.system import OF_ANY, System, text_of
 from semel.lab.embedded import Postgres
 from semel.lab.embedded.mariadb import DATABASE, MariaDB
@@ -39,6 +40,8 @@ class Rows(System):
     """A table that grows in the order of its numbers and times, each burst in a transaction."""
 
     faults = OF_ANY | {Kind.STORE_RESTART, Kind.STORE_KILL}
+    server: Postgres | MariaDB | None = None
+    """None where the database is a file."""
     replaced = tuple(n for n in names(JdbcSourceConfig) if n not in _OF_THE_USER)
 
     def __init__(self, raw: Mapping[str, str], directory: Path) -> None:
@@ -50,25 +53,35 @@ class Rows(System):
             )
         url = raw.get("connection.url", "").strip().removeprefix("jdbc:")
         system = url.partition(":")[0]
+        self._tick = 1
         if system in ("postgresql", "postgres"):
-            self.server: Postgres | MariaDB = (postgres := Postgres(directory / "postgres"))
-            user = {"connection.user": postgres.user, "connection.password": postgres.password}
+            self.server = (postgres := Postgres(directory / "postgres"))
+            place = {
+                "connection.url": postgres.jdbc_url,
+                "connection.user": postgres.user,
+                "connection.password": postgres.password,
+            }
             self._run: Callable[[str], Sequence[Any]] = lambda sql: _of_postgres(postgres, sql)
             self._time, self._of_text = "timestamptz", ""
         elif system in ("mariadb", "mysql"):
             self.server = (mariadb := MariaDB(directory / "mariadb"))
-            user = {"connection.user": mariadb.user}
+            place = {"connection.url": mariadb.jdbc_url, "connection.user": mariadb.user}
             self._run = lambda sql: mariadb.execute(sql, database=DATABASE)
             self._time, self._of_text = "datetime(6)", "CHARACTER SET utf8mb4"
+        elif system in FILES:
+            path = directory / f"rows.{system}"
+            place = {"connection.url": f"jdbc:{system}:{path}"}
+            self._run, self.faults = FILES[system](path)
+            self._time, self._of_text = "timestamp", ""
+            self._tick = 1000 if system == "sqlite" else 1
         else:  # not the URL itself: it may hold a password
             raise ConfigError(
                 f"connector {name}: the drill has no database for connection.url={system}:... Set "
-                "one that begins with jdbc:postgresql: or jdbc:mariadb:"
+                "one that begins with jdbc:postgresql:, jdbc:mariadb:, jdbc:sqlite: or jdbc:duckdb:"
             )
         self.topics = [f"{raw.get('topic.prefix', '').strip()}{_TABLE}"]
         self.keys = {
-            "connection.url": self.server.jdbc_url,
-            **user,
+            **place,
             "table.whitelist": _TABLE,
             "incrementing.column.name": "id",
             "timestamp.column.name": "changed",
@@ -77,21 +90,24 @@ class Rows(System):
         self._newest = 0
 
     def open(self) -> None:
-        self.server.start()
+        if self.server is not None:
+            self.server.start()
         self._run(
-            f"CREATE TABLE {_TABLE} "
-            f"(id bigint PRIMARY KEY, text text {self._of_text}, changed {self._time} NOT NULL)"
+            f"CREATE TABLE {_TABLE} (id bigint NOT NULL PRIMARY KEY, "
+            f"text text {self._of_text}, changed {self._time} NOT NULL)"
         )
 
     def close(self) -> None:
-        self.server.kill()
+        if self.server is not None:
+            self.server.kill()
 
     def values(self, numbers: Sequence[int], dice: random.Random) -> pa.Array:
         """Rows of later times than all before; some have the same one."""
         rows: list[dict[str, Any]] = []
         for number in numbers:
             if not rows or dice.random() < 0.5:
-                self._newest = max(self._newest + 1, time.time_ns() // 1000)
+                now = time.time_ns() // 1000 // self._tick * self._tick
+                self._newest = max(self._newest + self._tick, now)
             rows.append({"id": number, "text": text_of(dice), "changed": self._newest})
         return pa.array(rows, _ROW)
 

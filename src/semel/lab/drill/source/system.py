@@ -39,7 +39,7 @@ OF_ANY = frozenset(
 class System(ABC):
     """A system with numbered records in the drill's directory."""
 
-    faults: ClassVar[frozenset[Kind]] = OF_ANY
+    faults: frozenset[Kind] = OF_ANY
     """The kinds of faults that can befall a connector that reads it."""
 
     keys: Mapping[str, str]

@@ -26,13 +26,12 @@ from semel.errors import ServiceError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic
-from semel.kafka.offset_file import OffsetFile
 from semel.kafka.transactions import PlainProducer
+from semel.sources.offsets.file import OffsetFile
+from semel.sources.offsets.outside import Outside, Record
+from semel.sources.offsets.table import OffsetTable
 
 _RUN, _TASKS, _PARTS = "run", "tasks", "parts"
-
-Record = tuple[bytes, bytes | None]
-"""Key and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +79,8 @@ class StoredOffsets:
 
 
 class SourceOffsets:
-    """The offsets of one connector in its offsets topic, or in a file, which no transaction of
-    Kafka holds."""
+    """The offsets of one connector in its offsets topic, or in a store that no transaction of Kafka
+    holds."""
 
     def __init__(self, connector: SourceConnectorConfig, cluster: Cluster) -> None:
         self._connector = connector
@@ -94,21 +93,22 @@ class SourceOffsets:
             cluster,
             client,
         )
-        self._file: OffsetFile | None = None
-        if connector.offsets_file:
-            self._file = OffsetFile(connector.name, connector.offsets_file)
+        self._outside = outside_of(connector)
+        self._known: dict[bytes, bytes] = {}
         self._topic = topic()
         self._uncommitted = topic(committed=False)
 
     @property
     def where(self) -> str:
         """What holds them."""
-        return where(self._connector)
+        if self._outside is not None:
+            return self._outside.where
+        return f"offsets topic {self._connector.offsets_topic}"
 
     @property
     def in_transactions(self) -> bool:
         """Whether they can be stored in the transaction that holds the records."""
-        return self._file is None
+        return self._outside is None
 
     def prepare(self) -> None:
         """Create the topic if it is missing, and refuse one that forgets.
@@ -117,8 +117,8 @@ class SourceOffsets:
             ConfigError: its cleanup.policy is not compact; the file is another one.
             ServiceError: it cannot be created.
         """
-        if self._file is not None:
-            self._file.prepare()
+        if self._outside is not None:
+            self._outside.prepare()
             return
         config = self._connector
         self._topic.prepare(config.offsets_partitions, config.offsets_replication)
@@ -131,8 +131,9 @@ class SourceOffsets:
             ServiceError: the topic is gone, or a record in it cannot be read.
             TransientError: a transaction does not end, or no answer has come.
         """
-        if self._file is not None:
-            return self._parsed(self._file.read())
+        if self._outside is not None:
+            self._known = dict(self._outside.read(expected=expected))
+            return self._parsed(self._known)
         found = self._topic.read(self._is_mine, None, timeout, expected=expected)
         if not found.is_complete:
             raise TransientError(
@@ -145,8 +146,8 @@ class SourceOffsets:
     def owner(self) -> Owner:
         """Who owns the connector. The record is written without a transaction, so nobody's open
         transaction keeps the answer back."""
-        if self._file is not None:
-            return self.read().owner
+        if self._outside is not None:
+            return self._parsed(self._outside.read(expected=True)).owner
         found = self._uncommitted.read(self._is_mine, None, 0.0, expected=True)
         return self._parsed(found.values).owner
 
@@ -162,16 +163,31 @@ class SourceOffsets:
             producer.produce(self._topic.name, value, key, on_delivery=failed)
 
     def store(self, producer: PlainProducer, records: Sequence[Record]) -> None:
-        """Store records outside of any transaction.
+        """Store records outside of any transaction. Beside Kafka, the owner and these offsets must
+        be those that were read last, or stored since; a new owner is stored whatever there is.
 
         Raises:
-            ServiceError: the file cannot be written.
-            TransientError: the brokers may have them or not.
+            LedgerConflict: they are not; nothing was stored.
+            ServiceError: the store cannot be written.
+            TransientError: it may have them or not.
         """
-        if self._file is not None:
-            self._file.write(records)
+        if self._outside is not None:
+            owner, _ = StoredOffsets(self._connector.name).owned_by(Owner())
+            keys = {key for key, _ in records}
+            known = {} if owner in keys else {k: self._known.get(k) for k in {owner, *keys}}
+            self._outside.write(records, known)
+            for key, value in records:
+                if value is None:
+                    self._known.pop(key, None)
+                else:
+                    self._known[key] = value
             return
         producer.send([lambda p, failed: self.send(p, records, failed)], lambda: None)
+
+    def close(self) -> None:
+        """Drop connections. May be called twice."""
+        if self._outside is not None:
+            self._outside.close()
 
     def _parsed(self, found: Mapping[bytes, bytes]) -> StoredOffsets:
         name = self._connector.name
@@ -182,8 +198,7 @@ class SourceOffsets:
                     offsets.append((partition, self._offset(key, value)))
                     keys[canonical(partition)] = key
                 case [str(connector), None] if connector == name:
-                    facts = self._offset(key, value)
-                    owner = _owner(facts)
+                    owner = self._owner(key, value)
         latest = {canonical(p): (p, o) for p, o in offsets}
         in_order = tuple(latest[each] for each in sorted(latest))  # not as they were consumed
         return StoredOffsets(name, in_order, owner, keys)
@@ -191,24 +206,39 @@ class SourceOffsets:
     def _offset(self, key: bytes, value: bytes) -> dict[str, Any]:
         offset = _loaded(value)
         if not isinstance(offset, dict):
-            raise ServiceError(
-                f"connector {self._connector.name}: {self.where}: the record with "
-                f"key {key.decode(errors='replace')} is not a source offset: "
-                f"{value.decode(errors='replace')[:200]}. Does another program write there? Stop "
-                "it, and set the offset with semel offsets set"
-            )
+            raise self._garbage(key, value, "source offset")
         return offset
 
+    def _owner(self, key: bytes, value: bytes) -> Owner:
+        match _loaded(value):
+            case {"run": str(run), "tasks": int(tasks)} as facts:
+                return Owner(run, tasks, facts.get(_PARTS, ()))
+        raise self._garbage(key, value, "run of semel")
 
-def _owner(facts: Mapping[str, Any]) -> Owner:
-    return Owner(str(facts.get(_RUN, "")), int(facts.get(_TASKS, 0)), facts.get(_PARTS, ()))
+    def _garbage(self, key: bytes, value: bytes, what: str) -> ServiceError:
+        return ServiceError(
+            f"connector {self._connector.name}: {self.where}: the record with "
+            f"key {key.decode(errors='replace')} is not a {what}: "
+            f"{value.decode(errors='replace')[:200]}. Does another program write there? Stop "
+            "it, and set the offset with semel offsets set"
+        )
 
 
 def where(connector: SourceConnectorConfig) -> str:
     """What holds a connector's source offsets."""
+    outside = outside_of(connector)
+    return f"offsets topic {connector.offsets_topic}" if outside is None else outside.where
+
+
+def outside_of(connector: SourceConnectorConfig) -> Outside | None:
+    """The store beside Kafka that a connector names. Reaches nothing.
+
+    Raises:
+        ConfigError: there is no such store.
+    """
     if connector.offsets_file:
-        return f"offsets file {connector.offsets_file}"
-    return f"offsets topic {connector.offsets_topic}"
+        return OffsetFile(connector.name, connector.offsets_file)
+    return OffsetTable(connector) if connector.offsets_url else None
 
 
 def canonical(partition: Mapping[str, Any]) -> str:
@@ -224,5 +254,5 @@ def _dumped(facts: Any) -> bytes:
 def _loaded(text: bytes) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

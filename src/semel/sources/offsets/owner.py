@@ -9,8 +9,8 @@ from typing import Any
 
 from semel.config import SourceConnectorConfig
 from semel.kafka.clients import client_config
-from semel.kafka.source_offsets import Owner, SourceOffsets, StoredOffsets
 from semel.kafka.transactions import PlainProducer, Transactions
+from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
 
 Change = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 """A source partition, and the offset that it is to have."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from semel.errors import ConfigError, ServiceError, Unavailable
+from semel.sources.offsets.outside import Record, compare
 
 _HEAD = bytes.fromhex("aced0005") + (
     b"sr\0\x11java.util.HashMap\x05\x07\xda\xc1\xc3\x16\x60\xd1\x03\0\x02"
@@ -41,6 +42,7 @@ class OffsetFile:
     def __init__(self, connector: str, path: str) -> None:
         self._where = f"connector {connector}: offset.storage.file.filename={path}"
         self._path = Path(path)
+        self.where = f"offsets file {path}"
 
     def prepare(self) -> None:
         """Raises ConfigError: it cannot be written."""
@@ -54,8 +56,8 @@ class OffsetFile:
             )
         self.read()
 
-    def read(self) -> Mapping[bytes, bytes]:
-        """What it holds; nothing if it is not there yet.
+    def read(self, *, expected: bool = False) -> Mapping[bytes, bytes]:
+        """What it holds; nothing if it is not there yet, which is never an error.
 
         Raises:
             ConfigError: it is another file.
@@ -74,10 +76,11 @@ class OffsetFile:
                 f"{self._where} is not a file of source offsets of Kafka Connect. Name another one"
             ) from None
 
-    def write(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Store records; None forgets a key. The file is replaced in one step.
+    def write(self, records: Sequence[Record], known: Mapping[bytes, bytes | None]) -> None:
+        """See :class:`~semel.sources.offsets.outside.Outside`. The file is replaced in one step.
 
         Raises:
+            LedgerConflict: a key has another value than is known.
             ServiceError: it cannot be written.
             Unavailable: another process does not end writing it. It may be frozen.
         """
@@ -85,6 +88,7 @@ class OffsetFile:
         try:
             with self._alone():
                 held = dict(self.read())
+                compare(self._where, known, held)
                 for key, value in records:
                     held.pop(key, None)
                     if value is not None:
@@ -96,6 +100,9 @@ class OffsetFile:
                 scratch.replace(self._path)
         except OSError as error:
             raise ServiceError(f"{self._where} cannot be written: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Nothing stays open."""
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

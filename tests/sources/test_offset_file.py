@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import ConfigError, Unavailable
-from semel.kafka import offset_file
-from semel.kafka.offset_file import OffsetFile, parsed, serialized
+from semel.errors import ConfigError, LedgerConflict, Unavailable
+from semel.sources.offsets import file as offset_file
+from semel.sources.offsets.file import OffsetFile, parsed, serialized
 
 JAVAS = base64.b64decode(
     "rO0ABXNyABFqYXZhLnV0aWwuSGFzaE1hcAUH2sHDFmDRAwACRgAKbG9hZEZhY3RvckkACXRocmVzaG9sZHhwP0AAAAAAAAx3"
@@ -49,8 +49,8 @@ def test_offsets_of_others_are_kept(tmp_path: Path) -> None:
     path.write_bytes(JAVAS)
     file = OffsetFile("c", str(path))
     file.prepare()
-    file.write([(b"mine", b"1"), (b"other", b"2")])
-    file.write([(b"mine", b"3"), (b"other", None)])
+    file.write([(b"mine", b"1"), (b"other", b"2")], {})
+    file.write([(b"mine", b"3"), (b"other", None)], {})
     assert file.read() == {LINES: b'{"position":8}', b"mine": b"3"}
 
 
@@ -72,6 +72,15 @@ def test_a_process_that_is_frozen_while_it_writes_is_told_of(
         fcntl.flock(other, fcntl.LOCK_EX)
         patch.setattr(offset_file, "_PATIENCE", 0.0)
         with pytest.raises(Unavailable, match=r"another process holds .*offsets.semel-lock"):
-            file.write([(b"mine", b"1")])
-    file.write([(b"mine", b"1")])
+            file.write([(b"mine", b"1")], {})
+    file.write([(b"mine", b"1")], {})
     assert file.read() == {b"mine": b"1"}
+
+
+def test_a_record_that_another_process_has_changed_is_not_overwritten(tmp_path: Path) -> None:
+    file = OffsetFile("c", str(tmp_path / "offsets"))
+    file.write([(b"mine", b"1"), (b"owner", b"a")], {})
+    with pytest.raises(LedgerConflict, match="the record owner has changed since it was read"):
+        file.write([(b"mine", b"2")], {b"owner": b"b", b"mine": b"1"})
+    file.write([(b"mine", b"2")], {b"owner": b"a", b"mine": b"1"})
+    assert file.read() == {b"owner": b"a", b"mine": b"2"}

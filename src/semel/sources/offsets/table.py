@@ -1,0 +1,190 @@
+"""Source offsets in a table of a database.
+
+A row is a source partition of a connector: both, and the offset, are in the JSON of the offsets
+topic. ``id`` is a hash of the partition, since a key's length is limited. The row whose partition
+is ``null`` names the run that owns the connector; who writes locks it first, so that writers of one
+connector come one after another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from semel.config import SourceConnectorConfig, read
+from semel.errors import ConfigError, Problem, ServiceError, TransientError
+from semel.sinks.sql.database import Database
+from semel.sinks.sql.errors import DataRefused
+from semel.sinks.sql.names import Name, parse_name
+from semel.sources.offsets.outside import Record, compare
+
+URL = "offset.storage.jdbc.connection.url"
+_COLUMNS = ("connector", "id", "source_partition", "source_offset")
+_IDLE_MS = 30_000
+"""The server ends a transaction whose process is frozen for that long."""
+
+
+class OffsetTable:
+    """The rows of one connector. Several processes may share the table."""
+
+    def __init__(self, connector: SourceConnectorConfig) -> None:
+        self._connector = connector.name
+        self._database, self._lock, self._file = _opened(connector)
+        postgresql = self._database.system == "PostgreSQL"
+        self._name: Name = parse_name(connector.offsets_table, fold=postgresql)
+        self._one = threading.Lock()
+        self._prefix = json.dumps([connector.name], ensure_ascii=False)[:-1].encode() + b","
+
+    @property
+    def where(self) -> str:
+        return f"offsets table {self._name} of {self._database.where}"
+
+    def prepare(self) -> None:
+        fields = [pa.field(name, pa.string(), nullable=False) for name in _COLUMNS]
+        with self._one, self._database.transaction():
+            if not self._database.exists(self._name):
+                self._database.create(self._name, fields, _COLUMNS[:2])
+
+    def read(self, *, expected: bool) -> Mapping[bytes, bytes]:
+        if not expected and self._file is not None and not self._file.exists():
+            return {}
+        with self._one, self._database.transaction(reading=True):
+            if self._database.exists(self._name):
+                return self._rows("")
+        if not expected:
+            return {}
+        raise ServiceError(
+            f"connector {self._connector}: {self.where} is gone, and the source would be read from "
+            "its beginning. Restore it, or start the connector again"
+        )
+
+    def write(self, records: Sequence[Record], known: Mapping[bytes, bytes | None]) -> None:
+        keys = {*known, *(key for key, _ in records)}
+        ids = ", ".join(self._literal(each) for each in sorted(map(self._id, keys)))
+        try:
+            with self._one, self._database.transaction():
+                self._rows(f" AND id = {self._literal(self._id(self._owner))}{self._lock}")
+                held = self._rows(f" AND id IN ({ids})")
+                compare(f"connector {self._connector}: {self.where}", known, held)
+                for key, value in records:
+                    self._store(key, value, is_there=key in held)
+        except DataRefused as error:  # another process has inserted the row meanwhile
+            raise TransientError(str(error)) from None
+
+    def close(self) -> None:
+        self._database.close()
+
+    @property
+    def _owner(self) -> bytes:
+        return self._prefix + b"null]"
+
+    def _rows(self, more: str) -> dict[bytes, bytes]:
+        found = self._database.query(
+            f"SELECT source_partition, source_offset FROM {self._name.quoted} "
+            f"WHERE connector = {self._literal(self._connector)}{more}"
+        )
+        return {
+            self._prefix + row["source_partition"].encode() + b"]": row["source_offset"].encode()
+            for row in found.to_pylist()
+        }
+
+    def _store(self, key: bytes, value: bytes | None, *, is_there: bool) -> None:
+        table = self._name.quoted
+        place = [self._literal(self._connector), self._literal(self._id(key))]
+        here = f"WHERE connector = {place[0]} AND id = {place[1]}"
+        if value is None:
+            self._database.execute(f"DELETE FROM {table} {here}")
+            return
+        offset = self._literal(value.decode())
+        if is_there:
+            self._database.execute(f"UPDATE {table} SET source_offset = {offset} {here}")
+            return
+        place += [self._literal(self._partition(key)), offset]
+        self._database.execute(
+            f"INSERT INTO {table} ({', '.join(_COLUMNS)}) VALUES ({', '.join(place)})"
+        )
+
+    def _literal(self, text: str) -> str:
+        return self._database.literal(text)
+
+    def _partition(self, key: bytes) -> str:
+        return key.removeprefix(self._prefix)[:-1].decode()
+
+    def _id(self, key: bytes) -> str:
+        return hashlib.sha256(self._partition(key).encode()).hexdigest()
+
+
+def _opened(connector: SourceConnectorConfig) -> tuple[Database, str, Path | None]:
+    """The database, what locks the rows of a query, and the file if it is one.
+
+    Raises:
+        ConfigError: the URL is wrong, or is of another database.
+    """
+    bare = connector.offsets_url.strip().removeprefix("jdbc:")
+    make = _BY_SCHEME.get(bare.partition(":")[0])
+    try:
+        if make is None:  # not the URL itself: it may hold a password
+            raise ConfigError(
+                f"connection.url={bare.partition(':')[0]}:... keeps no source offsets. Set one "
+                "that begins with jdbc:postgresql:, jdbc:mysql:, jdbc:mariadb: or jdbc:sqlite:"
+            )
+        return make(connector)
+    except ConfigError as error:
+        told = [
+            p.message.replace("connection.", "offset.storage.jdbc.connection.")
+            for p in error.problems
+        ]
+        raise ConfigError(*(Problem(URL, message) for message in told)) from None
+
+
+Opened = tuple[Database, str, Path | None]
+
+
+def _keys(connector: SourceConnectorConfig, name: str) -> dict[str, str]:
+    return {
+        "connector.class": name,
+        "connection.url": connector.offsets_url,
+        "connection.user": connector.offsets_user,
+        "connection.password": connector.offsets_password,
+    }
+
+
+def _postgresql(connector: SourceConnectorConfig) -> Opened:
+    from semel.sinks.postgresql.database import Postgres
+    from semel.sinks.postgresql.url import libpq_uri
+
+    login = (connector.offsets_url, connector.offsets_user, connector.offsets_password)
+    uri = libpq_uri(*login, f"semel-{connector.name}")
+    return Postgres(uri, _IDLE_MS, connector.name, connector.store_timeout_ms), " FOR UPDATE", None
+
+
+def _mysql(connector: SourceConnectorConfig) -> Opened:
+    from semel.sinks.sql.mysql import Mysql
+    from semel.sinks.sql.mysql_config import MysqlConfig
+
+    made = Mysql(read(MysqlConfig, _keys(connector, "mysql")), connector.name)
+    made.timeout = connector.store_timeout_ms / 1000
+    return made, " FOR UPDATE", None
+
+
+def _sqlite(connector: SourceConnectorConfig) -> Opened:
+    from semel.sinks.sql.files import database_path
+    from semel.sinks.sql.sqlite import Sqlite
+    from semel.sinks.sql.sqlite_config import SqliteConfig
+
+    made: Database = Sqlite(read(SqliteConfig, _keys(connector, "sqlite")), connector.name)
+    return made, "", database_path(connector.offsets_url, "sqlite")  # its writer is alone
+
+
+_BY_SCHEME: Mapping[str, Callable[[SourceConnectorConfig], Opened]] = {
+    "postgresql": _postgresql,
+    "postgres": _postgresql,
+    "mysql": _mysql,
+    "mariadb": _mysql,
+    "sqlite": _sqlite,
+}
