@@ -31,7 +31,7 @@ def check_cluster(config: ClusterConfig, *, as_json: bool) -> None:
                 "class": verdict.connector_class,
                 "state": verdict.state,
                 "delivery": verdict.guarantee,
-                "goes on at": verdict.begins,
+                "continues at": verdict.begins,
                 "fails": verdict.problem,
             }
             for name, fact in facts.items():

@@ -1,6 +1,6 @@
 """How a task notices that a topic is deleted and created again while it is read.
 
-The consumer reports no error: it goes on at the same offset of the new topic, if there is one. So
+The consumer reports no error: it continues at the same offset of the new topic, if there is one. So
 two checks precede each commit. The consumer's log says which topic id it fetches
 (:mod:`semel.kafka.topicids`). And a broker is asked, after the records have come, which topic the
 name stands for now: this also covers brokers that are not asked for records by id. The answer comes
