@@ -59,8 +59,9 @@ class _Early:
 def begin_early(arguments: Sequence[str]) -> None:
     """Start Spark for the only configuration that is named in arguments of ``semel run``. What is
     wrong with them is told later, by those who read them."""
-    if "--log-format=json" in arguments or ("--log-format", "json") in pairwise(arguments):
-        os.environ[LOG_FORMAT] = "json"
+    for form in ("text", "json"):
+        if f"--log-format={form}" in arguments or ("--log-format", form) in pairwise(arguments):
+            os.environ[LOG_FORMAT] = form
     files = [a for a in arguments if a.endswith(_SUFFIXES) and not a.startswith("-")]
     if len(files) != 1 or "--help" in arguments or "--env" in arguments:
         return

@@ -6,12 +6,13 @@ import gc
 import socket
 import threading
 from collections.abc import Callable
+from multiprocessing.connection import Client
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from semel.engine import attempt
+from semel.engine import attempt, control
 from semel.engine.control import Address, ControlLine, ControlServer, Report
 from semel.engine.direct.subscription import Subscription
 from semel.errors import Displaced, Fenced, ServiceError
@@ -83,19 +84,55 @@ def test_one_that_is_told_to_stop_ends_in_peace(run_task: Run) -> None:
 
     server.stop_tasks()
     run_task(server.address("127.0.0.1"), Idle)
-    assert server.reports.get(timeout=PATIENCE).kind == "stopped"
+    told = [server.reports.get(timeout=PATIENCE).kind for _ in range(2)]
+    assert told == ["alive", "stopped"]
     server.close()
 
 
 def test_tasks_get_the_drivers_plan_whether_they_come_before_or_after_it() -> None:
     server = ControlServer("127.0.0.1")
     address = server.address("127.0.0.1")
-    early = ControlLine(address)
-    wait_until(lambda: server.reached)
+    early, late = ControlLine(address), ControlLine(address)
+    early.send(Report("alive", 0, 0))
+    assert server.reports.get(timeout=PATIENCE).task == 0
     server.announce({"t": 1})
-    late = ControlLine(address)
+    late.send(Report("alive", 1, 0))
     assert early.plan() == late.plan() == {"t": 1}
     assert not early.stop.is_set()
+    server.close()
+
+
+@pytest.mark.parametrize("speaks_first", [True, False])
+def test_a_task_that_has_moved_away_before_the_plan_does_not_get_it(speaks_first: bool) -> None:
+    server = ControlServer("127.0.0.1")
+    line = ControlLine(server.address("127.0.0.1"))
+    if speaks_first:
+        line.send(Report("alive", 0, 0))
+        assert server.reports.get(timeout=PATIENCE).task == 0
+    server.stop_task(0)
+    server.announce({"t": 1})
+    if not speaks_first:
+        line.send(Report("alive", 0, 0))
+    assert line.plan() is None
+    server.want_task(0)
+    back = ControlLine(server.address("127.0.0.1"))
+    back.send(Report("alive", 0, 1))
+    assert back.plan() == {"t": 1}
+    server.close()
+
+
+def test_a_task_that_takes_nothing_does_not_hold_up_the_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(control, "_TAKES", 1)
+    server = ControlServer("127.0.0.1")
+    address = server.address("127.0.0.1")
+    frozen = Client((address.host, address.port), family="AF_INET", authkey=address.key)
+    frozen.send(Report("alive", 0, 0))
+    assert server.reports.get(timeout=PATIENCE).task == 0
+    server.announce(b"x" * 100_000_000)
+    wait_until(lambda: not server.speaks(0))
+    frozen.close()
     server.close()
 
 

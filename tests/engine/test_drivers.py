@@ -81,6 +81,7 @@ def _server(*, reached: bool) -> Any:
         reached=reached,
         speaks=lambda _task: False,
         stop_tasks=lambda: None,
+        want_task=lambda _task: None,
         announce=lambda _plan: None,
     )
 

@@ -36,7 +36,7 @@ from semel.errors import (
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
-from semel.lab.embedded import Kafka
+from semel.lab.embedded import Kafka, Postgres
 from semel.planning import SourcePlan, plan_source
 from semel.runtime import Runtime
 from semel.runtime.source_positions import set_source_offsets
@@ -45,7 +45,7 @@ from semel.sources.offsets.owner import own
 from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
-from tests.engine.harness import LocalSpark, drive, name, wait_until
+from tests.engine.harness import LocalSpark, drive, name, sql, wait_until
 from tests.patience import PATIENCE
 from tests.sinks.kafka.copying import consume
 
@@ -407,6 +407,37 @@ def test_offsets_in_a_table_repeat_after_a_crash_but_lose_nothing(
             assert shown["offset"] == {"position": 63}
     start(config, until_caught_up=True).wait()
     assert seen(config)[45:] == lines(35)
+
+
+def test_a_table_that_can_be_read_but_not_written_repeats_one_batch_and_no_more(
+    path: Path,
+    database: str,
+    postgres: Postgres,
+    source: Callable[..., Config],
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a server that has become a standby: each attempt would send the same records again."""
+    keys = {"offset.storage.jdbc.connection.url": database, "retry.backoff.ms": "10"}
+    config = {**source(), **keys}
+    append(path, lines(5))
+    running = start(config)
+    running.until(lambda p: p.records == 5)
+    turned = f'ALTER DATABASE "{database.rpartition("/")[2]}" SET default_transaction_read_only = '
+    sql(postgres.url, turned + "on")
+    sql(
+        postgres.url,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        f"WHERE datname = '{database.rpartition('/')[2]}'",
+    )
+    append(path, lines(5, 5))
+    wait_until(lambda: caplog.text.count("read-only") >= 1)
+    time.sleep(2)  # some attempts more
+    assert len(seen(config)) <= 15
+    sql(postgres.url, turned + "off")
+    wait_until(lambda: set(seen(config)) == set(lines(10)))
+    running.stop()
+    assert len(seen(config)) <= 15
 
 
 @pytest.mark.long

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import ConfigError, LedgerConflict, ServiceError
+from semel.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import PlainProducer
+from semel.lab.drill.disk import Disk
 from semel.lab.embedded.mariadb import MariaDB
 from semel.planning import plan_source
 from semel.sources.offsets.store import Owner, SourceOffsets
 from semel.sources.offsets.table import URL
 from tests.databases import Given
+from tests.disks import read_only
 from tests.sources.jdbc.conftest import executed
 
 pytestmark = pytest.mark.integration
@@ -130,3 +132,17 @@ def test_what_cannot_hold_offsets_is_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         plan_source({**RAW, URL: url})
     assert "tiger" not in str(refused.value)
+
+
+def test_a_file_on_a_disk_that_becomes_read_only_is_not_read_on_from(disk: Disk) -> None:
+    connector = plan_source({**RAW, URL: f"jdbc:sqlite:{disk.directory / 'offsets.db'}"}).connector
+    with closing(SourceOffsets(connector, Cluster(client_config(connector, "admin")))) as offsets:
+        offsets.prepare()
+        own(offsets, "run")
+        offsets.read()
+        offsets.check_writable()
+        offsets.close()  # a disk with open files cannot become read-only
+        with read_only(disk), pytest.raises(Unavailable, match="read-only"):
+            offsets.check_writable()
+        offsets.check_writable()
+        assert offsets.owner() == Owner("run", 1)

@@ -64,8 +64,8 @@ def start_log(out: Console, form: LogFormat = LogFormat.TEXT) -> None:
     """Log to standard error; a terminal gets colours."""
     level = os.environ.get("SEMEL_LOG", "INFO").upper()
     handler: logging.Handler
+    os.environ[LOG_FORMAT] = form.value  # for what this process starts, too
     if form is LogFormat.JSON:
-        os.environ[LOG_FORMAT] = form.value  # for what this process starts, too
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(JsonFormatter())
     elif out.is_terminal:

@@ -36,6 +36,8 @@ from semel.ledger import TopicPartition
 log = logging.getLogger(__name__)
 
 _HANDSHAKE = 10
+_TAKES = 10
+"""Seconds in which the other side takes what it is sent."""
 _BEAT = 5.0
 """Seconds between two signs of life of a task."""
 
@@ -96,6 +98,7 @@ class ControlServer:
         self._open = 0
         self._word = "resume"
         self._plan: _Plan | None = None
+        self._unwanted: set[int] = set()
         self._closed = False
         threading.Thread(target=self._accept, daemon=True, name="semel-control").start()
 
@@ -117,9 +120,15 @@ class ControlServer:
         """Resume paused tasks."""
         self._say("resume")
 
-    def stop_task(self, task: int) -> None:
-        """Ask one task to finish its current work; its next attempt is not affected."""
+    def want_task(self, task: int) -> None:
+        """Let a task run, if it was stopped before."""
         with self._lock:
+            self._unwanted.discard(task)
+
+    def stop_task(self, task: int) -> None:
+        """Ask one task to finish its current work, and give it no plan any more."""
+        with self._lock:
+            self._unwanted.add(task)
             for line, (index, _) in self._attempts.items():
                 if index == task:
                     _send(line, "stop")
@@ -132,12 +141,18 @@ class ControlServer:
             return unknown or any(index == task for index, _ in self._attempts.values())
 
     def announce(self, plan: object) -> None:
-        """Give every task, including those that have not connected yet, the plan that it waits
-        for."""
+        """Give every task that may run, including those that have not connected yet, the plan that
+        it waits for."""
         with self._lock:
             self._plan = _Plan(plan)
-            for line in self._lines:
-                _send(line, self._plan)
+            for line, (task, _) in self._attempts.items():
+                self._give(line, task)
+
+    def _give(self, line: Connection[Any, Any], task: int) -> None:
+        if task in self._unwanted:
+            _send(line, "stop")
+        elif self._plan is not None:
+            _send(line, self._plan)
 
     def _say(self, word: str) -> None:
         with self._lock:
@@ -186,15 +201,16 @@ class ControlServer:
             self.reached = True
             if self._word != "resume":
                 _send(line, self._word)
-            if self._plan is not None:
-                _send(line, self._plan)
             if self._closed:
                 _hang_up(line)
         with contextlib.suppress(OSError, EOFError):
             while True:
                 report = line.recv()
                 with self._lock:
+                    is_new = line not in self._attempts
                     self._attempts[line] = (report.task, report.attempt)
+                    if is_new:
+                        self._give(line, report.task)
                     if report.kind == "started":
                         self._relieve(report.task)
                 self.hear(report)
@@ -220,13 +236,18 @@ class ControlServer:
             log.debug("a connection was refused: %s", error)
             return False
         _receive_within(line, 0)
+        _set_timeout(line, socket.SO_SNDTIMEO, _TAKES)
         return True
 
 
 def _receive_within(line: Connection[Any, Any], seconds: int) -> None:
     """Set the timeout of reads; 0 means none."""
+    _set_timeout(line, socket.SO_RCVTIMEO, seconds)
+
+
+def _set_timeout(line: Connection[Any, Any], option: int, seconds: int) -> None:
     with socket.socket(fileno=os.dup(line.fileno())) as handle:
-        handle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+        handle.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +281,9 @@ class ControlLine:
                 self.orphaned = True
 
     def beat(self, report: Report) -> None:
-        """Send this every few seconds: a process in which no thread runs any more falls silent."""
+        """Send this now, so that the driver knows who is there, and every few seconds: a process in
+        which no thread runs any more falls silent."""
+        self.send(report)
 
         def send() -> None:
             while not self._closed.wait(_BEAT):
@@ -295,8 +318,10 @@ class ControlLine:
 
 
 def _send(line: Connection[Any, Any], word: str | _Plan) -> None:
-    with contextlib.suppress(OSError):
+    try:
         line.send(word)
+    except OSError:  # it takes nothing: frozen, perhaps, with part of a plan unread
+        _hang_up(line)
 
 
 def _hang_up(line: Connection[Any, Any]) -> None:

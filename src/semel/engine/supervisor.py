@@ -88,12 +88,13 @@ class Supervisor:
         Raises:
             SemelError: what ended the run.
         """
-        if not self._begun:
-            self.begin(server, spec, count)
-        self._begun = False
         began, deadline, is_tidy = time.monotonic(), None, False
         try:
+            if not self._begun:
+                self.begin(server, spec, count)
+            self._begun = False
             self._follow_orders(server)  # one that is paused must not read before
+            self._heed_share(server, spec, count)  # one that has moved away must not begin
             server.announce(plan)
             while deadline is None or any(task.job for task in self._tasks.values()):
                 are_new = deadline is None and self._heed_share(server, spec, count)
@@ -126,6 +127,7 @@ class Supervisor:
         wanted = self._orders.share.hold(count, self._tasks)
         added = sorted(wanted - self._tasks.keys())
         for n in added:
+            server.want_task(n)
             self._tasks[n] = TaskJobs(self._spark, spec, n, self._jobs.get(n, 0))
         now = time.monotonic()
         for n in [n for n in self._tasks if n not in wanted or n in self._leaving]:

@@ -59,16 +59,16 @@ class Connecting(Protocol):
     """A store whose connection takes a while to open."""
 
     @abstractmethod
-    def connect(self) -> None:
+    def connect_early(self) -> None:
         """Open the connection. Tasks call it while the driver prepares the run, so it must change
         nothing and hold nothing, not even what :meth:`~semel.sinks.base.Sink.claim` holds: the
         driver may be moving positions."""
 
 
-def connect(sink: Sink) -> None:
-    """See :meth:`Connecting.connect`. Other sinks connect when they are first used."""
+def connect_early(sink: Sink) -> None:
+    """See :meth:`Connecting.connect_early`. Other sinks connect when they are first used."""
     if isinstance(sink, Connecting):
-        sink.connect()
+        sink.connect_early()
 
 
 @runtime_checkable

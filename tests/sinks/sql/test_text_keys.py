@@ -63,7 +63,7 @@ def test_keys_that_are_texts_of_json_are_refused_with_what_to_set(
         told.close()
 
 
-@pytest.mark.parametrize("keys", [("a", "b"), ("1", "2")])
+@pytest.mark.parametrize("keys", [("a", "b"), ("1", "2"), ("[EU]", "{x}"), ("[1]", "EU")])
 def test_keys_that_json_would_write_the_same_are_taken(
     tmp_path: Path, keys: tuple[str, ...]
 ) -> None:

@@ -110,15 +110,16 @@ def test_a_row_that_commits_after_the_snapshot_began_is_not_passed_over(
     (partition,) = source.partitions()
     reading = source.read(partition, None)
     assert taken(reading) == ([], None)
-    moment = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=2)
+    moment = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
     earlier = moment - datetime.timedelta(milliseconds=100)
+    clock = [moment - datetime.timedelta(seconds=1)]
+    monkeypatch.setattr(database, "now", lambda: int(clock[-1].timestamp() * 1_000_000))
 
     def late(table: Any) -> Any:
         found = described(table)
         monkeypatch.setattr(database, "columns", described)
         execute(insert((1, "late", written(earlier))))
-        while datetime.datetime.now(datetime.UTC) <= moment + datetime.timedelta(milliseconds=10):
-            time.sleep(0.01)
+        clock.append(moment + datetime.timedelta(seconds=1))
         return found
 
     execute(insert((2, "there", written(moment))))

@@ -141,7 +141,7 @@ class Task:
         """Connect to Kafka and to the store while the driver prepares the run."""
         self._subscription.meet()
         with suppress(SemelError):  # the first call that needs the store says what is wrong
-            protocols.connect(self._sink)
+            protocols.connect_early(self._sink)
 
     def _close(self) -> None:
         """Never raises: it would hide what ended the task."""

@@ -156,6 +156,7 @@ class SourceTask:
         self._commits.open()
         self._stored = self._offsets.read()
         self._check_owner(self._stored.owner)
+        self._offsets.check_writable()
         self._readers = Readers(self._source, self._partitions, self._stored)
         self._due = time.monotonic() + self._connector.transaction_interval_ms / 1000
         self._reporter.report("assigned")
@@ -248,6 +249,10 @@ class SourceTask:
             return
         self._check_owner(self._offsets.owner())
         self._conflicts += 1
+        if self._conflicts > _CONFLICTS and not self._offsets.in_transactions:
+            raise ServiceError(
+                f"connector {self._connector.name}: {conflict}; {self._conflicts} times in a row"
+            ) from None
         if self._conflicts > _CONFLICTS:
             raise ServiceError(
                 f"connector {self._connector.name}: {self._conflicts} transactions in a row were "
@@ -284,6 +289,11 @@ class SourceTask:
 
 def taken_over(connector: SourceConnectorConfig, owner: Owner, mine: Owner) -> Fenced:
     """The error of a run that is not the owner any more."""
+    if not owner.run:
+        return Fenced(
+            f"connector {connector.name}: {where(connector)} names no run any more: were offsets "
+            "removed there? Start the connector again"
+        )
     return Fenced(
         f"connector {connector.name}: another run of it has taken over: {where(connector)} "
         f"names run {owner.run}, this one is {mine.run}. Run it in one place only"

@@ -55,7 +55,7 @@ class PostgresSink(DatabaseSink):
         connector = self._connector
         return Postgres(self._uri, idle_timeout_ms, connector.name, connector.store_timeout_ms)
 
-    def connect(self) -> None:
+    def connect_early(self) -> None:
         """See :class:`semel.sinks.protocols.Connecting`."""
         with self._connection.transaction(reading=True):
             pass  # which sends nothing once the session is open

@@ -143,12 +143,16 @@ class Sqlite(Dialect):
             f"ELSE 'b' || hex({value}) END"
         )
 
-    def close(self) -> None:
-        self._lock.release()
+    def _leave(self) -> None:
+        # What was opened on a disk that was read-only stays so.
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with suppress(Error):
                 connection.close()
+
+    def close(self) -> None:
+        self._lock.release()
+        self._leave()
 
     def insert(self, target: Name, rows: pa.Table) -> None:
         with self._connection.cursor() as cursor:

@@ -184,6 +184,18 @@ class SourceOffsets:
             return
         producer.send([lambda p, failed: self.send(p, records, failed)], lambda: None)
 
+    def check_writable(self) -> None:
+        """Write the owner that was read last once more, beside Kafka. Where offsets can be read but
+        not stored, each attempt would send the same records again.
+
+        Raises:
+            LedgerConflict: it has another owner by now.
+            ServiceError, TransientError: the store cannot be written.
+        """
+        key, _ = StoredOffsets(self._connector.name).owned_by(Owner())
+        if self._outside is not None and (value := self._known.get(key)) is not None:
+            self._outside.write([(key, value)], {key: value})
+
     def close(self) -> None:
         """Drop connections. May be called twice."""
         if self._outside is not None:
@@ -220,7 +232,8 @@ class SourceOffsets:
             f"connector {self._connector.name}: {self.where}: the record with "
             f"key {key.decode(errors='replace')} is not a {what}: "
             f"{value.decode(errors='replace')[:200]}. Does another program write there? Stop "
-            "it, and set the offset with semel offsets set"
+            "it, remove the record (in a topic, by one with this key and no value), and set the "
+            "offset with semel offsets set"
         )
 
 

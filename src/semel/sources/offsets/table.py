@@ -77,7 +77,8 @@ class OffsetTable:
             raise TransientError(str(error)) from None
 
     def close(self) -> None:
-        self._database.close()
+        with self._one:  # another thread may be reading
+            self._database.close()
 
     @property
     def _owner(self) -> bytes:
