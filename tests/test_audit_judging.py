@@ -191,6 +191,8 @@ def test_upserts_without_provenance_are_held_to_their_keys() -> None:
 def test_a_table_that_is_gone_or_not_to_be_told_is_not_judged() -> None:
     (why,) = judged(snapshot())[1]
     assert "does the target exist?" in why
+    (why,) = judged(snapshot(unjudged={"t": "bytes show no count"}))[1]
+    assert why == "x: bytes show no count"
     (why,) = judged(snapshot(rows=5), live=LiveKeys(5, 5), only_updates=True)[1]
     assert "updates add no rows" in why
     (why,) = judged(snapshot(rows=5), live=LiveKeys(5, 5), converts=False)[1]

@@ -132,9 +132,12 @@ class Rejected:
 
 
 class RowsRejected(Exception):
-    """Raised by a sink, with nothing written: these records do not fit; the others may."""
+    """Raised by a sink, with nothing written: these records do not fit; the others may. There is at
+    least one: the engines commit again without them."""
 
     def __init__(self, rejected: Sequence[Rejected]) -> None:
+        if not rejected:
+            raise ValueError("a sink refuses records, but names none of them")
         super().__init__(f"{len(rejected)} records do not fit")
         self.rejected = rejected
 

@@ -12,6 +12,7 @@ from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError
 from semel.planning import plan
+from semel.records import RowsRejected
 from semel.sinks.protocols import FencesByGroup
 from semel.sinks.search.sink import SearchSink
 
@@ -47,3 +48,8 @@ def test_a_sink_that_derives_from_a_protocol_must_implement_all_of_it() -> None:
     half: Any = Half
     with pytest.raises(TypeError, match=r"abstract method '?assigned"):
         half(read(ConnectorConfig, RAW))
+
+
+def test_a_sink_that_refuses_records_must_name_one() -> None:
+    with pytest.raises(ValueError, match="names none"):
+        RowsRejected([])

@@ -383,13 +383,13 @@ class Auditor:
         self, target: str, topics: Sequence[str], rows: int | None, *, converts: bool
     ) -> str:
         """Why the number of a target's rows shows nothing; empty if it shows something."""
+        unjudged = next(filter(None, map(self._snapshot.unjudged.get, topics)), "")
         if rows is None:
-            return "the number of its rows is not known; does the target exist?"
+            return unjudged or "the number of its rows is not known; does the target exist?"
         if self._snapshot.incomplete & set(topics):
             return "the target may have dropped rows by itself, or have changed while it was read"
         if not self._wants.replaces:
-            unjudged = self._snapshot.unjudged
-            return next((unjudged[t] for t in topics if t in unjudged), "")
+            return unjudged
         ask = "; provenance=true lets the audit judge it"
         if not converts:
             return "rows replace each other by key, and a DataFrame transform makes them"

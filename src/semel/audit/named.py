@@ -52,10 +52,9 @@ class Names:
 
 
 def target_of(snapshot: Snapshot, topic: str, to: str = "") -> str:
-    """What tells the target of a topic's records from all others: those that go ``to`` a topic, if
-    they may go to several."""
-    name = snapshot.targets.get(topic, topic)
-    return name if to in ("", topic) else f"{name}: {to}"
+    """What tells the target of a topic's records from all others. Those that name their targets go
+    ``to`` one of them."""
+    return snapshot.named.get(to or topic) or snapshot.targets.get(topic, topic)
 
 
 def splitter(planned: Plan) -> Stage | None:

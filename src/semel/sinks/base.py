@@ -53,7 +53,8 @@ class Snapshot:
     ``untraced`` how many of them have no provenance although it is wanted; ``targets`` the target
     of each topic; ``dead`` the same columns of each topic's dead letters. For the topics in
     ``incomplete`` the store may have dropped results by itself, so missing rows cannot be judged.
-    ``elsewhere`` counts records whose rows another target has.
+    ``elsewhere`` counts records whose rows another target has. ``named`` holds, where records name
+    their targets, the target of each topic that they name.
     """
 
     entries: Sequence[LedgerEntry]
@@ -67,6 +68,7 @@ class Snapshot:
     elsewhere: Mapping[TopicPartition, int] = field(default_factory=dict)
     keys: Mapping[str, StoredKeys] = field(default_factory=dict)
     unjudged: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict)
 
 
 class Sink(ABC):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -192,19 +192,22 @@ class Gathering(Protocol):
         if transforms decide for each record where it goes."""
 
 
-def settled(take: Callable[[Collection[str]], Snapshot], named: Named) -> Snapshot:
-    """A snapshot of all targets that the records up to its positions name.
+def settled(
+    take: Callable[[Collection[str]], Snapshot], named: Named, target: Callable[[str], str]
+) -> Snapshot:
+    """A snapshot of all targets that the records up to its positions name. ``target`` tells the
+    target of a topic; ``take`` gets targets.
 
     Raises:
         TransientError: records name new targets faster than snapshots are taken.
     """
-    names: frozenset[str] = frozenset()
+    targets: dict[str, str] = {}
     for _ in range(_TRIES):
-        found = take(names)
-        more = frozenset(named(found.entries)) - names
+        found = take(frozenset(targets.values()))
+        more = set(named(found.entries)) - targets.keys()
         if not more:
-            return found
-        names |= more
+            return replace(found, named=targets)
+        targets |= {topic: target(topic) for topic in more}
     raise TransientError("records name new targets faster than the audit looks at them")
 
 

@@ -59,6 +59,9 @@ class View(Protocol):
         """See :meth:`~semel.sinks.base.Sink.snapshot`. For no topics it costs little: ledger, holes
         and dead letters are read, and no rows."""
 
+    def target(self, topic: str) -> str:
+        """The name of a topic's target, as in a snapshot."""
+
     def rows(
         self, topic: str, columns: Sequence[str], ranges: Sequence[OffsetRange] | None = None
     ) -> Iterator[pa.RecordBatch]:

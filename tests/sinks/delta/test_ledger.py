@@ -34,6 +34,17 @@ def test_rows_and_positions_are_one_commit(lake: Lake) -> None:
     assert '{"txn":{"appId":"semel:c:t:0","version":10}}' in log
 
 
+def test_a_view_of_no_topics_shows_the_ledger_and_no_rows(lake: Lake) -> None:
+    sink = lake.sink(keys={"provenance": "true"})
+    sink.commit([advance(0, 10)], values(0, 10))
+    with sink.viewing(["t"]) as (view,):
+        found = view.snapshot(())
+        assert [(e.topic_partition, e.position) for e in found.entries] == [(FIRST, 10)]
+        assert (found.records, found.rows) == ({}, {})
+        assert view.snapshot(["t"]).records["t"].num_rows == 10
+        assert view.target("t") == "t"
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

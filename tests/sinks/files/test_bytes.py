@@ -24,7 +24,9 @@ VALUES = [b"a\x00", b"", b"\xff\n"]
 def written(folder: Folder, **keys: Any) -> Path:
     sink = folder.sink(keys=FORMAT | {k.replace("_", "."): v for k, v in keys.items()})
     sink.commit([advance(0, 3)], Commit([records([{"value": v} for v in VALUES])]))
-    assert sink.snapshot(["t"]).rows == {}
+    snapshot = sink.snapshot(["t"])
+    assert snapshot.rows == {}
+    assert "do not show how many values" in snapshot.unjudged["t"]
     (name,) = folder.files()
     return Path(folder.where, name)
 

@@ -80,6 +80,32 @@ def test_a_record_that_names_no_folder_is_rejected(folder: Folder, to: str, why:
     assert why in refusal.value.rejected[0].message
 
 
+def test_a_tombstone_that_names_no_folder_is_rejected(folder: Folder) -> None:
+    sink = folder.made(keys=BY_RECORD | {"behavior.on.null.values": "fail"})
+    gone = routed("x" * 250, 1, 2, 3)
+    tombstones = replace(gone, rows=gone.rows.slice(0, 0), tombstones=gone.rows)
+    with pytest.raises(RowsRejected) as refusal:
+        sink.stage(Commit([tombstones]))
+    assert [r.offset for r in refusal.value.rejected] == [1, 2]
+
+
+def test_a_folder_without_room_for_its_files_is_the_fault_of_the_record(bucket: Folder) -> None:
+    sink = bucket.made(keys=BY_RECORD)
+    sink.prepare(["a"])
+    sink.start(firsts({A: 0}))
+    long = "é" * 161  # six bytes each, in a name
+    with pytest.raises(RowsRejected) as refusal:
+        sink.stage(Commit([routed("x", 0, 1), routed(long, 1, 2)]))
+    assert [r.offset for r in refusal.value.rejected] == [1]
+    assert "too many for an object's name" in refusal.value.rejected[0].message
+
+
+def test_a_sample_with_a_record_that_names_no_folder_is_taken(folder: Folder) -> None:
+    sink = folder.made(keys=BY_RECORD)
+    sink.accommodate(routed("x" * 250, 0, 1))
+    sink.accommodate(routed("y", 1, 2))
+
+
 def test_dead_letters_are_not_in_the_folder_that_a_router_names(folder: Folder) -> None:
     with pytest.raises(ConfigError, match="is the folder of topic a too"):
         folder.made(keys=TO_ONE | {"errors.deadletterqueue.table": "t"})

@@ -16,7 +16,7 @@ from semel.planning import plan
 from semel.records import Commit, DeadLetter, Records
 from semel.sinks.search.writing import GENERATION
 from tests.sinks.search.conftest import Cluster, refused
-from tests.sinks.target import changes, metadata, records
+from tests.sinks.target import advance, changes, metadata, records
 
 pytestmark = pytest.mark.integration
 
@@ -73,6 +73,27 @@ def test_upserts_change_the_fields_that_records_have_in_their_order(either: Clus
     later = records([{"v": 9}], topic=either.topic, keys=["a"], offsets=[7])
     sink.write(Commit([later]))
     assert either.documents()["a"] == {**expected["a"], "v": 9}
+
+
+def test_inserts_replace_what_upserts_have_written(either: Cluster) -> None:
+    """Each update raises the version by one. A replay raises it above the offsets that follow."""
+
+    def written(first: int, until: int, **keys: str) -> None:
+        sink = either.keyed({k.replace("_", "."): v for k, v in keys.items()})
+        made = range(first, until)
+        rows, ids = [{"v": n} for n in made], ["a"] * len(made)
+        for _ in range(2):
+            sink.write(Commit([records(rows, topic=either.topic, keys=ids, offsets=made)]))
+        sink.advance([advance(first, until, topic=either.topic)])
+
+    written(0, 2)
+    for first in (2, 12):
+        written(first, first + 9, write_method="upsert")
+        written(first + 9, first + 10)
+        assert either.documents() == {"a": {"v": first + 9}}
+    assert either.versions() == {"a": 2 * GENERATION + 21}
+    written(22, 23)  # no update came between
+    assert either.versions() == {"a": 2 * GENERATION + 22}
 
 
 def test_an_upsert_with_a_schema_writes_nulls(cluster: Cluster) -> None:

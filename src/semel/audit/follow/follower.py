@@ -25,6 +25,7 @@ from semel.audit.follow.report import Judged
 from semel.audit.follow.rowcounts import RowCounts, of_topic
 from semel.audit.follow.settling import SHARE, Settling
 from semel.audit.follow.state import FollowState
+from semel.audit.named import target_of
 from semel.audit.offsets import Seen
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
@@ -285,7 +286,8 @@ class Follower:
             def taken(poll: TopicPoll) -> None:
                 raw = poll.raw(key=True, timestamp=True, headers=self._pipeline.wants_headers)
                 converted = self._pipeline.convert(poll.topic, raw)
-                self._replacing.add(poll.topic, converted.records)
+                target = target_of(seen.snapshot, poll.topic)
+                self._replacing.add(poll.topic, converted.records, target)
                 if values is not None:
                     values.add(poll.topic, raw, converted)
 

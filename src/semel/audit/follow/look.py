@@ -114,7 +114,8 @@ def _viewed(
     if len(opened) != 1:
         raise _several(len(opened))
     (view,) = opened
-    snapshot = view.snapshot(())
+    targets = {topic: view.target(topic) for topic in topics}
+    snapshot = replace(view.snapshot(()), targets=targets)
     entries = {e.topic_partition: e for e in snapshot.entries if e.topic in topics}
     records, counts = {}, {}
     for topic, wanted in ranges_of(spans).items():

@@ -324,10 +324,9 @@ class DeltaSink(StagingSink):
 
     def _snapshot(self, opened: Mapping[str, Table | None], topics: Collection[str]) -> Snapshot:
         names = {t: self._config.table(t) for t in topics}
-        tables = {t: opened[t] for t in topics}
         letters = self._letters.open() if self._letters is not None else None
         keys = self._config.pk_fields if self._upserts else None
-        return snapshot.take(self._connector, names, tables, letters, keys)
+        return snapshot.take(self._connector, names, opened, letters, keys)
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         return keys_of(self._config, records)

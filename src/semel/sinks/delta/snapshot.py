@@ -30,7 +30,7 @@ def take(
     key_fields: Sequence[str] | None,
 ) -> Snapshot:
     """Read ledger and results. Each table is as it was at one version; a topic's positions stand
-    in the table that holds its rows.
+    in the table that holds its rows. Rows are read of the topics in ``names`` only.
 
     Unless ``key_fields`` is None, the keys of the rows are read where provenance does not tell.
     """
@@ -48,6 +48,8 @@ def take(
         ledger = DeltaLedger(table, connector.name)
         entries += ledger.entries(topic)
         holes += ledger.holes(topic)
+        if topic not in names:
+            continue
         with translated(table.where):
             rows[names[topic]] = table.raw.count()
         untraced[names[topic]] = 0

@@ -12,8 +12,8 @@ from semel.ledger import OffsetRange
 from semel.records import Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
+from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.table import Table, translated
-from semel.sinks.layout import Deleting
 from semel.sinks.rereading import Held, held_of, in_ranges, places
 
 
@@ -23,7 +23,7 @@ class DeltaView:
     def __init__(
         self,
         connector: ConnectorConfig,
-        config: Deleting,
+        config: DeltaConfig,
         tables: Mapping[str, Table | None],
         take: Callable[[Collection[str]], Snapshot],
     ) -> None:
@@ -34,6 +34,9 @@ class DeltaView:
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
         return self._take(topics)
+
+    def target(self, topic: str) -> str:
+        return self._config.table(topic)
 
     def rows(
         self, topic: str, columns: Sequence[str], ranges: Sequence[OffsetRange] | None = None

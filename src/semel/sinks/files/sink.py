@@ -15,7 +15,7 @@ from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition, pending
-from semel.records import TIMESTAMP, DeadLetter, Records
+from semel.records import TIMESTAMP, DeadLetter, Records, RowsRejected
 from semel.sinks import letters as letter_rows
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
@@ -86,7 +86,7 @@ class FilesSink(StagingSink):
         )
         times = clock if self._naming.longest else None
         self._arranger = Arranger(
-            connector, config, self._schemas, config.folders(), times, self._format.name
+            connector, config, self._schemas, config.folders(), times, self._naming, self._format
         )
 
     @classmethod
@@ -196,7 +196,8 @@ class FilesSink(StagingSink):
 
     def accommodate(self, records: Records) -> None:
         if records.rows.num_rows:
-            self._arranger.fields(records)
+            with contextlib.suppress(RowsRejected):  # they are met again when they are read
+                self._arranger.fields(records)
 
     # The ledger
 

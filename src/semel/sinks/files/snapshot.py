@@ -59,6 +59,7 @@ def take(
     records: dict[str, pa.Table] = {}
     rows: dict[str, int] = {}
     untraced: dict[str, int] = {}
+    unjudged: dict[str, str] = {}
     targets = {t: f"{store.where}/{f}" for t, f in folders.items()}
     if config.routes:
         targets = {t: f"the files of topic {t} in {where}" for t, where in targets.items()}
@@ -71,6 +72,8 @@ def take(
         if not provenance:
             if reader.counts:
                 rows[targets[topic]] = reader.count(files)
+            elif files:
+                unjudged[topic] = "bytes do not show how many values a file holds (format=bytes)"
             continue
         columns = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
         found = reader.columns(files, dict(zip(columns, _PLACE.types, strict=True)))
@@ -88,7 +91,7 @@ def take(
         kinds = {n: _PLACE.field(n).type if n in _PLACE.names else pa.string() for n in PLACES}
         dead = places_of(connector.name, reader.columns(listed[dead_folder], kinds))
     entries = [e for _, e in sorted(state.entries.items())]
-    return Snapshot(entries, state.holes, records, rows, untraced, targets, dead)
+    return Snapshot(entries, state.holes, records, rows, untraced, targets, dead, unjudged=unjudged)
 
 
 def _of(files: Mapping[str, int], name: re.Pattern[str], but: str) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
@@ -23,9 +24,10 @@ from semel.sinks import rows as made
 from semel.sinks.casts import without_json
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.folders import Clock, Folders
+from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import Landing, folder_of
 from semel.sinks.files.schemas import Schemas
-from semel.sinks.files.writer import FileWriter, Rows
+from semel.sinks.files.writer import FileWriter, Naming, Rows
 from semel.sinks.layout import layout
 from semel.sinks.staging import Stager
 
@@ -45,7 +47,8 @@ class Arranger:
     schemas: Schemas
     folders: Folders
     clock: Clock | None
-    format_name: str
+    naming: Naming
+    kind: Format
 
     def fields(self, records: Records) -> pa.Schema:
         """The fields of the files where the records go, with those of the records.
@@ -74,19 +77,25 @@ class Arranger:
             RowsRejected: transforms send them where no files can be.
         """
         target = self.config.routed(records.topic)
-        why_not = self._refusal(target) if self.config.splits else ""
+        why_not = self._refusal(target, records) if self.config.splits else ""
         if why_not:
             why = f"transforms send it to topic {target[:60]}: {why_not}"
-            raise _all_rejected(records.rows, why)
+            raise _all_rejected(why, records.rows, records.tombstones)
         return target
 
-    def _refusal(self, target: str) -> str:
-        """Why files cannot be in a topic's folder; empty if they can."""
+    def _refusal(self, target: str, records: Records) -> str:
+        """Why the records' files cannot be in a topic's folder; empty if they can."""
         if not 0 < len(target) <= _LONGEST:
             return f"a topic's name has 1 to {_LONGEST} characters"
         if target == self.connector.dead_letter_table:
             return "its folder holds dead letters (errors.deadletterqueue.table)"
-        return self.schemas.store.too_long(folder_of(target), "")
+        given = [t for t in (records.rows, records.tombstones) if t is not None and t.num_rows]
+        partition = max((pc.max(t.column(PARTITION)).as_py() for t in given), default=0)
+        file = self.naming.longest_name(records.origin, partition, self.kind.extension)
+        store = self.schemas.store
+        if store.too_long("_", file):  # no record is to blame
+            return ""
+        return store.too_long(folder_of(target), file)
 
     def _check_bytes(self, topic: str, rows: pa.Table) -> None:
         """Raises ConfigError: values are not bytes."""
@@ -106,19 +115,19 @@ class Arranger:
         """
         topic, gone = self.config.routed(records.topic), records.tombstones
         if gone is not None and gone.num_rows:
-            raise _all_rejected(gone, "the value is null (behavior.on.null.values=fail)")
+            raise _all_rejected("the value is null (behavior.on.null.values=fail)", gone)
         source = records.rows
         columns = self.fields(records)
         if not columns.names:  # Arrow and Parquet cannot hold rows without columns
             raise _all_rejected(
-                source,
                 "neither the value nor any before it has a field that is not null: there is no "
                 "column yet. provenance=true gives every row some",
+                source,
             )
         rows = made.inserts(self.config, self.connector.provenance_columns, records, columns).table
-        if self.format_name == "bytes":
+        if self.kind.name == "bytes":
             self._check_bytes(topic, rows)
-        if self.format_name == "json" and (unwritten := without_json(rows)):
+        if self.kind.name == "json" and (unwritten := without_json(rows)):
             each = sorted(unwritten.items())
             raise RowsRejected([rejected(source, i, why) for i, why in each])
         where = Rows(
@@ -159,6 +168,6 @@ class FilesStager(Stager):
         self._writer.discard()
 
 
-def _all_rejected(source: pa.Table, why: str) -> RowsRejected:
-    every = range(source.num_rows)
-    return RowsRejected([rejected(source, i, why) for i in every])
+def _all_rejected(why: str, *sources: pa.Table | None) -> RowsRejected:
+    given = [source for source in sources if source is not None]
+    return RowsRejected([rejected(s, i, why) for s in given for i in range(s.num_rows)])

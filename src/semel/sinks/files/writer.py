@@ -45,6 +45,10 @@ class Naming:
         offsets = f"{first:0{self.digits}}-{last + 1:0{self.digits}}"
         return f"{self.delimiter.join([folder_of(topic), str(partition), offsets])}{extension}"
 
+    def longest_name(self, topic: str, partition: int, extension: str) -> str:
+        """The longest name of a partition's files."""
+        return self.name(topic, partition, _FAR, _FAR, extension)
+
     def pattern(self, topic: str, extension: str) -> re.Pattern[str]:
         """Matches the names of a topic's files, and of no other topic's."""
         delimiter = re.escape(self.delimiter)
@@ -116,7 +120,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
         for (*values, topic, partition), part in split(marked, by):
             below = where.folder(partition, values)
             place = Place("/".join(p for p in (where.root, below) if p), topic, partition)
-            why_not = self._store.too_long(place.folder, self._name(place, _FAR, _FAR))
+            why_not = self._store.too_long(place.folder, self._longest_name(place))
             if why_not and not (below and self._has_room(where, topic)):  # no record is to blame
                 raise ConfigError(
                     f"path={self._store.where}: no folder can be named by topic {where.topic}: "
@@ -135,12 +139,11 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
 
     def _has_room(self, where: Rows, topic: str) -> bool:
         """Whether the store can name a folder by the topic alone."""
-        file = self._name(Place(where.root, topic, 0), _FAR, _FAR)
+        file = self._longest_name(Place(where.root, topic, 0))
         return not self._store.too_long(where.root, file)
 
-    def _name(self, place: Place, first: int, last: int) -> str:
-        extension = self._kind.extension
-        return self._naming.name(place.topic, place.partition, first, last, extension)
+    def _longest_name(self, place: Place) -> str:
+        return self._naming.longest_name(place.topic, place.partition, self._kind.extension)
 
     def _cut(self, place: Place, part: pa.Table) -> Iterator[tuple[Place, pa.Table]]:
         offsets = part.column(_OFFSET).to_numpy()
@@ -183,7 +186,9 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
 
     def _described(self, values: Place, file: OpenFile) -> Landing:
         span = self._spans.pop(values)
-        name = self._name(values, span.first, span.last)
+        name = self._naming.name(
+            values.topic, values.partition, span.first, span.last, self._kind.extension
+        )
         self._store.check_name(values.topic, name)  # once it is committed, it must be possible
         target = f"{values.folder}/{name}"
         return Landing(file.path, target, span.rows, self._store.size(file.path) or 0)

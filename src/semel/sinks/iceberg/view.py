@@ -39,6 +39,9 @@ class IcebergView:
     def snapshot(self, topics: Collection[str]) -> Snapshot:
         return self._take(topics)
 
+    def target(self, topic: str) -> str:
+        return self._table.where
+
     def rows(
         self, topic: str, columns: Sequence[str], ranges: Sequence[OffsetRange] | None = None
     ) -> Iterator[pa.RecordBatch]:

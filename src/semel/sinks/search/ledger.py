@@ -29,6 +29,8 @@ _LOG = {"cluster_id": "", "topic_id": "", "leader_epoch": -1, "epoch_offset": -1
 """What documents of earlier versions lack, and what it is in an entry then."""
 _EPOCH_AT = "epoch_position"
 """The position that the epoch was written with: older versions move the position alone."""
+_MERGES = "merges"
+"""Whether documents have been updated since the generation began."""
 _LONGEST = 512
 _ATTEMPTS = 3
 
@@ -74,11 +76,12 @@ class _Stored:
 
 
 class SearchLedger:
-    """The ledger of one connector."""
+    """The ledger of one connector. With ``merges`` it updates documents."""
 
-    def __init__(self, client: Client, connector: str) -> None:
+    def __init__(self, client: Client, connector: str, *, merges: bool = False) -> None:
         self._client = client
         self.connector = connector
+        self._merges = merges
         self._generations: dict[TopicPartition, int] = {}
 
     def create(self) -> None:
@@ -136,10 +139,26 @@ class SearchLedger:
         if new:
             self._enter(new, stored)
             stored = self._read(wanted)
+        if self._turn(stored):
+            stored = self._read(wanted)
         found = {tp: at for tp, s in stored.items() if (at := s.position) is not None}
         if found.keys() != wanted.keys():
             raise TransientError(f"connector {self.connector}: index {INDEX} is being changed")
         return found
+
+    def _turn(self, stored: Mapping[TopicPartition, _Stored]) -> bool:
+        """Note whether documents are updated from here on. An update makes a version of its own,
+        which may be higher than the offset of a later record: what replaces documents after updates
+        is of a new generation."""
+        lines, now = [], _now()
+        for tp, s in stored.items():
+            if s.position is not None and s.source.get(_MERGES, False) != self._merges:
+                generation = s.source["generation"] + (0 if self._merges else 1)
+                turned = {_MERGES: self._merges, "generation": generation, "updated_at": now}
+                lines += [self._action(tp, s), json.dumps({**s.source, **turned})]
+        if self._write(lines):
+            raise TransientError(f"connector {self.connector}: index {INDEX} is being changed")
+        return bool(lines)
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         """Replace entries and record holes. Where offsets come a second time, what is written from

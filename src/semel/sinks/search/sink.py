@@ -55,7 +55,7 @@ class SearchSink(Sink):
         self._connector = connector
         self._config: SearchConfig = read(SearchConfig, connector.originals)
         self._client = Client(self._config, connector.originals, connector.name)
-        self._ledger = SearchLedger(self._client, connector.name)
+        self._ledger = SearchLedger(self._client, connector.name, merges=self._config.merges)
         plain = self._is_plain(connector.originals)
         self._writer = Writer(
             self._config,
@@ -359,10 +359,9 @@ class SearchSink(Sink):
         together = f"the indices that records name at {self._client.where}"
 
         def taken(names: Collection[str]) -> Snapshot:
-            found = frozenset(map(self._config.index, names))
-            return self._taken(dict.fromkeys(topics, found), together)
+            return self._taken(dict.fromkeys(topics, names), together)
 
-        return settled(taken, named)
+        return settled(taken, named, self._config.index)
 
     def _taken(self, names: Mapping[str, Collection[str]], together: str = "") -> Snapshot:
         return snapshot.take(

@@ -72,7 +72,7 @@ def take(
     dead = {}
     if dead_letter_index:
         dead = dead_letters.places_of(client, dead_letter_index, ledger.connector)
-    targets = {topic: together or str(*of_it) for topic, of_it in names.items()}
+    targets = {topic: together or next(iter(of_it)) for topic, of_it in names.items()}
     unjudged = {}
     if together and not provenance:
         keyed = names.keys() - set(unkeyed)

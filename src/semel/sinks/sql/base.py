@@ -182,12 +182,19 @@ class DatabaseSink(Sink):
         """See :class:`~semel.sinks.protocols.Gathering`."""
         together = f"the tables that records name in {self._database.where}"
 
-        def taken(names: Collection[str]) -> Snapshot:
-            fold = str.lower if self._database.one_in_any_case else str
-            tables = {fold(str(name)): name for name in map(self._name, names)}
-            return self._taken(dict.fromkeys(topics, tables.values()), together)
+        tables: dict[str, Name] = {}
 
-        return settled(taken, named)
+        def target(topic: str) -> str:
+            name = self._name(topic)
+            found = str(name).lower() if self._database.one_in_any_case else str(name)
+            tables.setdefault(found, name)
+            return found
+
+        def taken(names: Collection[str]) -> Snapshot:
+            found = [tables[n] for n in names]
+            return self._taken(dict.fromkeys(topics, found), together)
+
+        return settled(taken, named, target)
 
     def _taken(self, tables: Mapping[str, Collection[Name]], together: str = "") -> Snapshot:
         with self._database.transaction(reading=True):

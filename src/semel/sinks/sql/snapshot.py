@@ -85,7 +85,7 @@ def take(
         records,
         rows,
         untraced,
-        {topic: together or str(*names) for topic, names in tables.items()},
+        {topic: together or str(next(iter(names))) for topic, names in tables.items()},
         _dead(database, ledger.connector, dead_letter_table),
         keys=keys,
         unjudged=unjudged,

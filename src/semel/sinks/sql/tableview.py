@@ -56,6 +56,9 @@ class TableView(ABC):
             self._key_fields,
         )
 
+    def target(self, topic: str) -> str:
+        return str(self._name(topic))
+
     def rows(
         self, topic: str, columns: Sequence[str], ranges: Sequence[OffsetRange] | None = None
     ) -> Iterator[pa.RecordBatch]:
