@@ -109,7 +109,7 @@ def test_a_task_that_has_moved_away_before_the_plan_does_not_get_it(speaks_first
     if speaks_first:
         line.send(Report("alive", 0, 0))
         assert server.reports.get(timeout=PATIENCE).task == 0
-    server.stop_task(0)
+    server.stop_task(0, for_good=True)
     server.announce({"t": 1})
     if not speaks_first:
         line.send(Report("alive", 0, 0))

@@ -125,10 +125,12 @@ class ControlServer:
         with self._lock:
             self._unwanted.discard(task)
 
-    def stop_task(self, task: int) -> None:
-        """Ask one task to finish its current work, and give it no plan any more."""
+    def stop_task(self, task: int, *, for_good: bool = False) -> None:
+        """Ask one task to finish its current work. Its next attempt is not affected, unless this is
+        ``for_good``: then that gets no plan."""
         with self._lock:
-            self._unwanted.add(task)
+            if for_good:
+                self._unwanted.add(task)
             for line, (index, _) in self._attempts.items():
                 if index == task:
                     _send(line, "stop")

@@ -132,7 +132,7 @@ class Supervisor:
         now = time.monotonic()
         for n in [n for n in self._tasks if n not in wanted or n in self._leaving]:
             task, due = self._tasks[n], self._leaving.setdefault(n, now + SETTLE)
-            server.stop_task(n)  # again and again: it may have started just now
+            server.stop_task(n, for_good=True)  # again and again: it may have started just now
             if now > due:
                 task.cancel()
             if task.job is None:
