@@ -163,11 +163,13 @@ class Sqlite(Database):
         most = int(self._session.query(widest).column(0)[0].as_py() or 0) if widest else 0
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, most)))
         held: list[pa.RecordBatch] = []
+        count = size = 0
         for batch in self._session.stream(sql, rows):
             held.append(batch)
-            if sum(b.num_rows for b in held) >= _BATCH_ROWS or _size(held) >= _BATCH_BYTES:
+            count, size = count + batch.num_rows, size + batch.nbytes
+            if count >= _BATCH_ROWS or size >= _BATCH_BYTES:
                 yield _joined(held)
-                held = []
+                held, count, size = [], 0, 0
         if held:
             yield _joined(held)
 
@@ -184,10 +186,6 @@ _READ = (
     (pa.types.is_binary, "BLOB", _BLOB),
     (lambda kind: pa.types.is_string(kind) or pa.types.is_decimal(kind), "TEXT", _TEXT),
 )
-
-
-def _size(batches: Sequence[pa.RecordBatch]) -> int:
-    return sum(b.nbytes for b in batches)
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
