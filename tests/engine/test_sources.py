@@ -45,7 +45,7 @@ from semel.sources.offsets.owner import own
 from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
-from tests.engine.harness import LocalSpark, drive, name, sql, wait_until
+from tests.engine.harness import LocalSpark, Running, drive, name, sql, wait_until
 from tests.patience import PATIENCE
 from tests.sinks.kafka.copying import consume
 
@@ -102,6 +102,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = tmp_path / "folder"
     made.mkdir()
     return made
+
+
+@pytest.fixture
+def ask_offsets(written: Callable[[Config], Path]) -> Callable[..., Any]:
+    """Runs ``semel offsets``, and gives what it prints as JSON."""
+
+    def ask(config: Config, command: str, *more: str) -> Any:
+        arguments = ["offsets", command, str(written(config)), *more, "--json"]
+        told = CliRunner().invoke(app, arguments)
+        assert told.exit_code == 0, told.output
+        return json.loads(told.stdout)
+
+    return ask
+
+
+def grow_until_it_stops(path: Path, running: Running) -> None:
+    """Raises what ended the run; what has been replaced finds out when it commits."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        append(path, lines(1, len(path.read_text().splitlines())))
+        running._thread.join(0.2)
+        if not running.alive:
+            running.wait()
 
 
 def lines(count: int, start: int = 0) -> list[str]:
@@ -200,12 +223,7 @@ def test_of_two_runs_at_once_the_later_one_goes_on(
     first.until(lambda p: p.records == 10)
     second = start(config)
     with pytest.raises(Fenced, match="another run of it has taken over"):
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            append(path, lines(1, len(path.read_text().splitlines())))
-            first._thread.join(0.2)
-            if not first.alive:
-                first.wait()
+        grow_until_it_stops(path, first)
     written = path.read_text().splitlines()
     wait_until(lambda: len(seen(config)) >= len(written))
     second.stop()
@@ -386,7 +404,7 @@ def test_offsets_in_a_table_repeat_after_a_crash_but_lose_nothing(
     database: str,
     source: Callable[..., Config],
     start: Start,
-    written: Callable[[Config], Path],
+    ask_offsets: Callable[..., Any],
 ) -> None:
     config = {**source(), "offset.storage.jdbc.connection.url": database}
     append(path, lines(30))
@@ -398,13 +416,10 @@ def test_offsets_in_a_table_repeat_after_a_crash_but_lose_nothing(
     append(path, lines(5, 30))
     assert start(config, until_caught_up=True).wait().records == 5
     place = json.dumps({"filename": str(path)})
-    for arguments in (["set", f'{place}={{"position":63}}'], ["show"], ["reset", "--yes"]):
-        name_, *rest = arguments
-        told = CliRunner().invoke(app, ["offsets", name_, str(written(config)), *rest, "--json"])
-        assert told.exit_code == 0, told.output
-        if name_ == "show":
-            (shown,) = json.loads(told.stdout)
-            assert shown["offset"] == {"position": 63}
+    ask_offsets(config, "set", f'{place}={{"position":63}}')
+    (shown,) = ask_offsets(config, "show")
+    assert shown["offset"] == {"position": 63}
+    ask_offsets(config, "reset", "--yes")
     start(config, until_caught_up=True).wait()
     assert seen(config)[45:] == lines(35)
 
@@ -441,7 +456,7 @@ def test_a_table_that_can_be_read_but_not_written_repeats_one_batch_and_no_more(
 
 
 @pytest.mark.long
-def test_of_two_runs_with_offsets_in_a_table_the_later_one_goes_on(
+def test_the_later_of_two_runs_with_offsets_in_a_table_continues(
     path: Path, database: str, source: Callable[..., Config], start: Start
 ) -> None:
     config = {**source(), "offset.storage.jdbc.connection.url": database}
@@ -450,12 +465,7 @@ def test_of_two_runs_with_offsets_in_a_table_the_later_one_goes_on(
     first.until(lambda p: p.records == 5)
     second = start(config)
     with pytest.raises(Fenced, match="another run of it has taken over: offsets table"):
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            append(path, lines(1, len(path.read_text().splitlines())))
-            first._thread.join(0.2)
-            if not first.alive:
-                first.wait()
+        grow_until_it_stops(path, first)
     written = path.read_text().splitlines()
     wait_until(lambda: set(seen(config)) == set(written))
     second.stop()
@@ -466,7 +476,7 @@ def test_offsets_in_a_file_of_kafka_connect_are_gone_on_from_at_least_once(
     tmp_path: Path,
     source: Callable[..., Config],
     start: Start,
-    written: Callable[[Config], Path],
+    ask_offsets: Callable[..., Any],
 ) -> None:
     file = tmp_path / "connect.offsets"
     config = source(offset_storage_file_filename=str(file))
@@ -483,11 +493,8 @@ def test_offsets_in_a_file_of_kafka_connect_are_gone_on_from_at_least_once(
     assert json.loads(held[key])["position"] == path.stat().st_size
     assert held[other[0]] == other[1]
     place = json.dumps({"filename": str(path)})
-    for arguments in (["set", f'{place}={{"position":63}}'], ["show"]):
-        name_, *rest = arguments
-        told = CliRunner().invoke(app, ["offsets", name_, str(written(config)), *rest, "--json"])
-        assert told.exit_code == 0, told.output
-    (shown,) = json.loads(told.stdout)
+    ask_offsets(config, "set", f'{place}={{"position":63}}')
+    (shown,) = ask_offsets(config, "show")
     assert shown["offset"] == {"position": 63}
     start(config, until_caught_up=True).wait()
     assert seen(config) == [*lines(8, 2), "line 9"]

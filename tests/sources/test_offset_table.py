@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from semel.config.source_connector import OFFSETS_URLS
 from semel.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -17,13 +18,13 @@ from semel.lab.drill.disk import Disk
 from semel.lab.embedded.mariadb import MariaDB
 from semel.planning import plan_source
 from semel.sources.offsets.store import Owner, SourceOffsets
-from semel.sources.offsets.table import URL
 from tests.databases import Given
 from tests.disks import read_only
 from tests.sources.jdbc.conftest import executed
 
 pytestmark = pytest.mark.integration
 
+(URL, *_) = OFFSETS_URLS
 RAW = {
     "name": "lines",
     "connector.class": "FileStreamSource",

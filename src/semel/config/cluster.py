@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.config.definition import HIGH, LOW, key
+from semel.config.source_connector import offsets_on_one_machine
 from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError, Problem
 
@@ -15,8 +16,6 @@ _REQUIRED = {
     "status.storage.topic": "a topic for the states of its cluster's connectors",
     "offset.storage.topic": "a topic for source offsets",
 }
-_FILE = "offset.storage.file.filename"
-_DATABASES = ("offset.storage.jdbc.connection.url", "offset.storage.jdbc.url")
 
 
 @dataclass(frozen=True)
@@ -145,15 +144,12 @@ class ClusterConfig(WorkerConfig):
 
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
         found = super().forbidden(connector)
-        for name in (_FILE, *_DATABASES):
-            value = connector.get(name, "").strip()
-            if value and (name == _FILE or value.removeprefix("jdbc:").startswith("sqlite:")):
-                message = (
-                    f"{name}={value} is on one machine, and workers of a cluster may be on "
-                    f"several. Remove {name}: the cluster keeps source offsets in its "
-                    "offset.storage.topic"
-                )
-                found.append(Problem(name, message, value))
+        for name, value in offsets_on_one_machine(connector).items():
+            message = (
+                f"{name}={value} is on one machine, and workers of a cluster may be on several. "
+                f"Remove {name}: the cluster keeps source offsets in its offset.storage.topic"
+            )
+            found.append(Problem(name, message, value))
         return found
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.config.common import CommonConfig
@@ -12,7 +13,20 @@ from semel.config.topic_creation import TopicCreation
 from semel.delivery import Delivery
 from semel.errors import ConfigError, Problem
 
+OFFSETS_FILE = "offset.storage.file.filename"
+OFFSETS_URLS = ("offset.storage.jdbc.connection.url", "offset.storage.jdbc.url")
+"""The keys that keep source offsets beside Kafka."""
 _TRANSACTION_BYTES = 64 * 1024 * 1024
+
+
+def offsets_on_one_machine(raw: Mapping[str, str]) -> dict[str, str]:
+    """The keys of a configuration that keep source offsets in a file, with what they name."""
+    given = {name: raw.get(name, "").strip() for name in (OFFSETS_FILE, *OFFSETS_URLS)}
+    return {
+        name: value
+        for name, value in given.items()
+        if value and (name == OFFSETS_FILE or value.removeprefix("jdbc:").startswith("sqlite:"))
+    }
 
 
 def _not_zero(number: int) -> None:
@@ -85,7 +99,7 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         validator=_no_pattern,
     )
     offsets_file: str = key(
-        "offset.storage.file.filename",
+        OFFSETS_FILE,
         "",
         "File that holds the source offsets instead, as of Kafka Connect's standalone worker; "
         "at-least-once.",
@@ -93,11 +107,11 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         group="offsets.topic",
     )
     offsets_url: str = key(
-        "offset.storage.jdbc.connection.url",
+        OFFSETS_URLS[0],
         "",
         "Database whose table holds the source offsets instead, such as "
         "jdbc:postgresql://host:port/database; at-least-once.",
-        aliases=("offset.storage.jdbc.url",),
+        aliases=OFFSETS_URLS[1:],
         secret=True,
         importance=LOW,
         group="offsets.topic",
@@ -184,9 +198,8 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         if self.offsets_file and self.offsets_url:
             problems.append(
                 Problem(
-                    "offset.storage.jdbc.connection.url",
-                    "offset.storage.jdbc.connection.url and offset.storage.file.filename exclude "
-                    "each other: set one",
+                    OFFSETS_URLS[0],
+                    f"{OFFSETS_URLS[0]} and {OFFSETS_FILE} exclude each other: set one",
                 )
             )
         try:

@@ -96,6 +96,11 @@ def _controllers_word(admin: AdminClient, client: Mapping[str, Any], name: str) 
         return None
 
 
+def description(cluster: Cluster, name: str) -> TopicDescription | None:
+    """What a broker says of a topic to a client that is new; None if it does not know it."""
+    return describe(admin_client(cluster.config), cluster.config, name)
+
+
 def check_replicas(where: str, cluster: Cluster, name: str) -> None:
     """Refuse a topic that no transaction could ever be written to.
 
@@ -103,7 +108,7 @@ def check_replicas(where: str, cluster: Cluster, name: str) -> None:
         ConfigError: it demands more replicas in sync than it has.
     """
     config = cluster.topic_config(name)
-    found = describe(admin_client(cluster.config), cluster.config, name) if config else None
+    found = description(cluster, name) if config else None
     if config is None or found is None:
         return
     wanted = int(config["min.insync.replicas"])

@@ -23,6 +23,7 @@ from semel.config import (
     under,
 )
 from semel.config.checks import VALUE_CONVERTER
+from semel.config.source_connector import OFFSETS_FILE, OFFSETS_URLS, offsets_on_one_machine
 from semel.converters import Converter
 from semel.delivery import Delivery, Guarantee, Mechanism, Support
 from semel.errors import ConfigError, Problem
@@ -43,8 +44,6 @@ _DEAD_LETTERS = dict.fromkeys(
     "dead letters are for sink connectors, in Kafka Connect too. A source's record that cannot be "
     "written stops the connector",
 )
-_OFFSETS_FILE = "offset.storage.file.filename"
-_OFFSETS_URLS = ("offset.storage.jdbc.connection.url", "offset.storage.jdbc.url")
 _OUTSIDE = (
     "{key} keeps the source offsets in a {what}, which no Kafka transaction holds. Remove it to "
     "keep them in offsets.storage.topic"
@@ -115,9 +114,9 @@ def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
     if found is not None:
         raw = raw.over(found.defaults)
         raw |= found.anchored(raw)
-    if file := raw.get(_OFFSETS_FILE, "").strip():
-        raw[_OFFSETS_FILE] = str(Path(file).absolute())  # executors have another directory
-    for name in _OFFSETS_URLS:
+    if file := raw.get(OFFSETS_FILE, "").strip():
+        raw[OFFSETS_FILE] = str(Path(file).absolute())  # executors have another directory
+    for name in OFFSETS_URLS:
         raw |= anchored(raw, "sqlite", name)
     connector = read(SourceConnectorConfig, raw)
     warnings = [*raw.unresolved.values(), *_warnings(raw, found)]
@@ -161,15 +160,13 @@ def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
 
 def _check_master(connector: SourceConnectorConfig) -> None:
     master = connector.originals.get("spark.master", "local")
-    file = connector.offsets_file
-    key = _OFFSETS_FILE if file else _OFFSETS_URLS[0]
-    if not file and connector.offsets_url.removeprefix("jdbc:").startswith("sqlite:"):
-        file = connector.offsets_url
-    if file and not master.startswith("local"):
+    if master.startswith("local"):
+        return
+    for key, place in offsets_on_one_machine(connector.originals).items():
         raise ConfigError(
             Problem(
                 key,
-                f"{key}={file} is on one machine, but spark.master={master} may run tasks on "
+                f"{key}={place} is on one machine, but spark.master={master} may run tasks on "
                 "others. Set it to local, or keep the offsets in offsets.storage.topic",
             )
         )
@@ -178,9 +175,9 @@ def _check_master(connector: SourceConnectorConfig) -> None:
 def _support(connector: SourceConnectorConfig, source: Source) -> Support:
     """Whether the store of the offsets, and the source, allow exactly-once."""
     if connector.offsets_file:
-        return Support(False, _OUTSIDE.format(key=_OFFSETS_FILE, what="file"))
+        return Support(False, _OUTSIDE.format(key=OFFSETS_FILE, what="file"))
     if connector.offsets_url:
-        return Support(False, _OUTSIDE.format(key=_OFFSETS_URLS[0], what="table of a database"))
+        return Support(False, _OUTSIDE.format(key=OFFSETS_URLS[0], what="table of a database"))
     return source.exactly_once()
 
 

@@ -249,17 +249,15 @@ class SourceTask:
             return
         self._check_owner(self._offsets.owner())
         self._conflicts += 1
-        if self._conflicts > _CONFLICTS and not self._offsets.in_transactions:
-            raise ServiceError(
-                f"connector {self._connector.name}: {conflict}; {self._conflicts} times in a row"
-            ) from None
         if self._conflicts > _CONFLICTS:
-            raise ServiceError(
-                f"connector {self._connector.name}: {self._conflicts} transactions in a row were "
-                f"aborted by the brokers, and no other run has taken over. Each may last for "
-                f"{self._commits.seconds:g} s: is that too little? Raise "
-                "producer.override.transaction.timeout.ms"
-            ) from None
+            why = f"{conflict}; {self._conflicts} times in a row"
+            if self._offsets.in_transactions:
+                why = (
+                    f"{self._conflicts} transactions in a row were aborted by the brokers, and no "
+                    f"other run has taken over. Each may last for {self._commits.seconds:g} s: is "
+                    "that too little? Raise producer.override.transaction.timeout.ms"
+                )
+            raise ServiceError(f"connector {self._connector.name}: {why}") from None
         self._reporter.tell(f"{conflict}; reading on from the stored offsets")
 
     def _drop(self) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from semel.config import SourceConnectorConfig
 from semel.errors import ConfigError, ServiceError
-from semel.kafka.cluster import Cluster, admin_client
-from semel.kafka.presence import check_replicas, describe
+from semel.kafka.cluster import Cluster
+from semel.kafka.presence import check_replicas, description
 
 log = logging.getLogger(__name__)
 
@@ -46,18 +46,13 @@ class Topics:
                 f"{where} holds the source offsets: records there would be taken for offsets. "
                 "Write to another topic, or set offsets.storage.topic"
             )
-        if topic not in self._cluster.topics() and not self._is_there(topic):
+        if topic not in self._cluster.topics() and description(self._cluster, topic) is None:
             self._create(topic, where)
         check_replicas(where, self._cluster, topic)
         largest = self._cluster.largest_batch(topic)
         if largest is not None:
             self.largest = min(largest, self.largest or largest)
         self._known.add(topic)
-
-    def _is_there(self, topic: str) -> bool:
-        """Raises ServiceError: this user may not know."""
-        config = self._cluster.config
-        return describe(admin_client(config), config, topic) is not None
 
     def _ask_brokers(self, where: str) -> None:
         """Raises ConfigError: the brokers would not create a topic for a producer."""

@@ -134,16 +134,19 @@ class DatabaseSink(Sink):
                 self._create_dead_letters(self._connector.dead_letter_table)
         for topic in () if self._config.splits else topics:
             self._tables.check(topic)
-        if self._connector.assumes_keys and self._config.pk_mode == "record_key":
-            self._check_keys(() if self._config.splits else topics)
+        config = self._config
+        if self._connector.assumes_keys and config.pk_mode == "record_key" and not config.splits:
+            self._check_keys(topics)
 
     def _check_keys(self, topics: Collection[str]) -> None:
+        if len(self._config.pk_fields) != 1:
+            return
+        (key,) = self._tables.declared_key()
         with self._database.transaction(reading=True):
             known = {e.topic for e in self._ledger.entries() if e.rows_written}
             for topic in sorted(known.intersection(topics)):
                 table = self._database.find(self._name(topic))
-                if table is not None and len(self._config.pk_fields) == 1:
-                    (key,) = self._tables.declared_key()
+                if table is not None:
                     text_keys.check(self._database, table, key, f"connector {self._connector.name}")
 
     def _open_ledger(self) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from semel.config import SourceConnectorConfig, read
+from semel.config.source_connector import OFFSETS_URLS
 from semel.errors import ConfigError, Problem, ServiceError, TransientError
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.names import Name, parse_name
 from semel.sources.offsets.outside import Record, compare
 
-URL = "offset.storage.jdbc.connection.url"
 _COLUMNS = ("connector", "id", "source_partition", "source_offset")
 _IDLE_MS = 30_000
 """The server ends a transaction whose process is frozen for that long."""
@@ -140,7 +140,7 @@ def _opened(connector: SourceConnectorConfig) -> tuple[Database, str, Path | Non
             p.message.replace("connection.", "offset.storage.jdbc.connection.")
             for p in error.problems
         ]
-        raise ConfigError(*(Problem(URL, message) for message in told)) from None
+        raise ConfigError(*(Problem(OFFSETS_URLS[0], message) for message in told)) from None
 
 
 Opened = tuple[Database, str, Path | None]
