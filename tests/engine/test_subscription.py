@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.engine.consumer import fenced
 from semel.engine.direct import subscription as direct
 from semel.engine.direct.subscription import Assigned, Subscription
 from semel.kafka.groups import Groups
@@ -104,6 +105,42 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
         other.close()  # a static member stays until its session is over
         _poll_until(None, lambda: subscription.replaced() is False)
     finally:
+        with suppress(KafkaException):
+            subscription.close()
+
+
+def test_a_consumer_that_was_given_up_is_not_another_run(
+    topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers that were away may answer its request to join after its successor's. Nobody hears
+    under which id, so that it looks like another run for as long as it may do so."""
+    source = topic()
+    config = configure(source)
+
+    def ignore(_what: object) -> None:
+        pass
+
+    connector = plan(config).connector
+    subscription = Subscription(connector, 0, ignore, ignore)
+    place = {key: subscription.config[key] for key in ("group.id", "group.instance.id")}
+    late = Consumer({**place, "bootstrap.servers": config["bootstrap.servers"], "log_level": 0})
+    fence = fenced(connector, 0, "Static consumer fenced")
+    try:
+        subscription.ask([source])
+        _take_what_it_gives(subscription)
+        assert subscription.excuse(fence) == "nobody else has taken its place"
+        subscription._connect_anew()
+        assert subscription.excuse(fence).startswith("it had just lost")
+        subscription.said()
+        _take_what_it_gives(subscription)
+        late.subscribe([source])
+        _poll_until(late, late.assignment)
+        _poll_until(late, subscription.replaced)
+        assert subscription.excuse(fence).startswith("it had just lost")
+        monkeypatch.setattr(direct, "_OWN_LOSS", 0.0)
+        assert subscription.excuse(fence) == ""
+    finally:
+        late.close()
         with suppress(KafkaException):
             subscription.close()
 

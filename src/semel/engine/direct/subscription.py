@@ -41,7 +41,8 @@ frozen."""
 _LOOK = 1.0
 """About the seconds that partitions without a leader may keep the others from being read."""
 _OWN_LOSS = 30.0
-"""Seconds after the end of a session in which Kafka may mistake the task for one of another run."""
+"""Seconds after the end of a session, or after a consumer was replaced, in which Kafka may mistake
+the task for one of another run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class Subscription:
         """The task as a member of the group; None while it has no place there."""
         self._said: list[Assigned | Revoked] = []
         self._lost_at = float("-inf")
+        self._replaces = False
+        """The consumer before this one was given up, and this one has no place yet."""
         self._admin = client_config(connector, "admin")
         self.cluster = Cluster(self._admin)
         self.config = config = consumer_config(connector, index)
@@ -209,6 +212,7 @@ class Subscription:
         self.consumer, self.topic_ids = consumer_with_ids(self.config, log)
         self._given(False)
         close(old)  # before another one takes its place in the group, if it can be
+        self._replaces = True
         self._ask_again()
 
     def close(self) -> None:
@@ -236,6 +240,8 @@ class Subscription:
         if self._closing:
             return
         self._given(True)
+        if self._replaces:
+            self._replaces, self._lost_at = False, time.monotonic()
         self._own.add(str(consumer.memberid()))
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
@@ -314,14 +320,17 @@ class Subscription:
         """Why a fence does not end the run; empty if it does.
 
         Positions that were on their way to the group when the session ended are sent without a
-        member id, and Kafka answers that another instance has taken this one's place.
+        member id, and Kafka answers that another instance has taken this one's place. A consumer
+        that was given up may have asked to join before that: brokers that come back answer it late,
+        under a member id that nobody hears of. (Nor would a client id tell the runs apart: for a
+        static member, brokers keep the first one.)
 
         Of two runs, the one that holds the place of task 0 goes on. If any place could decide, each
         run could displace a task of the other, and both would end. The others only start again:
         if their run has lost, its task 0 says so.
         """
-        if time.monotonic() - self._lost_at < _OWN_LOSS:
-            return "its session had just expired"
+        if self._replaces or time.monotonic() - self._lost_at < _OWN_LOSS:
+            return "it had just lost its place, or its connection"
         if not isinstance(fence, Displaced):
             return ""
         replaced = self.replaced()
