@@ -50,6 +50,7 @@ class Suite(StrEnum):
     transforms = "transforms"
     memory = "memory"
     sources = "sources"
+    tables = "tables"
     peers = "peers"
     start = "start"
     worker = "worker"
@@ -98,6 +99,7 @@ def main(
         "transforms": lambda r: transforms(r, records, repeats, tasks),
         "memory": memory,
         "sources": lambda r: sources(r, records, repeats),
+        "tables": lambda r: tables(r, records, repeats),
         "peers": lambda r: peers(r, faults),
         "start": lambda r: start(r, max(repeats, 5)),
         "worker": lambda r: worker(r, max(repeats, 5), connectors, requests),

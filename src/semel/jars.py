@@ -113,17 +113,23 @@ CONNECT = JarSet(
     ),
 )
 
-# A folder for Connect's plugin.path. What the worker has already must not stand in it: with its
-# own Jackson the sink's task dies in a class conflict.
+# What a worker has already must not stand in a folder of its plugin.path, too: with a Jackson of its
+# own, a connector's task dies in a class conflict.
+_WORKERS_OWN = (
+    "com.fasterxml.jackson.*:*",
+    "org.apache.kafka:kafka-clients",
+    "org.apache.kafka:connect-api",
+    "org.slf4j:slf4j-api",
+)
 DEBEZIUM_JDBC = JarSet(
     "debezium-jdbc",
     (f"io.debezium:debezium-connector-jdbc:{DEBEZIUM_VERSION}",),
-    leave_out=(
-        "com.fasterxml.jackson.*:*",
-        "org.apache.kafka:kafka-clients",
-        "org.apache.kafka:connect-api",
-        "org.slf4j:slf4j-api",
-    ),
+    leave_out=_WORKERS_OWN,
+)
+DEBEZIUM_POSTGRES = JarSet(
+    "debezium-postgres",
+    (f"io.debezium:debezium-connector-postgres:{DEBEZIUM_VERSION}",),
+    leave_out=_WORKERS_OWN,
 )
 
 
