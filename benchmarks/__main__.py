@@ -28,6 +28,7 @@ from benchmarks.report import Figures, machine
 from benchmarks.rig import Rig, rig
 from benchmarks.sources import sources
 from benchmarks.start import start
+from benchmarks.tables import tables
 from benchmarks.throughput import throughput
 from benchmarks.transforms import transforms
 from benchmarks.worker import worker
@@ -108,7 +109,7 @@ def main(
     stamp = time.strftime("%Y-%m-%d")
     path = json_file or RESULTS / f"{stamp}{'' if suite is Suite.all else f'-{suite.value}'}.json"
     document: dict[str, object] = {"date": stamp}
-    tables = []
+    written = []
     failed = []
     for name in chosen:
         began = time.monotonic()
@@ -127,13 +128,13 @@ def main(
             console.print()
             figures.print(console)
             document[name] = {"load_before": load, **figures.document()}
-            tables.append(figures.markdown())
+            written.append(figures.markdown())
         minutes = (time.monotonic() - began) / 60
         console.print(f"[dim]{name} took {minutes:.1f} minutes[/]\n", highlight=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1, default=float) + "\n")
         if markdown:
-            markdown.write_text("\n".join(tables))
+            markdown.write_text("\n".join(written))
     console.print(f"figures: {path}", highlight=False)
     if failed:
         raise typer.Exit(1)

@@ -30,9 +30,9 @@ JSON = {
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
     "value.converter.schemas.enable": "false",
 }
-ROWS = f"""
-INSERT INTO {TABLE} (customer, product, amount, paid, placed, note)
-SELECT n % 1000, 'product ' || n % 100, n * 0.25, n % 2 = 0,
+ROWS = """
+INSERT INTO %s (customer, product, amount, paid, placed, note)
+SELECT mod(n, 1000), 'product ' || mod(n, 100), n * 0.25, mod(n, 2) = 0,
        timestamp '2026-01-01' + n * interval '1 second', 'a note of some words, number ' || n
 FROM generate_series(1, %d) AS n
 """
@@ -86,7 +86,7 @@ def _fill(postgres: Postgres, rows: int) -> None:
             "customer integer NOT NULL, product text NOT NULL, amount double precision, "
             "paid boolean, placed timestamp, note text)"
         )
-        cursor.execute(ROWS % rows)
+        cursor.execute(ROWS % (TABLE, rows))
         cursor.execute(f"VACUUM ANALYZE {TABLE}")
 
 

@@ -113,8 +113,8 @@ CONNECT = JarSet(
     ),
 )
 
-# What a worker has already must not stand in a folder of its plugin.path, too: with a Jackson of its
-# own, a connector's task dies in a class conflict.
+# What a worker has already must not stand in a folder of its plugin.path, too: a task with a Jackson
+# of its own dies in a class conflict.
 _WORKERS_OWN = (
     "com.fasterxml.jackson.*:*",
     "org.apache.kafka:kafka-clients",
