@@ -113,7 +113,7 @@ CONNECT = JarSet(
     ),
 )
 
-# What a worker has already must not stand in a folder of its plugin.path, too: a task with a Jackson
+# What a worker has already must not stand in a folder of its plugin.path: a task with a Jackson
 # of its own dies in a class conflict.
 _WORKERS_OWN = (
     "com.fasterxml.jackson.*:*",
